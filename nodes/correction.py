@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from flowgraph import By, Measure, Metric, node
 from flowgraph.errors import LawError
 from flowgraph.language.values import Mask
-from nodes.terms import LIMIT, mean_of
+from nodes.losses.terms import LIMIT, mean_of
 from nodes.values import ImportanceWeights, LogProbs
 
 if TYPE_CHECKING:

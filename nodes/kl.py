@@ -10,7 +10,7 @@ from flowgraph import By, Loss, Measure, Metric, node
 from flowgraph.errors import SettingError
 from flowgraph.language.loss import How
 from flowgraph.language.values import Mask
-from nodes.terms import LIMIT, MEAN, masked, mean_of, row_means
+from nodes.losses.terms import LIMIT, MEAN, masked, mean_of, row_means
 from nodes.values import KLWeight, LogProbs, TokenKL
 
 if TYPE_CHECKING:

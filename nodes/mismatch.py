@@ -16,7 +16,7 @@ from flowgraph.errors import LawError
 from flowgraph.language.graph import Edge, Graph, Node, carried_from, newest
 from flowgraph.language.values import Mask, fields
 from nodes.likelihood import logprobs
-from nodes.terms import LIMIT, masked, mean_of, row_means
+from nodes.losses.terms import LIMIT, masked, mean_of, row_means
 from nodes.values import LanguageModel, LogProbs, Responses
 
 if TYPE_CHECKING:

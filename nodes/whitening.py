@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowgraph import node
 from flowgraph.language.values import Mask
-from nodes.terms import masked
+from nodes.losses.terms import masked
 from nodes.values import Advantages, TokenAdvantages
 
 LEAST_VARIANCE = 1e-8  # added to the variance, so that equal advantages do not divide by 0; as verl has it

@@ -15,7 +15,7 @@ from flowgraph.cli.listings import print_table
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.this_machine import available_cores, free_bytes, plannable_bytes
 from flowgraph.runtime.ray.open_ports import listening
-from nodes.confinement import confinement_summary
+from nodes.scoring.confinement import confinement_summary
 
 PACKAGES = (
     "flowgraph",

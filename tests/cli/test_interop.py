@@ -780,8 +780,14 @@ BAD: dict[str, tuple[str, str]] = {
         "run.sh:1: `colocate_actor_ref`: the reference has (1, 4) machines and devices of each",
     ),
     "no sampler": (f"{OPENRLHF} --pretrain a/b", "run.sh: --vllm.num_engines: samples without vLLM"),
-    "another system": ("uv run examples/run_grpo.py --config x.yaml", "run.sh:1: `examples/run_grpo.py`: NeMo RL starts"),
-    "no policy": ("torchrun -m verl.trainer.fsdp_sft_trainer a=1", "run.sh:1: `verl.trainer.fsdp_sft_trainer`: does not train"),
+    "another system": (
+        "uv run examples/run_grpo.py --config x.yaml",
+        "run.sh:1: `examples/run_grpo.py`: NeMo RL starts",
+    ),
+    "no policy": (
+        "torchrun -m verl.trainer.fsdp_sft_trainer a=1",
+        "run.sh:1: `verl.trainer.fsdp_sft_trainer`: does not train",
+    ),
     "grows without end": ("A=aaaaaaaaaa\n" + "A=$A$A$A$A$A$A$A$A\n" * 20, "run.sh:6: its variables grow without end\n"),
 }
 

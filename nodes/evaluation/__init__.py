@@ -8,7 +8,7 @@ from pydantic import Field
 
 from flowgraph import Measure, Metric, flow, node
 from flowgraph.language.values import Group
-from nodes.estimates import chance_at_k
+from nodes.evaluation.estimates import chance_at_k
 from nodes.sampling import generate
 from nodes.scoring import FULL_MARKS, Rule, score
 from nodes.values import Accuracy, Policy, Prompts, Rollout, Scores

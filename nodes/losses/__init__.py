@@ -1,6 +1,6 @@
 """Losses token by token: terms [B, T] under a mask; `update` divides by the global count of that mask.
 
-Losses of one ratio a row are in `sequence_losses.py`, those that choose tokens in `covariance.py`, KL in `kl.py`.
+Losses of one ratio a row are in `sequence.py`, those that choose tokens in `covariance.py`, KL in `nodes/kl.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import Field
 from flowgraph import By, Corrects, Loss, Metric, node
 from flowgraph.language.loss import How
 from flowgraph.language.values import Mask
-from nodes.terms import APPROX_KL, CLIPPED, MEAN, gains, log_ratio, masked, mean_of, surrogates, weighed
+from nodes.losses.terms import APPROX_KL, CLIPPED, MEAN, gains, log_ratio, masked, mean_of, surrogates, weighed
 from nodes.values import Advantages, Entropy, ImportanceWeights, LogProbs, Returns, Values
 
 if TYPE_CHECKING:

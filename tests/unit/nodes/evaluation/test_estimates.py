@@ -11,7 +11,7 @@ import torch
 from flowgraph.errors import LawError
 from flowgraph.language.values import Group
 from nodes import Scores, pass_at_k
-from nodes.estimates import Marks, estimate, reported, shown_ks
+from nodes.evaluation.estimates import Marks, estimate, reported, shown_ks
 
 RANDOM = np.random.default_rng(5)
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flowgraph import Aggregation, By, Corrects, Loss, Metric, node
 from flowgraph.language.values import Mask
-from nodes.terms import (
+from nodes.losses.terms import (
     APPROX_KL,
     CLIPPED,
     gains,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from flowgraph import Measure, Metric, Parts, node
-from nodes.graders import Graders
-from nodes.rules import reference_of, resolve, rule_for
+from nodes.scoring.graders import Graders
+from nodes.scoring.rules import reference_of, resolve, rule_for
 from nodes.values import Rollout, Scores
 
 if TYPE_CHECKING:
