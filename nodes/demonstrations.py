@@ -42,7 +42,7 @@ def demonstrations(
     rows = prompts.columns.data.to_pylist()
     chats = [split_chat(encode(row["prompt"]), encode(row["prompt"], answer_of(row, column))) for row in rows]
     answers = [answer[:max_tokens] for _, answer in chats]
-    lengths = torch.tensor([len(each) for each in answers], dtype=torch.int64)
+    lengths = torch.tensor([len(answer) for answer in answers], dtype=torch.int64)
     tokens = pad(answers, torch.int64)
     first = torch.zeros(len(rows), dtype=torch.int64)  # each prompt has one sample, and that one trajectory
     return Responses(

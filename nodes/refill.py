@@ -73,14 +73,16 @@ def refill(
         share = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
         rollout = generate(policy, share, n=n, temperature=temperature, max_tokens=max_tokens, key=key)
         scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
-        rollouts.append(_scored(rollout, scores))
+        parts: dict[str, Any] = {**rollout.parts, "scores": scores}
+        rollouts.append(ScoredRollout(**parts).measured(*rollout.measures, *scores.measures))
         signal = set(ranks.union(_with_signal(rollouts[-1])).tolist())
         useful += [group for group in part.tolist() if group in signal]
         tried += len(part)
         if len(useful) >= groups:
             break
     chosen = useful[:groups] or order[:1].tolist()
-    return take(_joined(rollouts), _rows_of(chosen, rollouts, prompts)).measured(
+    joined: dict[str, Any] = {name: _joined([each.parts[name] for each in rollouts]) for name in rollouts[0].parts}
+    return take(ScoredRollout(**joined), _rows_of(chosen, rollouts, prompts)).measured(
         *(measure for rollout in rollouts for measure in rollout.measures),
         Measure("rounds", len(rollouts), 1),
         Measure("groups_tried", tried, 1),
@@ -96,11 +98,6 @@ def _shuffled(groups: Tensor, key: Key) -> Tensor:
 
     words = key.generator().bit_generator.random_raw(len(groups))
     return groups[torch.from_numpy(np.argsort(words, kind="stable"))]
-
-
-def _scored(rollout: Rollout, scores: Scores) -> ScoredRollout:
-    parts: dict[str, Any] = {**rollout.parts, "scores": scores}
-    return ScoredRollout(**parts).measured(*rollout.measures, *scores.measures)
 
 
 def _with_signal(rollout: ScoredRollout) -> Tensor:
@@ -128,14 +125,8 @@ def _rows_of(chosen: Sequence[int], rollouts: Sequence[ScoredRollout], prompts: 
     return torch.tensor(sorted(rows, key=lambda row: index_of[groups[row]]), dtype=torch.int64)
 
 
-def _joined(rollouts: Sequence[ScoredRollout]) -> ScoredRollout:
-    """Concatenate the rows of rollouts, with token columns padded to the widest."""
-    names = rollouts[0].parts
-    parts: dict[str, Any] = {name: _stacked([rollout.parts[name] for rollout in rollouts]) for name in names}
-    return ScoredRollout(**parts)
-
-
-def _stacked(values: Sequence[Value]) -> Value:
+def _joined(values: Sequence[Value]) -> Value:
+    """Concatenate the rows of values of one type, with token columns padded to the widest."""
     import pyarrow as pa
     import torch
 

@@ -58,19 +58,17 @@ def prepared(cache: Path) -> tuple[Path, Path]:
 def _read(path: Path, split: str) -> Table:
     if not path.is_file():
         raise DataError.missing(path)
-    rows = [_row(path, line, index, split, values) for index, (line, values) in enumerate(objects(path))]
+    rows: list[Row] = []
+    for index, (line, values) in enumerate(objects(path)):
+        question, answer = (_text(path, line, values, name) for name in ("question", "answer"))
+        truth = final_answer(answer)
+        if truth is None:
+            raise DataError.bad_line(path, line, "`answer` has no number after `#### `")
+        extra_info = {"split": split, "index": index, "answer": answer, "question": question}
+        rows.append(row(SOURCE, f"{question} {INSTRUCTION}", truth, ability="math", extra_info=extra_info))
     if not rows:
         raise DataError.unusable(path, "has no rows")
     return table_of(rows)
-
-
-def _row(path: Path, line: int, index: int, split: str, values: dict[str, Any]) -> Row:
-    question, answer = (_text(path, line, values, name) for name in ("question", "answer"))
-    truth = final_answer(answer)
-    if truth is None:
-        raise DataError.bad_line(path, line, "`answer` has no number after `#### `")
-    extra_info = {"split": split, "index": index, "answer": answer, "question": question}
-    return row(SOURCE, f"{question} {INSTRUCTION}", truth, ability="math", extra_info=extra_info)
 
 
 def _text(path: Path, line: int, values: dict[str, Any], name: str) -> str:

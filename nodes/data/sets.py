@@ -75,7 +75,10 @@ def _parts(spec: str, cache: Path, seed: int) -> Parts:
     if spec.startswith("hf:"):
         return spec.removeprefix("hf:"), *hub_rows(spec), spec, ()
     if spec == "gsm8k":
-        return _gsm8k(cache)
+        train, test = gsm8k.prepared(cache)
+        if not (train.is_file() and test.is_file()):
+            raise DataError.unusable("gsm8k", f"not prepared: no train and test in {train.parent}", hint=PREPARE_HINT)
+        return spec, read(train), read(test), str(train.parent), (train, test)
     if spec == "addition":
         return spec, *addition(seed=seed), "made", ()
     if spec.partition(":")[0] == "digits":
@@ -84,13 +87,6 @@ def _parts(spec: str, cache: Path, seed: int) -> Parts:
         task = spec.partition("/")[2]
         return f"reasoning_gym/{task}", *reasoning_gym_rows(task, seed=seed), "made", ()
     return _files(spec)
-
-
-def _gsm8k(cache: Path) -> Parts:
-    train, test = gsm8k.prepared(cache)
-    if not (train.is_file() and test.is_file()):
-        raise DataError.unusable("gsm8k", f"not prepared: no train and test in {train.parent}", hint=PREPARE_HINT)
-    return "gsm8k", read(train), read(test), str(train.parent), (train, test)
 
 
 def _files(spec: str) -> Parts:

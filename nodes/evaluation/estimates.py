@@ -90,11 +90,12 @@ def reported(marks: Marks) -> ScoreReport:
     _, index, counts = np.unique(marks.prompt, return_inverse=True, return_counts=True)
     sums = np.bincount(index, marks.score.astype(np.float64))
     full = np.bincount(index, marks.score >= np.float32(FULL_MARKS)).astype(np.int64)
+    pairs, ks = list(zip(counts.tolist(), full.tolist(), strict=True)), range(1, int(counts.min()) + 1)
     return ScoreReport(
         prompts=len(counts),
         responses=len(marks.prompt),
         score=estimate(sums / counts),
-        pass_at={k: _pass_at(counts, full, k) for k in range(1, int(counts.min()) + 1)},
+        pass_at={k: estimate(np.array([chance_at_k(n, c, k) for n, c in pairs])) for k in ks},
         tokens=None if marks.tokens is None else ResponseLengths.of(marks.tokens),
         truncated=None if marks.finished is None else float(np.mean(~marks.finished)),
     )
@@ -144,10 +145,3 @@ def shown_ks(pass_at: Sequence[int]) -> list[int]:
     [1, 2, 4, 6]
     """
     return [k for k in pass_at if k & (k - 1) == 0 or k == max(pass_at)]
-
-
-def _pass_at(counts: Column, full: Column, k: int) -> Estimate:
-    import numpy as np
-
-    pairs = zip(counts.tolist(), full.tolist(), strict=True)
-    return estimate(np.array([chance_at_k(n, c, k) for n, c in pairs]))

@@ -129,9 +129,9 @@ def dppo_loss(
 
     gain, difference = gains(advantages, mask), log_ratio(new, old, mask).detach()
     moved = _moved(masked(new.data.detach(), mask), masked(old.data, mask), divergence)
-    near = torch.where(gain > 0, moved <= eps, moved >= -eps)
-    terms = -gain * difference.exp().clamp(max=most) * masked(new.data, mask) * near
-    measures = [mean_of("clip_fraction", (~near).float(), mask), mean_of("approx_kl", -difference, mask)]
+    within = torch.where(gain > 0, moved <= eps, moved >= -eps)
+    terms = -gain * difference.exp().clamp(max=most) * masked(new.data, mask) * within
+    measures = [mean_of("clip_fraction", (~within).float(), mask), mean_of("approx_kl", -difference, mask)]
     return Loss.of(weighed(terms, weights, mask), mask, aggregation, measures)
 
 

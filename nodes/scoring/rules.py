@@ -240,7 +240,8 @@ def _importable(module: str, file: str | None) -> bool:
     top, *rest = module.split(".")
     if top == "__main__":
         return False
-    spec = next((found for finder in sys.meta_path if (found := finder.find_spec(top, None))), None)
+    specs = (finder.find_spec(top, None) for finder in sys.meta_path)
+    spec = next((spec for spec in specs if spec), None)
     if spec is None or file is None:
         return spec is not None
     if not rest:
