@@ -57,11 +57,11 @@ def refill(
 ) -> ScoredRollout:
     """Sample and score `n` responses to each prompt, round by round, until `groups` groups have signal.
 
-    A group is the responses to one prompt. It has signal if its scores differ; a group of one response always has. The
-    step's prompts are shuffled and split evenly into `rounds`. After the round that fills the batch no more responses
-    are sampled, and groups beyond `groups` are dropped. If too few groups have signal, the batch is smaller, with at
-    least one group. Metrics of sampling and scoring cover all sampled responses. The result depends neither on the
-    split of prompts over ranks nor, for each response, on its round.
+    A group, the responses to one prompt, has signal if its scores differ or if it has one response. The step's prompts
+    are shuffled and split evenly into `rounds`. After the round that fills the batch no more responses are sampled, and
+    groups beyond `groups` are dropped. If too few groups have signal, the batch is smaller, with at least one group.
+    Metrics of sampling and scoring cover all sampled responses. The result depends neither on the split of prompts over
+    ranks nor, for each response, on its round.
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.2. Deviation: bounded by `rounds`.
     """
     import torch
@@ -73,16 +73,14 @@ def refill(
         share = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
         rollout = generate(policy, share, n=n, temperature=temperature, max_tokens=max_tokens, key=key)
         scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
-        parts: dict[str, Any] = {**rollout.parts, "scores": scores}
-        rollouts.append(ScoredRollout(**parts).measured(*rollout.measures, *scores.measures))
+        rollouts.append(_scored(rollout, scores))
         signal = set(ranks.union(_with_signal(rollouts[-1])).tolist())
         useful += [group for group in part.tolist() if group in signal]
         tried += len(part)
         if len(useful) >= groups:
             break
     chosen = useful[:groups] or order[:1].tolist()
-    joined: dict[str, Any] = {name: _joined([each.parts[name] for each in rollouts]) for name in rollouts[0].parts}
-    return take(ScoredRollout(**joined), _rows_of(chosen, rollouts, prompts)).measured(
+    return take(_joined(rollouts), _rows_of(chosen, rollouts, prompts)).measured(
         *(measure for rollout in rollouts for measure in rollout.measures),
         Measure("rounds", len(rollouts), 1),
         Measure("groups_tried", tried, 1),
@@ -125,8 +123,19 @@ def _rows_of(chosen: Sequence[int], rollouts: Sequence[ScoredRollout], prompts: 
     return torch.tensor(sorted(rows, key=lambda row: index_of[groups[row]]), dtype=torch.int64)
 
 
-def _joined(values: Sequence[Value]) -> Value:
-    """Concatenate the rows of values of one type, with token columns padded to the widest."""
+def _scored(rollout: Rollout, scores: Scores) -> ScoredRollout:
+    parts: dict[str, Any] = {**rollout.parts, "scores": scores}
+    return ScoredRollout(**parts).measured(*rollout.measures, *scores.measures)
+
+
+def _joined(rollouts: Sequence[ScoredRollout]) -> ScoredRollout:
+    """Concatenate the rows of rollouts, with token columns padded to the widest."""
+    names = rollouts[0].parts
+    parts: dict[str, Any] = {name: _stacked([rollout.parts[name] for rollout in rollouts]) for name in names}
+    return ScoredRollout(**parts)
+
+
+def _stacked(values: Sequence[Value]) -> Value:
     import pyarrow as pa
     import torch
 
