@@ -9,14 +9,14 @@ from flowgraph.cli.output import print_table
 
 if TYPE_CHECKING:
     from flowgraph import app
-    from nodes.estimates import Estimate, ScoreReport
+    from nodes.evaluation.estimates import Estimate, ScoreReport
 
 LOST = ("rule_failures", "unreadable")
 
 
 def print_scores(result: app.EvalResult) -> None:
     """Print scores, pass@k and lengths with their intervals, of all rows and by data source."""
-    from nodes.estimates import INTERVAL
+    from nodes.evaluation.estimates import INTERVAL
 
     assert result.report is not None, "something was scored"
     print(_head(result.about))
@@ -43,7 +43,7 @@ def _head(about: Mapping[str, Any]) -> str:
 
 
 def _lines(report: ScoreReport, lost: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    from nodes.estimates import shown_ks
+    from nodes.evaluation.estimates import shown_ks
 
     yield ("score", *_shown(report.score))
     for k in shown_ks(list(report.pass_at)):

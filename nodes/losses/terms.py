@@ -1,4 +1,4 @@
-"""What losses are made of: tokens under a mask, log-ratios that stay finite, weights, and measures of them."""
+"""Parts of losses: tokens under a mask, log-ratios that stay finite, weights, and measures of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 LIMIT = 20.0  # log-ratios beyond this carry no information and overflow: exp(20) is 5e8
 MEAN = Aggregation.TOKEN_MEAN
 
-CLIPPED = Metric("clip_fraction", headline=True, about="share of tokens where the clipped branch is the larger")
-APPROX_KL = Metric("approx_kl", "nats", about="mean of old - new log-prob")
+CLIPPED = Metric("clip_fraction", headline=True, about="share of tokens where the clipped branch is larger")
+APPROX_KL = Metric("approx_kl", "nats", about="mean of old - new log-prob over tokens")
 
 
 def masked(values: Tensor, mask: Mask) -> Tensor:
-    """Zero what the mask leaves out, so that NaN there reaches neither value nor gradient: [B, T].
+    """Set values to 0 where the mask is 0, so that NaN there reaches neither the loss nor its gradient: [B, T].
 
     >>> import torch
     >>> masked(torch.tensor([[1.0, float("nan")]]), Mask(torch.tensor([[1.0, 0.0]])))
@@ -35,17 +35,17 @@ def gains(advantages: Advantages, mask: Mask) -> Tensor:
 
 
 def log_ratio(new: LogProbs, old: LogProbs, mask: Mask) -> Tensor:
-    """Return new - old of each token, held within ±20 and 0 where the mask is 0: [B, T]; beyond, no gradient."""
+    """Return new - old of each token: [B, T], clamped to ±20, without a gradient beyond, and 0 where the mask is 0."""
     return masked(new.data - old.data, mask).clamp(-LIMIT, LIMIT)
 
 
 def weighed(terms: Tensor, weights: ImportanceWeights | None, mask: Mask) -> Tensor:
-    """Multiply terms [B, T] by importance weights, if there are any; no gradient flows through the weights."""
+    """Multiply terms [B, T] by importance weights, if any; no gradient flows through the weights."""
     return terms if weights is None else terms * masked(weights.data.detach(), mask)
 
 
 def row_means(values: Tensor, mask: Mask) -> Tensor:
-    """Average each row over the tokens that its mask keeps: [B, T] to [B]; a row without any gives 0.
+    """Average each row over the tokens that the mask keeps: [B, T] to [B]; 0 for a row without such tokens.
 
     >>> import torch
     >>> row_means(torch.tensor([[1.0, 3, 9], [9, 9, 9]]), Mask(torch.tensor([[1.0, 1, 0], [0, 0, 0]])))
@@ -56,13 +56,13 @@ def row_means(values: Tensor, mask: Mask) -> Tensor:
 
 
 def surrogates(ratio: Tensor, gain: Tensor, eps: float, eps_high: float | None) -> tuple[Tensor, Tensor]:
-    """Return both branches of the clipped surrogate: -A·r, and -A·clip(r, 1 - eps, 1 + eps_high), [B, T] each.
+    """Return both branches of the clipped surrogate: -A·r and -A·clip(r, 1 - eps, 1 + eps_high), [B, T] each.
 
-    `eps_high` is `eps` where it is None.
+    `eps_high` None is `eps`.
     """
     return -gain * ratio, -gain * ratio.clamp(1 - eps, 1 + (eps if eps_high is None else eps_high))
 
 
 def mean_of(name: str, values: Tensor, mask: Mask) -> Measure:
-    """Report the mean of [B, T] values over the tokens that the mask keeps."""
+    """Return the measure of the mean of [B, T] values over the tokens that the mask keeps."""
     return Measure(name, float(masked(values.detach(), mask).sum()), float(mask.data.sum()))

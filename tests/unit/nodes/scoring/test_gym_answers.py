@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from nodes.confinement import lacks
-from nodes.graders import Graders
-from nodes.gym_scoring import extract_answer, read_expression, read_integers, read_literal, score_answer
-from nodes.rules import RULES, Unreadable, reasoning_gym, resolve
+from nodes.scoring.confinement import lacks
+from nodes.scoring.graders import Graders
+from nodes.scoring.gym import extract_answer, read_expression, read_integers, read_literal, score_answer
+from nodes.scoring.rules import RULES, Unreadable, reasoning_gym, resolve
 
 gym = pytest.importorskip("reasoning_gym")
 

@@ -13,7 +13,7 @@ from flowgraph.errors import FlowError
 from flowgraph.language import Key
 from nodes import Judge, Policy, Rollout, generate, judged
 from nodes.data.source import prompts_at
-from nodes.judging import filled, grade
+from nodes.scoring.judging import filled, grade
 
 Tiny = Callable[..., LocalModel]
 

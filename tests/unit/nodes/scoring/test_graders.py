@@ -17,13 +17,13 @@ import pytest
 
 from flowgraph.errors import RuleError
 from flowgraph.runtime import scratch
-from nodes import graders as graders_module
-from nodes.confinement import Allowed
-from nodes.grader_worker import GraderWorker, kill_all
-from nodes.graders import Clock, Graded, Graders
-from nodes.rules import resolve
+from nodes.scoring import graders as graders_module
+from nodes.scoring.confinement import Allowed
+from nodes.scoring.grader_worker import GraderWorker, kill_all
+from nodes.scoring.graders import Clock, Graded, Graders
+from nodes.scoring.rules import resolve
 from tests.looped import looped
-from tests.unit.nodes.rule_clock import Ticks
+from tests.unit.nodes.scoring.rule_clock import Ticks
 
 LIMIT_S = 0.5
 WORKER_FILE, GUARD_FILE = (
@@ -351,8 +351,8 @@ PARENT = """
 import sys
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
-from nodes.graders import Graders
-from nodes.rules import resolve
+from nodes.scoring.graders import Graders
+from nodes.scoring.rules import resolve
 pool = Graders(limit_s=60.0)
 pool.grade(resolve("mine.py:length"), [{"response": "1"}])
 print("warm", flush=True)

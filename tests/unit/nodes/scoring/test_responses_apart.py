@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from flowgraph.runtime.scratch import PREFIX
-from nodes.confinement import lacks
-from nodes.grader_guard import remove, scratch_overfull
-from nodes.graders import Graders
-from nodes.rules import resolve
+from nodes.scoring.confinement import lacks
+from nodes.scoring.grader_guard import remove, scratch_overfull
+from nodes.scoring.graders import Graders
+from nodes.scoring.rules import resolve
 
 pytestmark = pytest.mark.skipif(bool(lacks()), reason="this machine cannot confine a process")
 
@@ -109,7 +109,7 @@ def test_a_folder_is_removed_and_counted_whatever_is_in_it(tmp_path: Path) -> No
 
 SWAPS = """
 import contextlib, os, sys
-from nodes.grader_guard import remove
+from nodes.scoring.grader_guard import remove
 scratch, outside = sys.argv[1:]
 when, left = "", 0
 def swap(event, told):

@@ -1,6 +1,6 @@
 """The grader's own process: it loads one rule, scores rows and answers line by line.
 
-`nodes.grader_guard` starts this file as a script, confined. Questions come on standard input and answers leave on
+`grader_guard` starts this file as a script, confined. Questions come on standard input and answers leave on
 standard output; both are moved away before the rule is loaded, so it may print and read.
 A rule without state scores each response in a fork of its own, which can only answer its own question, and ends with
 everything that it has started.
@@ -218,7 +218,7 @@ def functions_of(owner: object) -> list[str]:
 
 def import_packages(source: str, name: str) -> None:
     """Import the packages of a shipped rule, so that the import does not count as time of the first response."""
-    if source != "nodes.rules":
+    if source != "nodes.scoring.rules":
         return
     packages = importlib.import_module(source).RULE_PACKAGES
     for module, package in [packages[name]] if name in packages else []:
@@ -247,7 +247,7 @@ def load(source: str, name: str, settings: dict[str, object], import_path: list[
         if setting not in asks.names and not asks.takes_rest:
             raise Failure("lacks_setting", name=setting, known=list(asks.names))
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return LoadedRule(function, code.co_filename if code else source, asks, settings, source == "nodes.rules")
+    return LoadedRule(function, code.co_filename if code else source, asks, settings, source == "nodes.scoring.rules")
 
 
 def arguments_of(rule: LoadedRule, row: Mapping[str, Any]) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""Losses that are means over responses: one ratio a response, or one gate a token, with no other aggregation.
+"""Losses that are means over responses, with one ratio for each response or one gate for each token.
 
-Each is written as terms [B, T] whose mean over rows of token means is the paper's mean over responses.
+Each has terms [B, T]; their mean over rows of token means is the paper's mean over responses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import Field
 from flowgraph import Loss, Metric, node
 from flowgraph.language import Aggregation, By, Corrects
 from flowgraph.language.values import Mask
-from nodes.terms import (
+from nodes.losses.terms import (
     APPROX_KL,
     CLIPPED,
     gains,
@@ -26,7 +26,7 @@ from nodes.terms import (
 from nodes.values import Advantages, ImportanceWeights, LogProbs
 
 ROWS = Aggregation.SEQUENCE_MEAN
-LOG_RATIO_AT_MOST = 10.0  # of a whole response; exp(10) is 2e4
+MAX_LOG_RATIO = 10.0  # of a response; exp(10) is 2e4
 
 
 @node(metrics=(CLIPPED, APPROX_KL))
@@ -42,25 +42,23 @@ def gspo_loss(
 ) -> Loss:
     """Return the clipped surrogate of the response's ratio: s = exp(mean over its tokens of new - old).
 
-    Each token has the value of its row's s and the gradient of its own log-prob, so advantages may be a token's. The
-    bounds are the paper's, far closer than a token's ratio needs; `eps_high` None is `eps`. log s is held below 10,
-    without a gradient there. `weights` [B, T] multiply the terms. Aggregated as the mean over rows of token means.
+    The ratio of each token has the value of its row's s and the gradient of the token's log-prob, so advantages may
+    differ between tokens. The default bounds are the paper's, much tighter than those of token ratios; `eps_high` None
+    is `eps`. log s is clamped to at most 10, without a gradient beyond. `weights` [B, T] multiply the terms. The loss
+    is the mean over rows of token means.
     Source: Zheng et al. 2025 (GSPO), arXiv 2507.18071, sections 4.1 and 4.3 (GSPO-token).
     """
     import torch
 
-    gain, own, difference = gains(advantages, mask), masked(new.data, mask), masked(new.data - old.data, mask)
+    gain, token, difference = gains(advantages, mask), masked(new.data, mask), masked(new.data - old.data, mask)
     row = row_means(difference, mask).detach()[:, None]
-    ratio = (own - own.detach() + row).clamp(max=LOG_RATIO_AT_MOST).exp()
+    ratio = (token - token.detach() + row).clamp(max=MAX_LOG_RATIO).exp()
     plain, bounded = surrogates(ratio, gain, eps, eps_high)
-    measures = [
-        mean_of("clip_fraction", (bounded > plain).float(), mask),
-        mean_of("approx_kl", -difference, mask),
-    ]
+    measures = [mean_of("clip_fraction", (bounded > plain).float(), mask), mean_of("approx_kl", -difference, mask)]
     return Loss.of(weighed(torch.maximum(plain, bounded), weights, mask), mask, ROWS, measures)
 
 
-@node(metrics=(Metric("clip_fraction", headline=True, about="share of tokens whose log-ratio is held"), APPROX_KL))
+@node(metrics=(Metric("clip_fraction", headline=True, about="share of tokens whose log-ratio is clipped"), APPROX_KL))
 def gmpo_loss(
     new: Annotated[LogProbs, By.TRAINED],
     advantages: Advantages,
@@ -71,29 +69,30 @@ def gmpo_loss(
     eps: Annotated[float, Field(gt=0)] = 0.4,
     eps_high: Annotated[float | None, Field(gt=0)] = None,
 ) -> Loss:
-    """Return -A·g, g the geometric mean of the row's token ratios, each held on the side that its advantage pushes to.
+    """Return -A·g, where g is the geometric mean of the row's clipped token ratios.
 
-    Log-ratios new - old are held below `eps_high` (`eps` unless set) where A > 0 and above -`eps` where A < 0, and
-    within ±20. The loss is the mean over rows with a token. Token advantages: their signs hold the tokens (0 counts
-    as ratio 1), and A is their mean. A row's `weights` [B, T] multiply it by their geometric mean.
+    Log-ratios new - old are clamped to ±20, and clipped in the direction of the advantage: to at most `eps_high`
+    (`eps` unless set) where A > 0, and to at least -`eps` where A < 0. The loss is the mean over rows with a token.
+    With token advantages, the sign of each decides how its token is clipped (0 counts as ratio 1), and A is their
+    mean. The geometric mean of a row's `weights` [B, T] multiplies its term.
     Source: Zhao et al. 2025 (GMPO), arXiv 2507.20673, with its clip at (e^-0.4, e^0.4).
     """
     import torch
 
     gain, difference = gains(advantages, mask), log_ratio(new, old, mask)
     above = difference.clamp(max=eps if eps_high is None else eps_high)
-    held = torch.where(gain > 0, above, torch.where(gain < 0, difference.clamp(min=-eps), 0.0))
-    rows = -row_means(gain, mask) * row_means(held, mask).exp()
+    clipped = torch.where(gain > 0, above, torch.where(gain < 0, difference.clamp(min=-eps), 0.0))
+    rows = -row_means(gain, mask) * row_means(clipped, mask).exp()
     if weights is not None:
         rows = rows * row_means(masked(weights.data.detach(), mask).log(), mask).exp()
     measures = [
-        mean_of("clip_fraction", ((held != difference) & (gain != 0)).float(), mask),
+        mean_of("clip_fraction", ((clipped != difference) & (gain != 0)).float(), mask),
         mean_of("approx_kl", -difference, mask),
     ]
     return Loss.of(rows[:, None] * torch.ones_like(difference), mask, ROWS, measures)
 
 
-@node(metrics=(Metric("approx_kl", "nats", headline=True, about="mean of old - new log-prob"),))
+@node(metrics=(Metric("approx_kl", "nats", headline=True, about="mean of old - new log-prob over tokens"),))
 def sapo_loss(
     new: Annotated[LogProbs, By.TRAINED],
     advantages: Advantages,
@@ -106,9 +105,9 @@ def sapo_loss(
 ) -> Loss:
     """Return the softly gated surrogate: -A·sigmoid(tau·(r - 1))·4/tau with r = exp(new - old).
 
-    tau is `tau_pos` where A > 0, else `tau_neg`: the larger, the sooner the gate closes; at r = 1 the gradient is the
-    policy gradient whatever it is. Log-ratios are held within ±20; `weights` [B, T] multiply the terms. Aggregated as
-    the mean over rows of token means.
+    tau is `tau_pos` where A > 0, else `tau_neg`; a larger tau closes the gate sooner. At r = 1 the gradient is the
+    policy gradient for any tau. Log-ratios are clamped to ±20; `weights` [B, T] multiply the terms. The loss is the
+    mean over rows of token means.
     Source: Gao et al. 2025 (SAPO), arXiv 2511.20347.
     """
     import torch

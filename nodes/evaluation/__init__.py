@@ -1,4 +1,4 @@
-"""Evaluation: how often responses to held-out prompts get full marks."""
+"""Evaluation: the share of responses to held-out prompts with full marks, and flows that sample and score them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 from flowgraph import Metric, flow, node
 from flowgraph.language import Measure
 from flowgraph.language.values import Group
-from nodes.estimates import chance_at_k
+from nodes.evaluation.estimates import chance_at_k
 from nodes.sampling import generate
 from nodes.scoring import FULL_MARKS, Rule, score
 from nodes.values import Accuracy, Policy, Prompts, Rollout, Scores
@@ -17,10 +17,10 @@ from nodes.values import Accuracy, Policy, Prompts, Rollout, Scores
 
 @node(
     separable=False,
-    metrics=(Metric("accuracy", headline=True, about="share of held-out prompts answered with full marks"),),
+    metrics=(Metric("accuracy", headline=True, about="share of responses to held-out prompts with full marks"),),
 )
 def accuracy(scores: Scores) -> Accuracy:
-    """Return the share of scores that are full marks, 1."""
+    """Return the share of responses with full marks, a score of 1."""
     full = float((scores.data >= FULL_MARKS).sum())
     count = len(scores.data)
     return Accuracy(full / count if count else 0.0, [Measure("accuracy", full, count)])
@@ -28,13 +28,13 @@ def accuracy(scores: Scores) -> Accuracy:
 
 @node(
     separable=False,
-    metrics=(Metric("pass_at_k", headline=True, about="chance that one of k responses has full marks"),),
+    metrics=(Metric("pass_at_k", headline=True, about="probability that at least one of k responses has full marks"),),
 )
 def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 1) -> Accuracy:
-    """Estimate, without bias, the chance that at least one of `k` responses to a prompt has full marks.
+    """Estimate, without bias, the probability that at least one of `k` responses to a prompt has full marks.
 
-    Of n responses to a prompt, c with full marks: 1 - C(n - c, k) / C(n, k), the mean of it over prompts. With fewer
-    than `k` responses to a prompt there is no such estimate: LawError.
+    It is the mean over prompts of 1 - C(n - c, k) / C(n, k), for n responses to a prompt, c of them with full marks.
+    Raises LawError for a prompt with fewer than `k` responses.
     Source: Chen et al. 2021 (Codex), arXiv 2107.03374, equation 1.
 
     >>> import torch
@@ -53,7 +53,7 @@ def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 
 
 @flow
 def evaluate(prompts: Prompts, policy: Policy, *, by: Rule = "data", max_tokens: int = 256) -> Accuracy:
-    """Answer held-out prompts greedily and score them."""
+    """Sample greedy responses to held-out prompts and return the share with full marks."""
     rollout = generate(policy, prompts, temperature=0.0, max_tokens=max_tokens)
     return accuracy(score(rollout, by=by))
 
@@ -69,7 +69,7 @@ def evaluate_at_k(
     by: Rule = "data",
     max_tokens: int = 256,
 ) -> Accuracy:
-    """Draw `n` responses to each held-out prompt and estimate pass@k of them."""
+    """Sample `n` responses to each held-out prompt and estimate pass@k."""
     rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
     return pass_at_k(score(rollout, by=by), rollout.group, k=k)
 
@@ -78,7 +78,7 @@ def evaluate_at_k(
 def respond(
     prompts: Prompts, policy: Policy, *, n: int = 1, temperature: float = 1.0, max_tokens: int = 256
 ) -> Rollout:
-    """Draw `n` responses to each prompt."""
+    """Sample `n` responses to each prompt."""
     return generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
 
 
@@ -92,6 +92,6 @@ def respond_and_score(
     max_tokens: int = 256,
     by: Rule = "data",
 ) -> tuple[Rollout, Scores]:
-    """Draw `n` responses to each prompt and score them."""
+    """Sample `n` responses to each prompt and score them."""
     rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
     return rollout, score(rollout, by=by)

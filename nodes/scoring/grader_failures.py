@@ -6,8 +6,8 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from flowgraph.errors import RuleError
-from nodes.grader_messages import Answer, BadValue, Died, LoadAnswer, NotLoaded, Raised, Ready
-from nodes.rules import RuleRef
+from nodes.scoring.grader_messages import Answer, BadValue, Died, LoadAnswer, NotLoaded, Raised, Ready
+from nodes.scoring.rules import RuleRef
 
 RESPONSE_CHARACTERS = 80
 _SIGNALS = {int(number): number.name for number in signal.Signals}

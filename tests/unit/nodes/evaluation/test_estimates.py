@@ -11,7 +11,7 @@ import torch
 from flowgraph.errors import LawError
 from flowgraph.language.values import Group
 from nodes import Scores, pass_at_k
-from nodes.estimates import Marks, estimate, reported, shown_ks
+from nodes.evaluation.estimates import Marks, estimate, reported, shown_ks
 
 RANDOM = np.random.default_rng(5)
 
@@ -64,7 +64,7 @@ def test_rows_are_sorted_by_their_source_where_there_are_several() -> None:
 
 
 def test_nothing_is_estimated_from_no_response() -> None:
-    with pytest.raises(LawError, match="no response is scored"):
+    with pytest.raises(LawError, match="there are no scored responses"):
         reported(marks([], []))
 
 

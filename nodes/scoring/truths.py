@@ -1,6 +1,6 @@
 """Check, before anything is sampled, that rows have the ground truths that shipped rules compare with.
 
-The rows of your own rules are checked one by one as they are scored: see `nodes.grader_process`.
+The rows of your own rules are checked one by one as they are scored: see `nodes.scoring.grader_process`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import inspect
 from typing import Any
 
 from flowgraph.errors import RuleError
-from nodes.grader_process import columns_of, described, is_missing
-from nodes.rules import RULES, rule_for
+from nodes.scoring.grader_process import columns_of, described, is_missing
+from nodes.scoring.rules import RULES, rule_for
 
 
 def refuse_missing_truths(by: str, table: Any, name: str) -> None:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from flowgraph.errors import RuleError
-from nodes.graders import Graders
-from nodes.rules import resolve
-from nodes.truths import refuse_missing_truths
+from nodes.scoring.graders import Graders
+from nodes.scoring.rules import resolve
+from nodes.scoring.truths import refuse_missing_truths
 
 
 def table(*truths: object, source: str = "digits") -> pa.Table:

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from flowgraph import Metric, node
 from flowgraph.language import Measure, Parts
-from nodes.graders import Graders
-from nodes.rules import reference_of, resolve, rule_for
+from nodes.scoring.graders import Graders
+from nodes.scoring.rules import reference_of, resolve, rule_for
 from nodes.values import Rollout, Scores
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The guard of one grader process: it starts that process confined, limits its resources, and leaves nothing behind.
 
-`nodes.grader_worker` starts this file as a script. The guard runs no rule and reads no response. Every process that a
+`grader_worker` starts this file as a script. The guard runs no rule and reads no response. Every process that a
 rule starts becomes a child of the guard when its own parent ends, at the latest, so that a daemon cannot escape.
 The guard ends when the process does, or when the parent closes its end of the lifeline.
 """

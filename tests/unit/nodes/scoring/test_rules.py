@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.errors import RuleError
-from nodes.rules import (
+from nodes.scoring.rules import (
     DATA_SOURCES,
     RULES,
     RuleRef,
@@ -172,8 +172,8 @@ def strict(response): return 0.0
 
 
 def test_a_function_of_an_importable_module_is_named_by_it() -> None:
-    assert reference_of(gsm8k) == "nodes.rules:gsm8k"
-    assert resolve(reference_of(gsm8k)).source == "nodes.rules"
+    assert reference_of(gsm8k) == "nodes.scoring.rules:gsm8k"
+    assert resolve(reference_of(gsm8k)).source == "nodes.scoring.rules"
 
 
 def test_a_function_of_a_users_file_is_named_by_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

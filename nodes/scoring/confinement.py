@@ -1,6 +1,6 @@
 """What a grader process may do: its environment, what it can read, and what this machine can enforce.
 
-The confinement itself is in `nodes.grader_guard`; `nodes.graders` decides which rule runs.
+The confinement itself is in `nodes.scoring.grader_guard`; `nodes.scoring.graders` decides which rule runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowgraph.errors import RuleError
-from nodes.rules import COMPARING_RULES, RuleRef
+from nodes.scoring.rules import COMPARING_RULES, RuleRef
 
 MEMORY_BYTES = 4 << 30
 PROCESSES = 64

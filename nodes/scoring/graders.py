@@ -2,7 +2,7 @@
 
 A worker belongs to one rule. It scores a chunk of rows and answers row by row; each answer is checked against the
 question. A worker that hangs, dies or forges an answer is ended with everything it has started, and another takes over
-its rows. What runs in a worker is in `nodes.grader_process`, what it may do in `nodes.confinement`.
+its rows. What runs in a worker is in `nodes.scoring.grader_process`, what it may do in `nodes.scoring.confinement`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Literal, Self
 
 from flowgraph.errors import RuleError
-from nodes.confinement import Allowed, refuse_unheld
-from nodes.grader_failures import ending, failure, name_of, not_loaded, notes_of, printed_lines
-from nodes.grader_messages import (
+from nodes.scoring.confinement import Allowed, refuse_unheld
+from nodes.scoring.grader_failures import ending, failure, name_of, not_loaded, notes_of, printed_lines
+from nodes.scoring.grader_messages import (
     Answer,
     BadValue,
     Forged,
@@ -39,8 +39,8 @@ from nodes.grader_messages import (
     read_answer,
     read_load,
 )
-from nodes.grader_worker import GraderWorker, kill_all
-from nodes.rules import RuleRef
+from nodes.scoring.grader_worker import GraderWorker, kill_all
+from nodes.scoring.rules import RuleRef
 
 START_LIMIT_S = 60.0
 CHUNK_ROWS = 64
@@ -96,7 +96,7 @@ class Graders:
     """Scores responses in `workers` processes for each rule, waiting at most `limit_s` seconds for each response.
 
     A call takes at most `call_limit_s` seconds, by default `default_call_limit_s`. `allow` lists what rules may do
-    beyond scoring text: see `nodes.confinement`. Processes start when they are first needed and stay warm. They end,
+    beyond scoring text: see `confinement`. Processes start when they are first needed and stay warm. They end,
     with everything that rules have started, on `close`, at exit, or when this process dies. Seconds are those of
     `clock`.
     """

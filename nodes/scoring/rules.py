@@ -1,7 +1,7 @@
 """The shipped scoring rules, and names of rules by which another process can load them.
 
 A rule is a plain function that scores one response. Its parameters name what it needs: `response`, `ground_truth`,
-`finished`, `prompt`, or any column of the data set. Not here: calling rules (`nodes.graders`).
+`finished`, `prompt`, or any column of the data set. Not here: calling rules (`nodes.scoring.graders`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import cast
 
 from flowgraph.errors import RuleError
 from flowgraph.flows.entry_points import find, names, target
-from nodes.gym_scoring import extract_answer, score_answer
+from nodes.scoring.gym import extract_answer, score_answer
 
 
 class Unreadable(float):
@@ -164,7 +164,7 @@ def resolve(by: str) -> RuleRef:
     RuleError for an unknown name or a missing file; UnknownNameError if two packages have a rule of this name.
 
     >>> resolve("gsm8k")
-    RuleRef(text='gsm8k', source='nodes.rules', name='gsm8k')
+    RuleRef(text='gsm8k', source='nodes.scoring.rules', name='gsm8k')
     """
     source, colon, name = by.rpartition(":")
     if not colon and not by.endswith(".py"):
@@ -240,7 +240,8 @@ def _importable(module: str, file: str | None) -> bool:
     top, *rest = module.split(".")
     if top == "__main__":
         return False
-    spec = next((found for finder in sys.meta_path if (found := finder.find_spec(top, None))), None)
+    specs = (finder.find_spec(top, None) for finder in sys.meta_path)
+    spec = next((spec for spec in specs if spec), None)
     if spec is None or file is None:
         return spec is not None
     if not rest:

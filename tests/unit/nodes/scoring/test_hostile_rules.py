@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from flowgraph.errors import RuleError
-from nodes.confinement import lacks
-from nodes.graders import Graded, Graders
-from nodes.rules import resolve
-from tests.unit.nodes.rule_clock import Ticks
+from nodes.scoring.confinement import lacks
+from nodes.scoring.graders import Graded, Graders
+from nodes.scoring.rules import resolve
+from tests.unit.nodes.scoring.rule_clock import Ticks
 
 pytestmark = pytest.mark.skipif(bool(lacks()), reason="this machine cannot confine a process")
 
@@ -325,7 +325,7 @@ def test_a_hostile_file_is_held_while_it_is_imported(world: World, confined: boo
 
 
 def test_nothing_runs_without_confinement_unless_it_is_allowed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.confinement.lacks", lambda: "the kernel has no Landlock")
+    monkeypatch.setattr("nodes.scoring.confinement.lacks", lambda: "the kernel has no Landlock")
     row = {"response": "1", "finished": True, "ground_truth": "1", "told": world.told(False)}
     with Graders() as pool:
         assert pool.grade(resolve("exact"), [row]).scores == (1.0,)  # it only compares text
@@ -371,7 +371,7 @@ def test_a_driver_that_was_stopped_blames_nobody_for_the_time_in_between(world: 
     (world.folder / "slow.py").write_text("import time\ndef rule(response):\n    time.sleep(0.5)\n    return 1.0\n")
     program = (
         f"import sys; sys.path[:0] = {sys.path!r}\n"
-        "from nodes.graders import Graders\nfrom nodes.rules import resolve\n"
+        "from nodes.scoring.graders import Graders\nfrom nodes.scoring.rules import resolve\n"
         "pool = Graders(limit_s=4.0)\n"
         f"rule = resolve({str(world.folder / 'slow.py:rule')!r})\n"
         "pool.grade(rule, [{'response': '1'}])\nprint('warm', flush=True)\n"

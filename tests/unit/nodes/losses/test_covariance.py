@@ -17,8 +17,8 @@ from flowgraph.language import Key
 from flowgraph.language.values import Group, Sample, Trajectory
 from flowgraph.passes import compile_graph
 from nodes import Policy, Prompts, clipped, generate, group_normalize, logprobs, score, update
-from nodes.covariance import clip_cov_loss, high_covariance, kl_cov_loss, top_covariance
 from nodes.data.source import PromptSource
+from nodes.losses.covariance import clip_cov_loss, high_covariance, kl_cov_loss, top_covariance
 from nodes.values import Advantages, Chosen, LogProbs, Responses
 
 OLD = LogProbs(torch.tensor([[-1.0, -2.0, -3.0], [-4.0, math.nan, math.nan]]))

@@ -1,6 +1,6 @@
 """The parent's side of one grader process and its guard: start them, send lines, read answers, end them.
 
-`nodes.graders` decides which rows it scores, and what a failure means.
+`nodes.scoring.graders` decides which rows it scores, and what a failure means.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from nodes.confinement import PROCESSES, Allowed, environment, readable
-from nodes.grader_guard import remove
-from nodes.grader_messages import MESSAGE_BYTES
-from nodes.rules import RuleRef
+from nodes.scoring.confinement import PROCESSES, Allowed, environment, readable
+from nodes.scoring.grader_guard import remove
+from nodes.scoring.grader_messages import MESSAGE_BYTES
+from nodes.scoring.rules import RuleRef
 
 READ_BYTES = 65_536
 PRINTED_TAIL_BYTES = 2_048

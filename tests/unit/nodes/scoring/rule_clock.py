@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.graders import Clock, Graders
+from nodes.scoring.graders import Clock, Graders
 
 
 class Ticks(Clock):
