@@ -16,8 +16,8 @@ BENEATH = " " * 6
 
 def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
     """Return the memory in bytes of each device of a pool that is there."""
-    found = [plan.cluster.device(node, index) for node, index in pool.devices]
-    return [device.memory_bytes for device in found if device is not None]
+    devices = [plan.cluster.device(node, index) for node, index in pool.devices]
+    return [device.memory_bytes for device in devices if device is not None]
 
 
 def show_devices(devices: Sequence[tuple[str, int]]) -> str:
@@ -87,16 +87,16 @@ def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float = COLUM
     ['  a name that is long', '      one, two, three and four']
     """
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)][:-1]
-    found = list[str]()
+    result = list[str]()
     for *cells, last in rows:
         head = "  " + "".join(f"{cell.ljust(width)}  " for cell, width in zip(cells, widths, strict=True))
         if len(head + last) > columns and columns - len(head) < NARROW:
-            found.append(head.rstrip())
+            result.append(head.rstrip())
             head = BENEATH
         for line in broken(last, at, columns - len(head)):
-            found.append(f"{head}{line}".rstrip())
+            result.append(f"{head}{line}".rstrip())
             head = " " * len(head)
-    return found
+    return result
 
 
 def broken(text: str, at: str, columns: float = COLUMNS) -> Iterator[str]:

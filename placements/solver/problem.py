@@ -149,8 +149,8 @@ def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
     (8.0, 5.0)
     """
     pools = list(options)
-    stages = fsum(max(stage) for stage in zip(*(each.stages_s for each in pools), strict=True))
-    return max(stages / tokens, max((each.busy_s for each in pools), default=0.0)) if tokens > 1 else stages
+    stages = fsum(max(stage) for stage in zip(*(pool.stages_s for pool in pools), strict=True))
+    return max(stages / tokens, max((pool.busy_s for pool in pools), default=0.0)) if tokens > 1 else stages
 
 
 def assignment_of(problem: Problem, blocks: Iterable[tuple[Block, Option]]) -> Assignment:
