@@ -16,3 +16,10 @@ class Ticks(Clock):
         self.total_s += max(0, seen - self.seen) * self.seconds
         self.seen = seen
         return self.total_s
+
+    def elapsed_s(self) -> float:
+        """Return the seconds after all that rules have printed, also what the pool has not read."""
+        for worker in self.pool._workers:
+            while worker.read_printed():
+                pass
+        return self.now_s()
