@@ -109,8 +109,9 @@ def _log_probs(old: LogProbs, mask: Mask, behaviour: LogProbs) -> tuple[Mask, Te
     import torch
 
     trained, sampled = old.data.detach().double(), behaviour.data
-    complete = sampled is not None and sampled.shape == trained.shape
-    sampled = sampled.double() if complete else torch.full_like(trained, torch.nan)
+    if sampled is None or sampled.shape != trained.shape:
+        sampled = torch.full_like(trained, torch.nan)
+    sampled = sampled.double()
     return Mask((mask.data != 0).double() * sampled.isfinite()), trained, sampled
 
 
