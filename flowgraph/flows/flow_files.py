@@ -147,6 +147,8 @@ def _at_fault(error: BaseException, path: Path) -> UserCodeError:
     if isinstance(error, SyntaxError):
         where = Path(error.filename or path).name + (f":{error.lineno}" if error.lineno else "")
         return UserCodeError(f"does not parse: {error.msg}", where=where)
+    if isinstance(error, ValueError) and b"\0" in path.read_bytes():  # a SyntaxError from Python 3.11.4 on
+        return UserCodeError("does not parse: source code cannot contain null bytes", where=path.name)
     return UserCodeError.raised("importing it", error, line_of(error, str(path)))
 
 

@@ -154,7 +154,7 @@ def test_a_flow_keeps_its_signature_its_name_and_its_words() -> None:
     made = flow(plain)
     assert isinstance(made, Flow)
     assert inspect.signature(made) == inspect.signature(plain)
-    assert (made.__name__, made.__doc__, made.about) == ("plain", plain.__doc__, "Say what it does.")
+    assert (made.__name__, made.__doc__, made.about) == ("plain", plain.__doc__, "Return what it does.")
 
 
 def test_importing_a_file_describes_nothing(tmp_path: Path) -> None:
