@@ -27,8 +27,8 @@ sys.path[:0] = [str(HERE.parent)]  # so that `python benchmarks/memory_on_cpu.py
 
 from flowgraph.cli.setting import posed_by  # noqa: E402 - after the path above
 from flowgraph.plan import Plan  # noqa: E402
-from placements.footprint import MemoryConstants  # noqa: E402
-from placements.placing import forecast_again  # noqa: E402
+from placements.memory.footprint import MemoryConstants  # noqa: E402
+from placements.search.plan_builder import forecast_again  # noqa: E402
 
 STEPS, SEED, LIMIT_S = 3, 5, 900.0
 MIB = 2**20

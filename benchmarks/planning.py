@@ -20,10 +20,10 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from flowgraph.cli.inputs import Asked as Named  # noqa: E402 - after the path above
 from flowgraph.cli.setting import Question, pose  # noqa: E402
-from placements.blocks import Blocks  # noqa: E402
-from placements.finding import Asked, find, problem  # noqa: E402
-from placements.setting import Setting  # noqa: E402
-from placements.solve import solve  # noqa: E402
+from placements.search.pool_options import PoolOptions  # noqa: E402
+from placements.search.search import PlanRequest, find, problem  # noqa: E402
+from placements.solver.solve import solve  # noqa: E402
+from placements.workload.planning_problem import PlanningProblem  # noqa: E402
 
 FLOWS = Path(__file__).parent / "flows"
 MODEL = "Qwen/Qwen3-8B"
@@ -50,7 +50,7 @@ CASES = (
 )
 
 
-def setting(case: Case) -> Setting:
+def setting(case: Case) -> PlanningProblem:
     """Return the setting of a case: every model of 8B, prompts of 512 tokens, responses of 1k on average."""
     asked = Named(str(FLOWS / f"{case.flow}.py"), models=(f"policy={MODEL}",), batch=case.batch)
     return pose(Question(asked, case.cluster, "512", "mean=1k,max=4k")).setting
@@ -58,18 +58,21 @@ def setting(case: Case) -> Setting:
 
 def forget() -> None:
     """Empty every cache of the planner, so that the next search starts as a new process does."""
-    read = ("placements.profiles", "placements.constants")  # files, which a new process reads before it searches
+    read = (
+        "placements.hardware.device_profiles",
+        "placements.hardware.engine_constants",
+    )  # files, which a new process reads before it searches
     for name, module in list(sys.modules.items()):
         for each in vars(module).values() if name.startswith("placements.") and name not in read else ():
             if callable(getattr(each, "cache_clear", None)):
                 each.cache_clear()
 
 
-def searched(fresh: Setting) -> tuple[float, float]:
+def searched(fresh: PlanningProblem) -> tuple[float, float]:
     """Return the CPU seconds of a search, and of one whose plans are played and set beside the named placements."""
     forget()
     began = time.process_time()
-    answer = solve(problem(fresh, Blocks(fresh), Asked()))
+    answer = solve(problem(fresh, PoolOptions(fresh), PlanRequest()))
     search_s = time.process_time() - began
     assert answer is not None, "an 8B model fits on 128 devices"
     forget()

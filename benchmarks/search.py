@@ -18,10 +18,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's own folder is on the path
 
-from placements.exact import solve_exact
-from placements.greedy import solve_greedy
-from placements.problem import Answer, Block, Option, Problem
-from placements.solve import solve
+from placements.solver.exact import solve_exact
+from placements.solver.greedy import solve_greedy
+from placements.solver.problem import Block, Option, Problem, Solution
+from placements.solver.solve import solve
 from tests.placement.search_oracles import blocks_of, every_choice
 
 PEAK_FLOPS, MEMORY_BYTES_PER_S, MEMORY_BYTES = 990e12, 3.35e12, 80e9  # of a device; as the data sheet of an H100 SXM
@@ -164,7 +164,7 @@ def gaps(instances: int, devices: Sequence[int]) -> None:
             print(_gap_line(objective, tokens, count, [(a, b) for a, b in pairs if a is not None and b is not None]))
 
 
-def _gap_line(objective: str, tokens: int, devices: int, pairs: Sequence[tuple[Answer, Answer]]) -> str:
+def _gap_line(objective: str, tokens: int, devices: int, pairs: Sequence[tuple[Solution, Solution]]) -> str:
     above = [1 - exact.value / greedy.value for exact, greedy in pairs]
     stated = [greedy.gap or 0.0 for _, greedy in pairs]
     times = median(greedy.seconds for _, greedy in pairs), median(exact.seconds for exact, _ in pairs)

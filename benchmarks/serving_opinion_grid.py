@@ -13,7 +13,7 @@ from benchmarks.forecast.report import Row
 from benchmarks.forecast.serving import Served, cached, served
 from benchmarks.forecast.serving_models import model
 from flowgraph.models.shapes import ModelShape
-from placements.profiles import Precision
+from placements.hardware.device_profiles import Precision
 
 MODELS = (
     "Qwen/Qwen3-8B",

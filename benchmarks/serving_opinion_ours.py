@@ -8,14 +8,14 @@ from benchmarks.forecast.serving_models import device, links_within, release
 from benchmarks.serving_opinion_answers import Answer
 from benchmarks.serving_opinion_grid import Question, Setup
 from flowgraph.plan import Layout
-from placements.cache_room import reserved_bytes
-from placements.constants import constants
-from placements.decode import Replica, cache_bytes, prefill_seconds, replica_of, step_seconds, weight_bytes
-from placements.generation import ServingConstants, request_seconds
-from placements.profiles import Links, Precision, Profile
+from placements.hardware.device_profiles import DeviceProfile, PoolLinks, Precision
+from placements.hardware.engine_constants import constants
+from placements.time.cache_capacity import reserved_bytes
+from placements.time.decode import ServingReplica, cache_bytes, prefill_seconds, replica_of, step_seconds, weight_bytes
+from placements.time.generation import ServingConstants, request_seconds
 
 
-def device_of(setup: Setup) -> Profile:
+def device_of(setup: Setup) -> DeviceProfile:
     """Give the device; raises KeyError for one that is not known."""
     found = device(setup.system)
     if found is None:
@@ -53,7 +53,7 @@ def overhead_share(question: Question, version: str) -> float:
     return (found.parts["overhead"] or 0.0) / (found.total_s or 1.0)
 
 
-def memory_bytes(replica: Replica, tokens: int, batch: int) -> float:
+def memory_bytes(replica: ServingReplica, tokens: int, batch: int) -> float:
     """Give the bytes of each device with a cache for so many tokens of each request, and what the engine reserves."""
     held = weight_bytes(replica) + batch * cache_bytes(replica, tokens)
     return held + reserved_bytes(replica.tensor, replica.constants)
@@ -75,7 +75,7 @@ def _engine(name: str, version: str) -> ServingConstants:
 
 
 @cache
-def _links(setup: Setup) -> Links:
+def _links(setup: Setup) -> PoolLinks:
     return links_within(device_of(setup))
 
 

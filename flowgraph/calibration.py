@@ -1,6 +1,6 @@
 """A calibration as data: by how much measured seconds differ from the forecast, for each phase, role and device.
 
-Not here: how the scales are fitted (`placements.scale_fit`), and where measured seconds are read from.
+Not here: how the scales are fitted (`placements.calibration.fit_scales`), and where measured seconds are read from.
 """
 
 from __future__ import annotations

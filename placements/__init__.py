@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from placements.finding import Asked, Found, find
-from placements.placing import forecast_again, plan_of
-from placements.setting import Setting
-from placements.short import overflows
+from placements.search.infeasibility import overflows
+from placements.search.plan_builder import forecast_again, plan_of
+from placements.search.search import PlanRequest, SearchResult, find
+from placements.workload.planning_problem import PlanningProblem
 
-__all__ = ["Asked", "Found", "Setting", "find", "forecast_again", "overflows", "plan_of"]
+__all__ = ["PlanRequest", "PlanningProblem", "SearchResult", "find", "forecast_again", "overflows", "plan_of"]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from benchmarks.forecast.cells import AMOUNT, COUNT, columns
 from benchmarks.forecast.kernels import LARGE_BYTES, NULL_SHARE, measured_device
 from benchmarks.forecast.report import Case, Row, Table, View
-from placements.collectives import Collective, collective_seconds
-from placements.profiles import Links, Profile
+from placements.hardware.device_profiles import DeviceProfile, PoolLinks
+from placements.time.collectives import Collective, collective_seconds
 
 OPS: dict[str, Collective] = {
     "all_gather": "all_gather",
@@ -25,13 +25,13 @@ ELEMENT_BYTES = 2
 MACHINE_DEVICES = 8
 
 
-def machine(device: Profile, devices: int = MACHINE_DEVICES) -> Links:
+def machine(device: DeviceProfile, devices: int = MACHINE_DEVICES) -> PoolLinks:
     """Give what a pool of machines with so many of a device each talks over."""
     network = device.network_bytes_per_s or device.host_bytes_per_s
-    return Links(device, min(device.domain, devices), devices, network)
+    return PoolLinks(device, min(device.domain, devices), devices, network)
 
 
-def collective(row: Row, device: Profile) -> tuple[float, float, float]:
+def collective(row: Row, device: DeviceProfile) -> tuple[float, float, float]:
     """Return the bytes of a collective, and its milliseconds by the forecast and the null model."""
     devices, size_bytes, op = int(row["num_gpus"]), ELEMENT_BYTES * float(row["message_elems"]), OPS[row["op_name"]]
     forecast_s = collective_seconds(op, size_bytes, devices, machine(device))

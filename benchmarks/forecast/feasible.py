@@ -16,10 +16,10 @@ from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.training_case import device, model
 from flowgraph.models.shapes import ModelShape
 from flowgraph.plan import Layout, Offloaded
-from placements.footprint import FITS_SHARE, MemoryConstants, sync_bytes
-from placements.footprint_serving import generation_bytes, inference_bytes
-from placements.footprint_training import Training, training_bytes
-from placements.pool_peaks import Held, Turn, overflows, pool_peaks
+from placements.memory.footprint import FITS_SHARE, MemoryConstants, sync_bytes
+from placements.memory.pool_peaks import PhaseTurn, PoolResident, overflows, pool_peaks
+from placements.memory.serving import generation_bytes, inference_bytes
+from placements.memory.training import TrainingSettings, training_bytes
 
 COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 ALL_OFF: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
@@ -77,22 +77,22 @@ def _fits_so(
     offload: tuple[Offloaded, ...],
 ) -> bool:
     kept = {"parameters"} if trained.sharding != "full" else set[str]()  # Megatron computes with weights where they lie
-    training = Training(layout=trained, offload=frozenset(offload) - kept, micro_batch_tokens=row_tokens)
+    training = TrainingSettings(layout=trained, offload=frozenset(offload) - kept, micro_batch_tokens=row_tokens)
     cache_tokens = CACHED_ROWS * row_tokens
     held = [
-        Held("policy.train", training_bytes(shape, training, sequence_tokens=row_tokens), sleeps=True),
-        Held(
+        PoolResident("policy.train", training_bytes(shape, training, sequence_tokens=row_tokens), sleeps=True),
+        PoolResident(
             "policy.sample",
             generation_bytes(shape, sampled, device_bytes=usable_bytes, cache_tokens=cache_tokens),
             True,
         ),
     ]
-    turns = [Turn("generate", "policy.sample", "policy.train"), Turn("update", "policy.train")]
+    turns = [PhaseTurn("generate", "policy.sample", "policy.train"), PhaseTurn("update", "policy.train")]
     if not shape.adapters:
         held.append(
-            Held("ref.infer", inference_bytes(shape, trained, row_tokens, offload=ALL_OFF[:1]), process="train")
+            PoolResident("ref.infer", inference_bytes(shape, trained, row_tokens, offload=ALL_OFF[:1]), process="train")
         )
-        turns.insert(1, Turn("logprob", "ref.infer"))
+        turns.insert(1, PhaseTurn("logprob", "ref.infer"))
     peaks = pool_peaks(held, turns, bucket_bytes=sync_bytes(shape, CONSTANTS))
     return not overflows(peaks, usable_bytes)
 

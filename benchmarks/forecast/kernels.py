@@ -12,16 +12,16 @@ from dataclasses import replace
 from benchmarks.forecast.cells import AMOUNT, COUNT, Number, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from flowgraph.errors import UnknownNameError
-from placements.kernels import decode_attention_seconds, matmul_seconds, peak_flops
-from placements.profiles import Profile, profile
+from placements.hardware.device_profiles import DeviceProfile, profile
+from placements.time.kernels import decode_attention_seconds, matmul_seconds, peak_flops
 
 NULL_SHARE = 0.7
 LARGE_TOKENS = 256
 LARGE_BYTES = 1e6
-Measure = Callable[[Row, Profile], tuple[float, float, float]]  # its size, the forecast and the null model, in ms
+Measure = Callable[[Row, DeviceProfile], tuple[float, float, float]]  # its size, the forecast and the null model, in ms
 
 
-def measured_device(system: str, *, measured: bool = True) -> Profile | None:
+def measured_device(system: str, *, measured: bool = True) -> DeviceProfile | None:
     """Give the profile of a system's device, None if there is none; without what was measured on it if so asked."""
     try:
         found = profile(system.replace("_", "-"))
@@ -30,14 +30,14 @@ def measured_device(system: str, *, measured: bool = True) -> Profile | None:
     return found if measured else replace(found, shares={})
 
 
-def product(row: Row, device: Profile) -> tuple[float, float, float]:
+def product(row: Row, device: DeviceProfile) -> tuple[float, float, float]:
     """Return the tokens of a product, and its milliseconds by the forecast and the null model."""
     m, n, k = (int(row[name]) for name in "mnk")
     null_s = 2 * m * n * k / (peak_flops(device, "bfloat16") * NULL_SHARE)
     return m, 1e3 * matmul_seconds(m, n, k, device), 1e3 * null_s
 
 
-def attention(row: Row, device: Profile) -> tuple[float, float, float]:
+def attention(row: Row, device: DeviceProfile) -> tuple[float, float, float]:
     """Return the bytes that an attention reads, and its milliseconds by the forecast and the null model."""
     rows, context = int(row["batch_size"]), int(row["isl"]) + int(row["step"])
     heads, kv_heads, head_dim = (int(row[name]) for name in ("num_heads", "num_key_value_heads", "head_dim"))

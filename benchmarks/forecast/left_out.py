@@ -34,13 +34,13 @@ from benchmarks.forecast.training_case import Trained, forecast_s
 from benchmarks.forecast.training_papers import paper
 from benchmarks.forecast.training_rows import bridge, foundry, prime, vtrain
 from flowgraph.models.table import full_name
-from placements.architectures import ADA, AMPERE, BLACKWELL, HOPPER, Attained, attained
-from placements.calibrate import Measured, calibrate
-from placements.constants import Bounds, Constants, bounds, constants, known
-from placements.decode import ServingConstants
-from placements.profiles import Profile, profile
-from placements.published_errors import FILE
-from placements.training_passes import TrainingConstants
+from placements.calibration.fit_constants import MeasuredCase, calibrate
+from placements.hardware.architectures import ADA, AMPERE, BLACKWELL, HOPPER, AttainedShares, attained
+from placements.hardware.device_profiles import DeviceProfile, profile
+from placements.hardware.engine_constants import ConstantBounds, EngineConstants, bounds, constant_names, constants
+from placements.report.published_errors import FILE
+from placements.time.decode import ServingConstants
+from placements.time.training_passes import TrainingConstants
 
 AGAIN = "the engine's constants are fitted again to at most 100 rows of the other groups"
 BY_HAND = "constants were set by hand; one scale from the other groups"
@@ -50,7 +50,7 @@ FITTED_SHARES = (
     "matmul", "memory", "attention", "cached", "matmul_launch_s", "attention_launch_s", "block_s", "merge_s",
     "collective", "all_reduce", "all_to_all", "collective_launch_s", "step_s", "chunk_s",
 )  # fmt: skip
-"""Fields of `Attained` that were fitted to the kernel tables; the others are of data sheets and papers."""
+"""Fields of `AttainedShares` that were fitted to the kernel tables; the others are of data sheets and papers."""
 MEASURED_ARCHITECTURES = (AMPERE, HOPPER, BLACKWELL, ADA)
 SERVING_FITTED = (
     "step_s", "layer_s", "row_s", "request_s", "expert_layer_s", "expert_exchange_s", "expert_share",
@@ -60,19 +60,19 @@ SHARES = (1 / 32, 1 / 24, 1 / 16, 1 / 12, 1 / 8, 1 / 4)  # of the longest respon
 # ------------------------------------------------------------------------------------------------------------ devices
 
 
-def unmeasured(device: Profile) -> Profile:
+def unmeasured(device: DeviceProfile) -> DeviceProfile:
     """Return a device as if nobody had measured it or its architecture: medians of the other architectures."""
     own = _fitted(attained(replace(device, shares={})))
     others = [each for each in map(_fitted, MEASURED_ARCHITECTURES) if each != own]
     return replace(device, shares={name: median(each[name] for each in others) for name in FITTED_SHARES})
 
 
-def _fitted(has: Attained) -> dict[str, float]:
+def _fitted(has: AttainedShares) -> dict[str, float]:
     return {name: getattr(has, name) for name in FITTED_SHARES}
 
 
 def _by_axis(
-    again: Callable[[Sample, Profile], float],
+    again: Callable[[Sample, DeviceProfile], float],
 ) -> Callable[[Sequence[Sample], Sequence[Sample], Axis], list[float]]:
     """Return a refit: of a device left out its medians of others, of a shape left out one scale from the others."""
 
@@ -89,11 +89,11 @@ class _Measurement:
     """A row of a table of kernels on its device, and how it is forecast on one."""
 
     row: Row
-    device: Profile
-    forecast_ms: Callable[[Row, Profile], float]
+    device: DeviceProfile
+    forecast_ms: Callable[[Row, DeviceProfile], float]
 
 
-def _again(sample: Sample, device: Profile) -> float:
+def _again(sample: Sample, device: DeviceProfile) -> float:
     measurement: _Measurement = sample.case
     return measurement.forecast_ms(measurement.row, device)
 
@@ -194,22 +194,22 @@ def refit_training(kept: Sequence[Sample], left: Sequence[Sample], axis: Axis) -
     return [forecast_s(found, _without_shares(each.case) if axis == "hardware" else each.case) for each in left]
 
 
-def _unmeasured_row(sample: Sample, axis: Axis, left: Sequence[Sample]) -> Measured:
+def _unmeasured_row(sample: Sample, axis: Axis, left: Sequence[Sample]) -> MeasuredCase:
     """Return a kept row to fit to, on a device of an architecture that is left out without its measured shares."""
     row: Trained = sample.case
     hidden = axis == "hardware" and _same_architecture(row.links.device, left[0].case.links.device)
-    return Measured(sample.label, sample.measured, _without_shares(row) if hidden else row)
+    return MeasuredCase(sample.label, sample.measured, _without_shares(row) if hidden else row)
 
 
 def _without_shares(row: Trained) -> Trained:
     return replace(row, links=replace(row.links, device=unmeasured(row.links.device)))
 
 
-def _same_architecture(one: Profile, other: Profile) -> bool:
+def _same_architecture(one: DeviceProfile, other: DeviceProfile) -> bool:
     return _fitted(attained(replace(one, shares={}))) == _fitted(attained(replace(other, shares={})))
 
 
-def neutral(shipped: Mapping[str, Bounds]) -> dict[str, Bounds]:
+def neutral(shipped: Mapping[str, ConstantBounds]) -> dict[str, ConstantBounds]:
     """Return bounds whose values are their middles, so that a fit starts from nothing that was fitted before."""
     return {name: replace(each, value=(each.low + each.high) / 2) for name, each in shipped.items()}
 
@@ -239,7 +239,7 @@ def serving() -> Kind:
             )
     fitted = (
         "an engine's seven constants are fitted again, from constants that all engines share; what"
-        " `placements/decode.py` has of quantised products and all-reduces was set by hand and stays"
+        " `placements/time/decode.py` has of quantised products and all-reduces was set by hand and stays"
     )
     return Kind("serving", "latency of a serving request", "s", tuple(found), refit_serving, fitted)
 
@@ -265,7 +265,7 @@ def refit_serving(kept: Sequence[Sample], left: Sequence[Sample], axis: Axis) ->
     return found
 
 
-def _engine_constants(engine: str, rows: Sequence[Measured], shared: ServingConstants) -> ServingConstants:
+def _engine_constants(engine: str, rows: Sequence[MeasuredCase], shared: ServingConstants) -> ServingConstants:
     own = [each for each in rows if each.case.engine == engine]
     version = release(engine, "")
     if len(own) < LEAST_ROWS:
@@ -276,7 +276,7 @@ def _engine_constants(engine: str, rows: Sequence[Measured], shared: ServingCons
 
 
 def _fit_serving(
-    engine: str, version: str, rows: Sequence[Measured], start: ServingConstants | None
+    engine: str, version: str, rows: Sequence[MeasuredCase], start: ServingConstants | None
 ) -> ServingConstants:
     shipped = bounds(engine, version)
     middle = neutral(shipped)
@@ -285,17 +285,19 @@ def _fit_serving(
     return calibrate(ServingConstants, engine, some, request_s, within=within, only=SERVING_FITTED).constants
 
 
-def _start(name: str, shipped: Bounds, middle: Bounds, start: ServingConstants | None) -> Bounds:
+def _start(
+    name: str, shipped: ConstantBounds, middle: ConstantBounds, start: ServingConstants | None
+) -> ConstantBounds:
     if name not in SERVING_FITTED:
         return shipped
     return middle if start is None else replace(shipped, value=getattr(start, name))
 
 
-def _served_row(sample: Sample, hidden: Profile | None) -> Measured:
+def _served_row(sample: Sample, hidden: DeviceProfile | None) -> MeasuredCase:
     asked: Served = sample.case
     if hidden is not None and _same_architecture(asked.device, hidden):
         asked = replace(asked, device=unmeasured(asked.device))
-    return Measured(sample.label, sample.measured, asked)
+    return MeasuredCase(sample.label, sample.measured, asked)
 
 
 def throughput() -> Kind:
@@ -353,7 +355,7 @@ def peaks() -> Kind:
 
 
 @dataclass(frozen=True)
-class StepConstants(Constants):
+class StepConstants(EngineConstants):
     """Constants that only steps of RL tell, by hand as shipped and fitted again for each group that is left out."""
 
     rollout_step_s: float
@@ -366,7 +368,7 @@ class StepConstants(Constants):
     def by_file(self) -> Mapping[str, Mapping[str, float]]:
         """Return them by the file that they are in."""
         return {
-            file: {name: getattr(self, name) for name in known(StepConstants) if name in bounds(file)}
+            file: {name: getattr(self, name) for name in constant_names(StepConstants) if name in bounds(file)}
             for file in ("vllm", "host")
         }
 
@@ -399,7 +401,9 @@ def refit_steps(_kept: Sequence[Sample], left: Sequence[Sample], axis: Axis) -> 
     """Return forecasts with constants fitted to the steps and phases of all other groups, from the middle of bounds."""
     within = neutral({**bounds("vllm"), **bounds("host")})
     rows = [
-        Measured(each.label, each.measured, each.case) for each in _nemo_rl() if each.group(axis) != left[0].group(axis)
+        MeasuredCase(each.label, each.measured, each.case)
+        for each in _nemo_rl()
+        if each.group(axis) != left[0].group(axis)
     ]
     found = calibrate(StepConstants, "", rows, _moved_s, within=within).constants
     return [_moved_s(found, each.case) for each in left]

@@ -22,7 +22,7 @@ from benchmarks.forecast.memory_rows import (
     titan,
 )
 from benchmarks.forecast.report import Case, Row, Table, View
-from placements.footprint import fits
+from placements.memory.footprint import fits
 
 Reader = Callable[[Row], Measured | str]
 GIB = 2**30

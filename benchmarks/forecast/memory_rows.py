@@ -14,11 +14,11 @@ from benchmarks.forecast.training_case import device, gpt, label, model
 from benchmarks.forecast.training_papers import layout_of, paper_model
 from flowgraph.models.shapes import ModelShape
 from flowgraph.plan import Checkpointing, Layout, Precision
-from placements.activations import EAGER, PLAIN
-from placements.footprint import Footprint, MemoryConstants
-from placements.footprint_serving import inference_bytes
-from placements.footprint_training import Training, training_bytes, waiting_bytes
-from placements.holding import WEIGHT_BYTES
+from placements.memory.activations import EAGER, PLAIN
+from placements.memory.footprint import Footprint, MemoryConstants
+from placements.memory.model_shards import WEIGHT_BYTES
+from placements.memory.serving import inference_bytes
+from placements.memory.training import TrainingSettings, training_bytes, waiting_bytes
 
 # What these tables report is what PyTorch holds: no context of CUDA, no communicators.
 RESERVED = MemoryConstants(context_bytes=0.0, communicator_bytes=0.0)
@@ -64,7 +64,7 @@ def prime(row: Row) -> Measured | str:
         return "no memory"
     gpus, sequence, tokens = int(row["gpus"]), int(row["cp"] or 1), int(row["seq_len"])
     data = gpus // sequence
-    training = Training(
+    training = TrainingSettings(
         layout=Layout(data=data, sequence=sequence, expert=min(int(row["ep"] or 1), data), sharding="full"),
         checkpointing="none" if row["activation_ckpt"] in ("", "None") else "full",
         micro_batch_tokens=tokens,
@@ -94,7 +94,7 @@ def _trained(
     group: str,
     peak_bytes: float | None,
     shape: ModelShape,
-    training: Training,
+    training: TrainingSettings,
     gpu: str,
     constants: MemoryConstants,
 ) -> Measured:
@@ -167,7 +167,7 @@ def _litgpt_bytes(row: Row, shape: ModelShape) -> tuple[float, float]:
     trained = int(row["trainable_params"] or 0) % shape.parameters  # all of them: there are no adapters
     adapted = replace(shape, parameters=shape.parameters + trained, adapters=trained)
     llama = shape.vocabulary <= 32_000
-    training = Training(
+    training = TrainingSettings(
         layout=one,
         checkpointing="none",
         micro_batch_tokens=int(row["microbatch"] or 1) * (LITGPT_LLAMA_TOKENS if llama else LITGPT_TOKENS),
@@ -201,7 +201,7 @@ def titan(row: Row) -> Measured | str:
         return "no memory"
     if shape is None or layout is None:
         return "its model or layout is not known"
-    training = Training(
+    training = TrainingSettings(
         layout=layout,
         checkpointing=KINDS.get(row["activation_ckpt"], "none"),
         micro_batch_tokens=int(row["local_batch"]) * int(row["seq_len"]) // layout.pipeline,
@@ -223,7 +223,7 @@ def megatron(row: Row) -> Measured | str:
     pieces = re.search(r"int(\d+)", row["parallelism"])
     batch = row["local_batch"] if layout.pipeline > 1 else row["global_batch"]  # Source: arXiv 2205.05198, table 3
     tokens = int(batch) * int(row["seq_len"])
-    training = Training(
+    training = TrainingSettings(
         layout=layout,
         checkpointing="none",
         micro_batch_tokens=tokens,
@@ -243,6 +243,8 @@ def states(row: Row) -> Measured | str:
     if told is None or shape is None or layout is None:
         return "no states"
     bare = replace(gpt(shape.hidden, shape.layers, shape.heads, 1), vocabulary=1)
-    found = training_bytes(bare, Training(layout=layout, checkpointing="full", logits="none"), constants=ALLOCATED)
+    found = training_bytes(
+        bare, TrainingSettings(layout=layout, checkpointing="full", logits="none"), constants=ALLOCATED
+    )
     peak, name = float(told[1]) * 2**30, label(row, "model", "parallelism")
     return Measured(name, "states", peak, _states(found), 16.0 * shape.parameters / layout.devices, None)

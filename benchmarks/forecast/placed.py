@@ -24,16 +24,16 @@ from flowgraph.cli.setting import Question, pose
 from flowgraph.cluster import Cluster
 from flowgraph.plan import Layout, Running
 from flowgraph.roles import Role
-from placements.blocks import Blocks
-from placements.constants import bounds
-from placements.finding import TIED_SHARE, solved
-from placements.footprint import fits, total_bytes
-from placements.found_text import show_s
-from placements.homes import seat_for
-from placements.named import variant
-from placements.ranked import Ranked
-from placements.role_costs import Seat, footprint, sampling_seconds
-from placements.setting import Setting
+from placements.hardware.engine_constants import bounds
+from placements.memory.footprint import fits, total_bytes
+from placements.report.search_report import show_s
+from placements.search.named_placements import variant
+from placements.search.pool_options import PoolOptions
+from placements.search.ranked_plan import RankedPlan
+from placements.search.search import TIED_SHARE, solved
+from placements.step.role_costs import DeviceGroup, footprint, sampling_seconds
+from placements.step.role_placements import device_group_for
+from placements.workload.planning_problem import PlanningProblem
 
 FLOW = "benchmarks/flows/ppo_reward_model.py"
 PLACEMENTS: Mapping[str, str] = {
@@ -111,7 +111,7 @@ def sizes_of(text: str) -> tuple[str, str] | None:
 
 
 @cache
-def setting_of(testbed: Setup) -> Setting:
+def setting_of(testbed: Setup) -> PlanningProblem:
     """Give the setting of a search on a testbed."""
     models = {"policy": testbed.policy, "critic": testbed.critic, "ref": testbed.policy, "rm": testbed.critic}
     minibatch = max(1, testbed.batch // testbed.updates)
@@ -135,14 +135,14 @@ def setting_of(testbed: Setup) -> Setting:
 
 
 @cache
-def placements(testbed: Setup) -> Mapping[str, Ranked | None]:
+def placements(testbed: Setup) -> Mapping[str, RankedPlan | None]:
     """Give each published placement at its best sizes; None for one that does not fit."""
     setting = setting_of(testbed)
-    blocks = Blocks(setting)
+    blocks = PoolOptions(setting)
     return {name: solved(setting, blocks, variant(ours).parts_of(setting.graph)) for name, ours in PLACEMENTS.items()}
 
 
-def seconds(found: Mapping[str, Ranked | None]) -> dict[str, float]:
+def seconds(found: Mapping[str, RankedPlan | None]) -> dict[str, float]:
     """Give the seconds of a step of each placement that fits."""
     return {name: each.step_s for name, each in found.items() if each is not None}
 
@@ -204,7 +204,7 @@ def drawing_seconds(testbed: Setup, trained: int) -> dict[int, float]:
     The cache takes what these leave of a device. No optimizer is offloaded.
     """
     setting = setting_of(testbed)
-    seat = seat_for(setting, "draw", testbed.devices)
+    seat = device_group_for(setting, "draw", testbed.devices)
     role = next(each for each in setting.roles if each.name == "policy.sample")
     held = sum(_held_bytes(setting, seat, name, trained) for name in ("policy.train", "ref.infer"))
     found = dict[int, float]()
@@ -221,7 +221,7 @@ def drawing_seconds(testbed: Setup, trained: int) -> dict[int, float]:
     return found
 
 
-def _held_bytes(setting: Setting, seat: Seat, role: str, tensor: int) -> int:
+def _held_bytes(setting: PlanningProblem, seat: DeviceGroup, role: str, tensor: int) -> int:
     """Give what a role holds on each device while another works: weights, gradients and states cut over `tensor`."""
     cut = Layout(data=seat.devices // tensor, tensor=tensor, sharding="optimizer" if role.endswith("train") else "none")
     found = next(each for each in setting.roles if each.name == role)
@@ -230,7 +230,9 @@ def _held_bytes(setting: Setting, seat: Seat, role: str, tensor: int) -> int:
     )
 
 
-def _fits(setting: Setting, seat: Seat, role: Role, layout: Layout, running: Running, held_bytes: int) -> bool:
+def _fits(
+    setting: PlanningProblem, seat: DeviceGroup, role: Role, layout: Layout, running: Running, held_bytes: int
+) -> bool:
     needed_bytes = footprint(setting, role, seat, setting.engines_of(role.use)[0], layout, running).peak_bytes
     return fits(held_bytes + needed_bytes, seat.of.memory_bytes)
 
@@ -306,7 +308,7 @@ def text(rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
-def _sizes(found: Ranked) -> str:
+def _sizes(found: RankedPlan) -> str:
     blocks = zip(found.parts(), found.blocks, strict=True)
     return " | ".join(f"{'+'.join(part)} on {sum(option.devices)}" for part, (_, option) in blocks)
 

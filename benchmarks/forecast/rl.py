@@ -22,8 +22,8 @@ from benchmarks.forecast.rl_rows import Read, read_end_to_end, read_nemo_rl, run
 from benchmarks.forecast.rl_steps import seconds_of, setting_of, step
 from benchmarks.forecast.rl_workloads import FOLDER, Workload, read, to_toml
 from flowgraph.plan import Step
-from placements.calibrate import Measured, scale_of
-from placements.found_text import show_s, show_seconds_by_part
+from placements.calibration.fit_constants import MeasuredCase, scale_of
+from placements.report.search_report import show_s, show_seconds_by_part
 
 Reader = Callable[[Row], Read]
 
@@ -63,7 +63,7 @@ def scaled(found: Iterable[Case]) -> Iterator[Case]:
         if not others:
             yield replace(case, forecast=None, why="its framework has no other run")
             continue
-        measured = [Measured(each.label, each.measured, each.forecast) for each in others]
+        measured = [MeasuredCase(each.label, each.measured, each.forecast) for each in others]
         yield replace(case, forecast=(case.forecast or 0.0) * scale_of(measured, float))
 
 

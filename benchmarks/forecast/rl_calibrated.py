@@ -18,11 +18,11 @@ from flowgraph.calibration import PHASES as SCALED
 from flowgraph.calibration import Calibration, Scale
 from flowgraph.errors import FlowError
 from flowgraph.plan import Step
-from placements.homes import Home
-from placements.measured_runs import LOAD_PHASES
-from placements.scale_fit import Key, Observation, fit_scales
-from placements.setting import Setting
-from placements.step_forecast import step_of
+from placements.calibration.fit_scales import Key, Observation, fit_scales
+from placements.calibration.measured_runs import LOAD_PHASES
+from placements.step.role_placements import RolePlacement
+from placements.step.step_forecast import step_of
+from placements.workload.planning_problem import PlanningProblem
 
 Form = Callable[["Run"], Calibration]
 """How a calibration is made of one run."""
@@ -36,8 +36,8 @@ class Run:
     framework: str
     workload: Workload
     clocks: Mapping[str, float]
-    setting: Setting
-    homes: tuple[Home, ...]
+    setting: PlanningProblem
+    homes: tuple[RolePlacement, ...]
 
     @property
     def system(self) -> tuple[str, str, str]:
@@ -86,7 +86,7 @@ def runs_of(reads: Iterable[Read]) -> list[Run]:
 
 
 @cache
-def _placed(text: str) -> tuple[Setting, tuple[Home, ...]] | None:
+def _placed(text: str) -> tuple[PlanningProblem, tuple[RolePlacement, ...]] | None:
     """Return the setting of a run and where its roles live; None where they do not fit."""
     workload = from_toml(text)
     try:

@@ -13,7 +13,7 @@ from functools import cache
 from flowgraph.errors import UnknownNameError
 from flowgraph.models.table import full_name, listed, table
 from flowgraph.plan import Layout, Sharding
-from placements.profiles import Profile, profile
+from placements.hardware.device_profiles import DeviceProfile, profile
 
 # The LLaMA of a size, where a row says only that. Source: Mei et al. 2024 (ReaL), arXiv 2406.14088, table 1, whose 34B
 # is CodeLlama's, and Sheng et al. 2024, arXiv 2409.19256, section 8.
@@ -65,7 +65,7 @@ def _only(name: str) -> str | None:
 
 
 @cache
-def device(text: str) -> Profile | None:
+def device(text: str) -> DeviceProfile | None:
     """Give the profile of a device by how a row names it; None if there is none.
 
     >>> found = [device(text) for text in ("H100-SXM-80GB", "A100-80GB 8/node NVLink", "H20-96GB", "TPU")]
@@ -82,7 +82,7 @@ def device(text: str) -> Profile | None:
     return None
 
 
-def machine_devices(kind: Profile) -> int:
+def machine_devices(kind: DeviceProfile) -> int:
     """Give how many devices of a kind a machine has, where a row does not say: eight, or four of a rack."""
     return RACKED if kind.joins_machines else MACHINE
 

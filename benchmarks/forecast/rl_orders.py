@@ -17,12 +17,12 @@ from benchmarks.forecast.rl_rows import read_end_to_end
 from benchmarks.forecast.rl_steps import homes_of, setting_of, step
 from benchmarks.forecast.rl_workloads import Seated, Workload
 from flowgraph.errors import FlowError
-from placements.blocks import Blocks
-from placements.constants import bounds
-from placements.finding import TIED_SHARE, find, solved
-from placements.named import variant
-from placements.setting import Setting
-from placements.step_forecast import step_of
+from placements.hardware.engine_constants import bounds
+from placements.search.named_placements import variant
+from placements.search.pool_options import PoolOptions
+from placements.search.search import TIED_SHARE, find, solved
+from placements.step.step_forecast import step_of
+from placements.workload.planning_problem import PlanningProblem
 
 FLOW = "benchmarks/flows/ppo_reward_model.py"
 PROMPTS = 32  # of each device in a step: 512 on 16. Source: Mei et al. 2024 (ReaL), arXiv 2406.14088, section 8.1
@@ -174,11 +174,11 @@ def _step_s(workload: Workload, system: System) -> float | None:
         return None if isinstance(homes, str) else step_of(setting, homes).period_s
     if not system.placement:
         return find(setting).best.step_s
-    found = solved(setting, Blocks(setting), variant(system.placement).parts_of(setting.graph))
+    found = solved(setting, PoolOptions(setting), variant(system.placement).parts_of(setting.graph))
     return None if found is None else found.step_s
 
 
-def _setting(workload: Workload, system: System) -> Setting:
+def _setting(workload: Workload, system: System) -> PlanningProblem:
     setting = setting_of(workload)
     if not system.draws:
         return setting

@@ -23,7 +23,7 @@ from benchmarks.forecast.rl_names import (
 )
 from benchmarks.forecast.rl_recipes import recipe_of
 from benchmarks.forecast.rl_workloads import Seated, Workload
-from placements.profiles import Profile
+from placements.hardware.device_profiles import DeviceProfile
 
 FLOWS = "benchmarks/forecast/rl_flows.py"
 PROMPT_TOKENS = 128  # of a problem in words with its instruction, where a row does not say
@@ -142,7 +142,7 @@ def _run(row: Row, placed: Placing, label: str) -> tuple[Workload, bool] | str:
     return _placed(workload, placed, degrees(row["parallelism"]), degrees(row["rollout_backend"])), lengths.guessed
 
 
-def cluster_text(devices: int, kind: Profile) -> str:
+def cluster_text(devices: int, kind: DeviceProfile) -> str:
     """Return so many devices as `--cluster` takes them: whole machines, or a part of one."""
     machine = machine_devices(kind)
     return f"{max(1, devices // machine)}x{min(devices, machine)}x{kind.name}"

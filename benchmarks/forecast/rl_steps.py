@@ -19,26 +19,26 @@ from flowgraph.cli.setting import Question, pose
 from flowgraph.errors import FlowError
 from flowgraph.plan import Layout, Running, Step, Timed
 from flowgraph.roles import Role
-from placements.blocks import Blocks
-from placements.choices import Choice
-from placements.footprint import fits
-from placements.homes import Home, seat_for
-from placements.role_costs import Seat, footprint, passing_seconds
-from placements.setting import Setting
-from placements.step_forecast import step_of
+from placements.memory.footprint import fits
+from placements.search.pool_options import PoolOptions
+from placements.search.role_options import RoleOption
+from placements.step.role_costs import DeviceGroup, footprint, passing_seconds
+from placements.step.role_placements import RolePlacement, device_group_for
+from placements.step.step_forecast import step_of
+from placements.workload.planning_problem import PlanningProblem
 
 ROOT = Path(__file__).parents[2]  # what a workload's flow is relative to
 SHARED_CACHE, OWN_CACHE = (0.6, 0.5, 0.4, 0.3), (0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 """What an engine is given of a device, the first that fits: beside training as NeMo-RL sets it, and alone."""
 
 
-def setting_of(workload: Workload) -> Setting:
+def setting_of(workload: Workload) -> PlanningProblem:
     """Give the setting that the command line of a workload poses. Raises what `flowgraph plan` raises."""
     return _setting(to_toml(workload.question))
 
 
 @cache
-def _setting(text: str) -> Setting:
+def _setting(text: str) -> PlanningProblem:
     workload = from_toml(text)
     asked = Asked(
         flow=str(ROOT / workload.flow),
@@ -77,23 +77,23 @@ def step_with(workload: Workload, moved: Mapping[str, Mapping[str, float]]) -> S
 
 
 @cache
-def _homes(text: str) -> list[Home] | str:
+def _homes(text: str) -> list[RolePlacement] | str:
     try:
         return homes_of(from_toml(text), _setting(text))
     except FlowError as error:
         return str(error).splitlines()[0]
 
 
-def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -> list[Home] | str:
+def homes_of(workload: Workload, setting: PlanningProblem, rows: Sequence[int] = (1,)) -> list[RolePlacement] | str:
     """Give where each role of a run lives; where one cannot, say which.
 
     A micro-batch of a role whose layout is stated has the best of `rows` of the greatest length: one is what engines
     that pack rows fill it up to. Raises ResourceError for a pool that is too large.
     """
-    found = list[Home]()
+    found = list[RolePlacement]()
     for pool, devices in workload.pools.items():
         here = [role for role in setting.roles if workload.roles[role.name].pool == pool]
-        seat, shared = seat_for(setting, pool, devices), any(role.use == "sample" for role in here)
+        seat, shared = device_group_for(setting, pool, devices), any(role.use == "sample" for role in here)
         alone = shared and len(here) == 1
         chosen = _chosen(setting, here, seat, {role.name: workload.roles[role.name].cut for role in here})
         ways = _Ways(rows, alone, workload.checkpointing)
@@ -103,20 +103,22 @@ def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -
             if way is None:
                 return f"{role.name} does not fit {devices} devices as it is said to run"
             engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
-            found.append(Home(role, pool, seat, engine, *way, shared=shared, lag=lag))
+            found.append(RolePlacement(role, pool, seat, engine, *way, shared=shared, lag=lag))
     return found
 
 
 Way = tuple[Layout, Running]
 
 
-def _chosen(setting: Setting, here: list[Role], seat: Seat, cuts: Mapping[str, Degrees | None]) -> dict[str, Way]:
+def _chosen(
+    setting: PlanningProblem, here: list[Role], seat: DeviceGroup, cuts: Mapping[str, Degrees | None]
+) -> dict[str, Way]:
     """Give the planner's own choice for the roles of a pool; none where all are told, or nothing fits."""
     if all(cuts.values()):
         return {}
     places = [place for place, role in enumerate(setting.roles) if role in here]
-    fitting = Blocks(setting).sittings(frozenset(places), seat)
-    chosen: tuple[Choice, ...] = fitting[0].chosen if fitting else ()
+    fitting = PoolOptions(setting).sittings(frozenset(places), seat)
+    chosen: tuple[RoleOption, ...] = fitting[0].chosen if fitting else ()
     return {setting.roles[place].name: (way.layout, way.running) for place, way in zip(places, chosen, strict=False)}
 
 
@@ -131,7 +133,7 @@ class _Ways:
     alone: bool
     checkpointing: str = ""
 
-    def runnings(self, setting: Setting, role: Role) -> Iterator[Running]:
+    def runnings(self, setting: PlanningProblem, role: Role) -> Iterator[Running]:
         """Give the ways to run it, those that hold most first."""
         longest = max(load.longest_tokens for load in setting.loads_of(role))
         if role.use == "sample":
@@ -146,7 +148,7 @@ class _Ways:
                 yield running.model_copy(update={"checkpointing": "full"})
 
 
-def _stated(setting: Setting, role: Role, seat: Seat, cut: Degrees, ways: _Ways) -> Way | None:
+def _stated(setting: PlanningProblem, role: Role, seat: DeviceGroup, cut: Degrees, ways: _Ways) -> Way | None:
     """Give a layout of stated degrees, and the fastest way to run it that fits; None if none does."""
     layout = cut.layout(seat.devices, setting.engines_of(role.use)[0], trains=role.use == "train")
     if layout is None:
@@ -159,14 +161,14 @@ def _stated(setting: Setting, role: Role, seat: Seat, cut: Degrees, ways: _Ways)
     return layout, min(fitting, key=lambda each: _busy_s(setting, role, seat, layout, each))
 
 
-def _fits(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> bool:
+def _fits(setting: PlanningProblem, role: Role, seat: DeviceGroup, layout: Layout, running: Running) -> bool:
     return fits(
         footprint(setting, role, seat, setting.engines_of(role.use)[0], layout, running).peak_bytes,
         seat.of.memory_bytes,
     )
 
 
-def _busy_s(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> float:
+def _busy_s(setting: PlanningProblem, role: Role, seat: DeviceGroup, layout: Layout, running: Running) -> float:
     loads = setting.loads_of(role)
     return sum(
         passing_seconds(setting, seat, setting.engines_of(role.use)[0], layout, running, load).total_s or inf

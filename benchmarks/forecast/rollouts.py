@@ -15,10 +15,10 @@ from benchmarks.forecast.serving_models import device, links_within, model
 from benchmarks.forecast.serving_throughput import layouts, tokens_per_s
 from flowgraph.models.shapes import ModelShape
 from flowgraph.plan import Layout
-from placements.constants import constants
-from placements.decode import Replica, replica_of, step_s, weight_bytes
-from placements.generation import ServingConstants, cache_tokens, request_seconds
-from placements.profiles import Precision, Profile
+from placements.hardware.device_profiles import DeviceProfile, Precision
+from placements.hardware.engine_constants import constants
+from placements.time.decode import ServingReplica, replica_of, step_s, weight_bytes
+from placements.time.generation import ServingConstants, cache_tokens, request_seconds
 
 ENGINES = {"sglang": "sglang", "vllm": "vllm", "tensorrt-llm": "trtllm"}
 PRECISIONS: dict[str, Precision] = {
@@ -39,7 +39,7 @@ class Rollout:
     """A row that can be forecast: what runs it, and how many requests of which mean lengths a replica has."""
 
     shape: ModelShape
-    device: Profile
+    device: DeviceProfile
     engine: str
     precision: Precision
     devices: int
@@ -54,7 +54,7 @@ class Rollout:
         return constants(ServingConstants, self.engine)
 
     @cached_property
-    def replica(self) -> Replica:
+    def replica(self) -> ServingReplica:
         """Return one replica of the model."""
         links = links_within(self.device)
         return replica_of(self.shape, self.layout, links, self.constants, self.precision)

@@ -15,10 +15,10 @@ from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import ENGINES, device, links_within, model, release
 from flowgraph.models.shapes import ModelShape
 from flowgraph.plan import Layout
-from placements.constants import constants
-from placements.decode import replica_of, weight_bytes
-from placements.generation import ServingConstants, cache_tokens, request_seconds
-from placements.profiles import Precision, Profile
+from placements.hardware.device_profiles import DeviceProfile, Precision
+from placements.hardware.engine_constants import constants
+from placements.time.decode import replica_of, weight_bytes
+from placements.time.generation import ServingConstants, cache_tokens, request_seconds
 
 CACHED = "prompts that are in the cache already, as it seems"
 REPEATED = "the measurement of another row again"
@@ -31,7 +31,7 @@ class Served:
     """A row of the table: what was asked of which engine, and what came of it."""
 
     shape: ModelShape
-    device: Profile
+    device: DeviceProfile
     engine: str
     version: str
     precision: Precision

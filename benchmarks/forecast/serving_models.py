@@ -9,8 +9,8 @@ from functools import cache
 from flowgraph.errors import UnknownNameError
 from flowgraph.models.shapes import ModelShape, shape_of
 from flowgraph.models.table import full_name, listed
-from placements.constants import FOLDER
-from placements.profiles import Links, Profile, profile
+from placements.hardware.device_profiles import DeviceProfile, PoolLinks, profile
+from placements.hardware.engine_constants import FOLDER
 
 ENGINES = ("sglang", "vllm", "trtllm")
 QUANTISED = re.compile(r"[-_](fp8|nvfp4|mxfp4|fp4|static|pertensor|dynamic|0528|v2)\b", re.IGNORECASE)
@@ -29,7 +29,7 @@ def model(name: str) -> ModelShape | None:
 
 
 @cache
-def device(name: str) -> Profile | None:
+def device(name: str) -> DeviceProfile | None:
     """Give the profile of a device by how a table names it: `h100_sxm`, `H200-SXM`, `b300_sxm`."""
     for text in (name, name.replace("_", "-"), re.split("[-_]", name)[0]):
         try:
@@ -39,9 +39,9 @@ def device(name: str) -> Profile | None:
     return None
 
 
-def links_within(kind: Profile) -> Links:
+def links_within(kind: DeviceProfile) -> PoolLinks:
     """Give links of a machine of which all devices are one domain."""
-    return Links(kind, kind.domain, kind.domain, kind.network_bytes_per_s or kind.host_bytes_per_s)
+    return PoolLinks(kind, kind.domain, kind.domain, kind.network_bytes_per_s or kind.host_bytes_per_s)
 
 
 def release(engine: str, version: str) -> str:

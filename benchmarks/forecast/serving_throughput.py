@@ -13,11 +13,11 @@ from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import device, links_within, model
 from flowgraph.models.shapes import ModelShape
 from flowgraph.plan import Layout
-from placements.constants import constants
-from placements.decode import replica_of, weight_bytes
-from placements.generation import ServingConstants, cache_tokens, generate_seconds, request_seconds
-from placements.lengths import Lengths
-from placements.profiles import Precision, Profile
+from placements.hardware.device_profiles import DeviceProfile, Precision
+from placements.hardware.engine_constants import constants
+from placements.time.decode import replica_of, weight_bytes
+from placements.time.generation import ServingConstants, cache_tokens, generate_seconds, request_seconds
+from placements.workload.lengths import LengthDistribution
 
 PRECISIONS: dict[str, Precision] = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp4": "fp4"}
 FREE = 0.9  # of the memory, what TensorRT-LLM takes: its default of what is free
@@ -31,7 +31,9 @@ def layouts(shape: ModelShape, devices: int) -> list[Layout]:
     return [tensor, Layout(data=devices, expert=devices)] if shape.experts else [tensor]
 
 
-def tokens_per_s(shape: ModelShape, kind: Profile, layout: Layout, precision: Precision, isl: int, osl: int) -> float:
+def tokens_per_s(
+    shape: ModelShape, kind: DeviceProfile, layout: Layout, precision: Precision, isl: int, osl: int
+) -> float:
     """Forecast the tokens per second of a stream of requests of these lengths."""
     engine = constants(ServingConstants, "trtllm")
     cache_precision: Precision = "fp8" if precision in ("fp8", "fp4") else "bfloat16"
@@ -50,8 +52,8 @@ def tokens_per_s(shape: ModelShape, kind: Profile, layout: Layout, precision: Pr
     found = generate_seconds(
         shape,
         STREAM * layout.data,
-        Lengths.fixed(isl),
-        Lengths.fixed(osl),
+        LengthDistribution.fixed(isl),
+        LengthDistribution.fixed(osl),
         layout,
         links_within(kind),
         engine,

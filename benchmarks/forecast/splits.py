@@ -22,14 +22,14 @@ from benchmarks.forecast.rl_names import Degrees, degrees, device, engine, model
 from benchmarks.forecast.rl_rows import FLOWS, MEAN_SHARE, PROMPT_TOKENS, cluster_text
 from benchmarks.forecast.rl_steps import setting_of
 from benchmarks.forecast.rl_workloads import Workload
-from placements.blocks import Blocks
-from placements.finding import solved
-from placements.found_text import show_s
-from placements.problem import Option
-from placements.ranked import Ranked
-from placements.setting import Setting
-from placements.text import table
-from placements.topology import sizes
+from placements.format import table
+from placements.hardware.topology import sizes
+from placements.report.search_report import show_s
+from placements.search.pool_options import PoolOptions
+from placements.search.ranked_plan import RankedPlan
+from placements.search.search import solved
+from placements.solver.problem import Option
+from placements.workload.planning_problem import PlanningProblem
 
 SHARES = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Of the longest response, the means that are tried where a row states none."""
@@ -47,13 +47,13 @@ class Split:
         return f"{self.rollout} | {self.training}"
 
 
-def asked(row: Row, mean_share: float = MEAN_SHARE) -> Setting | str:
+def asked(row: Row, mean_share: float = MEAN_SHARE) -> PlanningProblem | str:
     """Return what the planner is asked for a row; where the row says too little, what is missing."""
     return _asked(tuple(row.items()), mean_share)
 
 
 @cache
-def _asked(cells: tuple[tuple[str, str], ...], mean_share: float) -> Setting | str:
+def _asked(cells: tuple[tuple[str, str], ...], mean_share: float) -> PlanningProblem | str:
     row = dict(cells)
     kind, found = device(row["gpu"]), model(row["model"])
     needed = ("prompts_per_step", "samples_per_prompt", "max_resp_len")
@@ -109,7 +109,7 @@ def units_of(row: Row) -> Units:
 
 
 @dataclass
-class _Cut(Blocks):
+class _Cut(PoolOptions):
     """The ways to run blocks of roles on pools that are multiples of what one copy needs."""
 
     units: Units = Units()
@@ -121,7 +121,7 @@ class _Cut(Blocks):
 
 
 @cache
-def split_of(setting: Setting, units: Units) -> Split | None:
+def split_of(setting: PlanningProblem, units: Units) -> Split | None:
     """Return the planner's split of a setting: rollouts on one pool, all else on another; None if none fits."""
     rollout = tuple(role.name for role in setting.roles if role.use == "sample")
     rest = tuple(role.name for role in setting.roles if role.use != "sample")
@@ -129,24 +129,24 @@ def split_of(setting: Setting, units: Units) -> Split | None:
     return None if found is None else _split(found)
 
 
-def _split(found: Ranked) -> Split:
+def _split(found: RankedPlan) -> Split:
     counts = {part: sum(option.devices) for part, (_, option) in zip(found.parts(), found.blocks, strict=True)}
     rollout = sum(count for part, count in counts.items() if any(role.endswith(".sample") for role in part))
     return Split(rollout, sum(counts.values()) - rollout, found.step_s)
 
 
-def published(row: Row, setting: Setting) -> Split | None:
+def published(row: Row, setting: PlanningProblem) -> Split | None:
     """Return a row's own split as the planner would run it; None if it does not fit, or is not on the grid."""
     found = _in_ratio(setting, _theirs(row))
     return found if found is not None and (found.rollout, found.training) == _theirs(row) else None
 
 
 @cache
-def _in_ratio(setting: Setting, ratio: tuple[int, int]) -> Split | None:
+def _in_ratio(setting: PlanningProblem, ratio: tuple[int, int]) -> Split | None:
     return split_of(replace(setting, ratio=ratio), Units())
 
 
-def steps_between(setting: Setting, ours: Split, theirs: tuple[int, int]) -> int:
+def steps_between(setting: PlanningProblem, ours: Split, theirs: tuple[int, int]) -> int:
     """Return how many sizes of the grid lie between two splits, of the pool for which there are more."""
     (of,) = setting.classes
     grid = sizes(of)

@@ -15,8 +15,8 @@ from benchmarks.forecast.cells import AMOUNT_OR_EMPTY, columns
 from benchmarks.forecast.collectives import MACHINE_DEVICES, machine
 from benchmarks.forecast.kernels import measured_device
 from benchmarks.forecast.report import Case, Row, Table, View
-from placements.profiles import Links
-from placements.transitions import Method, sync_seconds
+from placements.hardware.device_profiles import PoolLinks
+from placements.time.transitions import Method, sync_seconds
 
 FACTOR = 2.0
 METHODS: dict[str, Method] = {
@@ -66,7 +66,7 @@ class Sync:
 
     size_bytes: float
     tensors: int
-    pools: tuple[tuple[Links, int], tuple[Links, int]]
+    pools: tuple[tuple[PoolLinks, int], tuple[PoolLinks, int]]
     replicas: int
     method: Method
     together: bool

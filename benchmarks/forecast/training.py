@@ -28,10 +28,10 @@ from benchmarks.forecast.training_rows import (
 )
 from flowgraph.calibration import Calibration
 from flowgraph.errors import DataError
-from placements.calibrate import Measured, calibrate
-from placements.constants import constants
-from placements.scale_fit import Key, Observation, fit_scales
-from placements.training_passes import TrainingConstants
+from placements.calibration.fit_constants import MeasuredCase, calibrate
+from placements.calibration.fit_scales import Key, Observation, fit_scales
+from placements.hardware.engine_constants import constants
+from placements.time.training_passes import TrainingConstants
 
 Reader = Callable[[Row], Trained | str]
 Chosen = Callable[[Trained], bool]
@@ -167,7 +167,7 @@ def _forecast_s(found: TrainingConstants | None, row: Trained) -> float | None:
 
 def _fit(rows: Sequence[Trained]) -> TrainingConstants | None:
     """Calibrate the constants of the rows' engine; None if there are fewer rows than constants."""
-    measured = [Measured(row.label, row.seconds, row) for row in rows]
+    measured = [MeasuredCase(row.label, row.seconds, row) for row in rows]
     try:
         return calibrate(TrainingConstants, rows[0].engine, measured, forecast_s, version=rows[0].version).constants
     except (DataError, IndexError):

@@ -16,9 +16,9 @@ from flowgraph.errors import UnknownNameError
 from flowgraph.models.shapes import ModelShape, shape_of
 from flowgraph.models.table import full_name, listed
 from flowgraph.plan import Checkpointing, Layout, Precision
-from placements.profiles import Links, Profile, profile
-from placements.training import Tokens, update_seconds
-from placements.training_passes import TrainingConstants
+from placements.hardware.device_profiles import DeviceProfile, PoolLinks, profile
+from placements.time.training import PassTokens, update_seconds
+from placements.time.training_passes import TrainingConstants
 
 RANK = 16  # of adapters, where a table only says that there are some
 
@@ -35,9 +35,9 @@ class Trained:
     group: str
     seconds: float
     shape: ModelShape
-    tokens: Tokens
+    tokens: PassTokens
     layout: Layout
-    links: Links
+    links: PoolLinks
     engine: str
     version: str
     micro_batch_tokens: float
@@ -81,9 +81,9 @@ def forecast_s(constants: TrainingConstants, row: Trained) -> float:
     return found
 
 
-def full_rows(rows: float, tokens: float) -> Tokens:
+def full_rows(rows: float, tokens: float) -> PassTokens:
     """Give rows of so many tokens each, all of which have logits."""
-    return Tokens(rows * tokens, rows * tokens * tokens / 2, rows * tokens, rows)
+    return PassTokens(rows * tokens, rows * tokens * tokens / 2, rows * tokens, rows)
 
 
 @cache
@@ -102,7 +102,7 @@ def model(name: str, *, adapted: bool = False) -> ModelShape | None:
 
 
 @cache
-def device(name: str) -> Profile | None:
+def device(name: str) -> DeviceProfile | None:
     """Give the profile of a device by how a table names it: `h100_80gb`, `A100-SXM-80GB`, `DGX-GB200`, `H100 HBM3`."""
     plain = name.lower().removeprefix("dgx-").replace("_", "-")
     sized = re.match(r"([a-z0-9]+)(?:-(sxm|pcie))?[ -](\d+)gb", plain)
@@ -115,14 +115,14 @@ def device(name: str) -> Profile | None:
     return None
 
 
-def links(kind: Profile, devices: int, network_bytes_per_s: float | None = None) -> Links:
+def links(kind: DeviceProfile, devices: int, network_bytes_per_s: float | None = None) -> PoolLinks:
     """Give links of so many devices: in machines of eight, or of four where racks are joined.
 
     The network is what is usual for such devices unless it is known.
     """
     machine = min(devices, 4 if kind.joins_machines else 8)
     network = network_bytes_per_s or kind.network_bytes_per_s or kind.host_bytes_per_s
-    return Links(kind, kind.domain if kind.joins_machines else min(kind.domain, machine), machine, network)
+    return PoolLinks(kind, kind.domain if kind.joins_machines else min(kind.domain, machine), machine, network)
 
 
 def label(row: Row, *columns: str) -> str:

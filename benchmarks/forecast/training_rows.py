@@ -12,7 +12,7 @@ from benchmarks.forecast.cells import AMOUNT, AMOUNT_OR_EMPTY, COUNT, COUNT_OR_E
 from benchmarks.forecast.report import Row
 from benchmarks.forecast.training_case import Trained, device, full_rows, gpt, label, links, model
 from flowgraph.plan import Layout, Precision
-from placements.profiles import profile
+from placements.hardware.device_profiles import profile
 
 # ------------------------------------------------------------------------------------------------------------- vTrain
 

@@ -18,9 +18,9 @@ from flowgraph.foreign import read_bytes, read_text
 
 if TYPE_CHECKING:
     from flowgraph.plan import Plan
-    from placements.homes import Home
-    from placements.measured_runs import MeasuredRun, Repair, Timing
-    from placements.setting import Setting
+    from placements.calibration.measured_runs import CalibrationResult, MeasuredRun, Timing
+    from placements.step.role_placements import RolePlacement
+    from placements.workload.planning_problem import PlanningProblem
 
 TIMED = ("generate", "logprob", "update", "score", "host", "sync")  # kinds of tasks whose seconds a calibration scales
 LOG_BYTES = 2**26  # of a log or a trace: as much as a profile of ours has at most
@@ -30,7 +30,7 @@ def calibrate(
     paths: Sequence[Path], plan: Path | None, measured: Sequence[str], out: Path | None, as_json: bool
 ) -> None:
     """Fit scales to what runs have measured, print them and what they repair, and write them to `out`."""
-    from placements.measured_runs import repair
+    from placements.calibration.measured_runs import repair
 
     if measured and len(paths) > 1:
         what = "is of one plan, and several files are named"
@@ -54,7 +54,7 @@ def asked_calibration(file: Path | None, measured: Sequence[str], plan: Path | N
 
     Raises UsageError for both, and for seconds that do not say on which plan they were measured.
     """
-    from placements.measured_runs import repair
+    from placements.calibration.measured_runs import repair
 
     if not measured:
         return None if file is None else read_calibration(file)
@@ -70,7 +70,7 @@ def asked_calibration(file: Path | None, measured: Sequence[str], plan: Path | N
     return found.calibration
 
 
-def _refuse_unknown(found: Repair, measured: Sequence[str]) -> None:
+def _refuse_unknown(found: CalibrationResult, measured: Sequence[str]) -> None:
     """Refuse seconds of a command line for what has no forecast. What a log has beyond the plan is printed instead."""
     for text in measured:
         name = text.partition("=")[0]
@@ -100,7 +100,7 @@ def _source(paths: Sequence[Path], measured: Sequence[str]) -> str:
 
 def _run(path: Path, plan: Path | None, measured: Sequence[str]) -> MeasuredRun:
     """Return what was measured: by a run's folder, by a log of a run of `plan`, or on a plan's file by hand."""
-    from placements.measured_runs import MeasuredRun
+    from placements.calibration.measured_runs import MeasuredRun
 
     if path.is_file() and plan is not None:
         return _logged(path, plan)
@@ -115,9 +115,9 @@ def _run(path: Path, plan: Path | None, measured: Sequence[str]) -> MeasuredRun:
     return MeasuredRun(path.name, setting, homes, timings)
 
 
-def _placed(plan: Plan, file: Path) -> tuple[Setting, tuple[Home, ...]]:
+def _placed(plan: Plan, file: Path) -> tuple[PlanningProblem, tuple[RolePlacement, ...]]:
     """Return the setting of a plan and where its roles live. Raises PlanError where no seconds are forecast."""
-    from placements.homes import homes_by
+    from placements.step.role_placements import homes_by
 
     if plan.step is None:
         hint = "`plan FLOW -o plan.json` makes one that does"
@@ -132,7 +132,7 @@ def _placed(plan: Plan, file: Path) -> tuple[Setting, tuple[Home, ...]]:
 def _recorded(path: Path, measured: Sequence[str]) -> tuple[Path, tuple[Timing, ...]]:
     """Return the plan's file of a run's folder, and the seconds of its nodes."""
     from flowgraph.runtime.record import RunFolder
-    from placements.measured_runs import Timing, seconds_by_node
+    from placements.calibration.measured_runs import Timing, seconds_by_node
 
     folder = RunFolder.open(path)
     if measured:
@@ -144,10 +144,10 @@ def _recorded(path: Path, measured: Sequence[str]) -> tuple[Path, tuple[Timing, 
 
 def _logged(path: Path, file: Path) -> MeasuredRun:
     """Return what the log of a run of a plan has measured; print what of it is not used."""
-    from placements.cuts import many
-    from placements.measured_runs import MeasuredRun
-    from placements.timing_logs import KNOWN, read_log
-    from placements.timing_names import matched
+    from placements.calibration.measured_runs import MeasuredRun
+    from placements.calibration.timing_logs import KNOWN, read_log
+    from placements.calibration.timing_names import match_timings
+    from placements.workload.batch_partition import many
 
     plan = read_plan(file)
     setting, homes = _placed(plan, file)
@@ -159,7 +159,7 @@ def _logged(path: Path, file: Path) -> MeasuredRun:
     except UnicodeDecodeError:
         raise DataError.unusable(path, "is not text, so not a log", f"calibrate reads {KNOWN}") from None
     log = read_log(text, str(path), _ranges([task.name for task in tasks if task.kind in TIMED]))
-    found = matched(log, setting)
+    found = match_timings(log, setting)
     for name in log.unreadable:
         print(f"not used: {path.name} {name}: not a number of seconds", file=sys.stderr)
     for name, why in found.unused.items():
@@ -179,8 +179,8 @@ def _ranges(names: Sequence[str]) -> dict[str, str]:
 
 def _by_hand(texts: Sequence[str], path: Path) -> Iterator[Timing]:
     """Return the seconds of a command line. Raises UsageError if there are none, or for text that is not seconds."""
-    from placements.calibrate import refuse_no_seconds
-    from placements.measured_runs import Timing
+    from placements.calibration.fit_constants import refuse_no_seconds
+    from placements.calibration.measured_runs import Timing
 
     if not texts:
         what = "says nothing of what a run of it took"
@@ -204,7 +204,7 @@ def _by_hand(texts: Sequence[str], path: Path) -> Iterator[Timing]:
 # ------------------------------------------------------------------------------------------------- what is printed
 
 
-def _data(found: Repair) -> dict[str, object]:
+def _data(found: CalibrationResult) -> dict[str, object]:
     return {
         "calibration": json.loads(found.calibration.to_json()),
         "before": asdict(found.before),
@@ -214,7 +214,7 @@ def _data(found: Repair) -> dict[str, object]:
     }
 
 
-def _lines(found: Repair) -> Iterator[str]:
+def _lines(found: CalibrationResult) -> Iterator[str]:
     yield f"before  {found.before}"
     yield f"after   {found.after}"
     for device in found.calibration.devices:

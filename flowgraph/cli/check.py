@@ -100,7 +100,7 @@ def _on_devices(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowEr
     """Return the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
     from flowgraph.cli.plan import Sought, searched, sizes_of
     from flowgraph.cli.setting import pose
-    from placements.found_text import show_s
+    from placements.report.search_report import show_s
 
     posed = pose(where.question(asked))
     yield from _raised(lambda: _refuse(posed))

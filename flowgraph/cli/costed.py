@@ -16,20 +16,20 @@ from flowgraph.errors import PlanError, ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
 
 if TYPE_CHECKING:
-    from placements.finding import Asked, Found
-    from placements.late import Late
-    from placements.problem import Objective
-    from placements.ranked import Ranked
-    from placements.setting import Setting
-    from placements.what_if import Changed
+    from placements.search.ranked_plan import RankedPlan
+    from placements.search.search import PlanRequest, SearchResult
+    from placements.search.staleness import StalenessOption
+    from placements.search.what_if import WhatIf
+    from placements.solver.problem import Objective
+    from placements.workload.planning_problem import PlanningProblem
 
 
 def print_costed(question: Question, sought: Sought, out: Path | None, as_json: bool) -> None:
     """Print the best plans of a question, and write the best one to `out`."""
-    from placements.finding import find
-    from placements.found_text import apart, found_text, what_if_text
-    from placements.late import late_text
-    from placements.placing import plan_of
+    from placements.report.search_report import is_disaggregated, search_report, what_if_text
+    from placements.search.plan_builder import plan_of
+    from placements.search.search import find
+    from placements.search.staleness import staleness_text
 
     posed = _in_ratio(pose(question).having(streamed=sought.streamed), sought.ratio)
     asked, named = asked_of(sought, posed.setting), sought.objective != "devices"
@@ -44,7 +44,7 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
     if searched is None or sought.robust:
         searched = find(setting, asked, robust=sought.robust)
     found = searched if named else replace(searched, named=())
-    if sought.ratio and not apart(found.best):
+    if sought.ratio and not is_disaggregated(found.best):
         print(
             f"--ratio {sought.ratio} holds nowhere: in the best plan drawing and training share a pool", file=sys.stderr
         )
@@ -61,29 +61,29 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
         data = {"plan": json.loads(plan.to_json()), **found_data(found, asked.objective, sought.top)}
         print(json.dumps(data | {"notes": list(posed.notes), "what_if": changes, "staleness": late}, indent=1))
     else:
-        told = [late_text(tried, setting.lag)] if tried else []
+        told = [staleness_text(tried, setting.lag)] if tried else []
         told += [what_if_text(found, others, asked.objective)] if others else []
-        shown = found_text(found, plan, top=sought.top, objective=asked.objective)
+        shown = search_report(found, plan, top=sought.top, objective=asked.objective)
         print("\n\n".join([shown, *told, "\n".join(batch_lines(planned))]))
     if out is not None:
         print(out, file=sys.stderr)
 
 
-def _late(posed: Posed, sought: Sought) -> tuple[Posed, tuple[Late, ...]]:
+def _late(posed: Posed, sought: Sought) -> tuple[Posed, tuple[StalenessOption, ...]]:
     """Let what draws lag as far as is asked for; `auto` tries up to what the flow says, or MOST_STALE if it does not.
 
     Raises UsageError for what is no number of updates, and for more of them than the flow corrects for.
     """
-    from placements.late import MOST_STALE, Late, least, stalenesses
+    from placements.search.staleness import MOST_STALE, StalenessOption, best_staleness, stalenesses
 
-    text, tried = sought.staleness, tuple[Late, ...]()
+    text, tried = sought.staleness, tuple[StalenessOption, ...]()
     if not text:
         return posed, ()
     if text == "auto":
         tried = stalenesses(posed.setting, posed.setting.staleness_bound or MOST_STALE, asked_of(sought, posed.setting))
         if not tried:
             return posed, ()
-        chosen = least(tried).staleness
+        chosen = best_staleness(tried).staleness
     elif text == "0" or _is_count(text):
         chosen = int(text)
     else:
@@ -92,7 +92,7 @@ def _late(posed: Posed, sought: Sought) -> tuple[Posed, tuple[Late, ...]]:
     return posed.having(staleness=chosen), tried
 
 
-def _refuse_staleness_above_bound(setting: Setting, staleness: int) -> None:
+def _refuse_staleness_above_bound(setting: PlanningProblem, staleness: int) -> None:
     """Refuse weights that lag more updates than the flow corrects for. Where it says no bound, a note says so."""
     bound = setting.staleness_bound
     if bound and staleness > bound:
@@ -100,7 +100,7 @@ def _refuse_staleness_above_bound(setting: Setting, staleness: int) -> None:
         raise UsageError(what, where=f"--staleness {staleness}", hint=f"--staleness {bound}, or auto")
 
 
-def _refuse_streamed_without_lag(setting: Setting, sought: Sought) -> None:
+def _refuse_streamed_without_lag(setting: PlanningProblem, sought: Sought) -> None:
     """Refuse partial rollouts that continue across steps where weights may not lag; with `auto`, note it."""
     if not sought.streamed or setting.lag:
         return
@@ -113,7 +113,7 @@ def _refuse_streamed_without_lag(setting: Setting, sought: Sought) -> None:
 
 def _with_new_cautions(posed: Posed) -> Posed:
     """Return a question with the notes that its own options have added, and print these."""
-    from placements.cautions import cautions
+    from placements.report.cautions import cautions
 
     added = [note for note in cautions(posed.setting) if note not in posed.notes]
     for note in added:
@@ -131,11 +131,11 @@ def _in_ratio(posed: Posed, text: str) -> Posed:
     return posed.having(ratio=(int(parts[0]), int(parts[1])))
 
 
-def _changed_data(changed: Changed, objective: Objective) -> dict[str, Any] | None:
+def _changed_data(changed: WhatIf, objective: Objective) -> dict[str, Any] | None:
     return _ranked_data(changed.found.best, objective) if changed.found is not None else None
 
 
-def _late_data(late: Late) -> dict[str, Any]:
+def _late_data(late: StalenessOption) -> dict[str, Any]:
     draws, trains = late.ratio
     return {
         "staleness": late.staleness,
@@ -165,29 +165,29 @@ def given_options(question: Question, sought: Sought) -> str:
     return ", ".join(f"--{_OPTIONS.get(name, name).replace('_', '-')}" for name in names)
 
 
-def _changed(setting: Setting, text: str, sought: Sought) -> Changed:
+def _changed(setting: PlanningProblem, text: str, sought: Sought) -> WhatIf:
     """Search again with one thing changed. Raises UsageError for nominal seconds beside those of known devices."""
-    from placements.finding import find
-    from placements.what_if import Changed, changed
+    from placements.search.search import find
+    from placements.search.what_if import WhatIf, changed
 
     other = changed(setting, text, cluster_of)
     if (unknown := of_unknown_speed(other.cluster)) and has_profiles(setting.cluster):
         hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"
         raise UsageError(f"the speed of {unknown}, is not known", where=f"--what-if {text}", hint=hint)
     try:
-        return Changed(text, find(other, asked_of(sought, other)))
+        return WhatIf(text, find(other, asked_of(sought, other)))
     except ResourceError:
-        return Changed(text, None)
+        return WhatIf(text, None)
 
 
-def asked_of(sought: Sought, setting: Setting) -> Asked:
+def asked_of(sought: Sought, setting: PlanningProblem) -> PlanRequest:
     """Read what is asked of a search; raises UsageError or UnknownNameError for what is not known."""
-    from placements.finding import Asked
-    from placements.named import variant
-    from placements.problem import Objective
-    from placements.solve import Method
+    from placements.search.named_placements import variant
+    from placements.search.search import PlanRequest
+    from placements.solver.problem import Objective
+    from placements.solver.solve import Method
 
-    asked = Asked(
+    asked = PlanRequest(
         objective=_one_of("--objective", sought.objective, get_args(Objective)),
         method=_one_of("--search", sought.method, get_args(Method)),
         pins=_pins(sought.pins, setting),
@@ -202,10 +202,10 @@ def asked_of(sought: Sought, setting: Setting) -> Asked:
     return asked
 
 
-def _refuse_too_few_devices(asked: Asked, setting: Setting) -> None:
+def _refuse_too_few_devices(asked: PlanRequest, setting: PlanningProblem) -> None:
     """Refuse a named placement with more pools than there are devices."""
-    from placements.cuts import many
-    from placements.named import variant
+    from placements.search.named_placements import variant
+    from placements.workload.batch_partition import many
 
     chosen = variant(asked.placement) if asked.placement else None
     parts = chosen.parts_of(setting.graph) if chosen is not None else ()
@@ -218,10 +218,10 @@ def _refuse_too_few_devices(asked: Asked, setting: Setting) -> None:
         raise PlanError(what, where=f"plan of {setting.graph.name}", notes=notes, hint=hint)
 
 
-def _refuse_contradictions(asked: Asked, setting: Setting) -> None:
+def _refuse_contradictions(asked: PlanRequest, setting: PlanningProblem) -> None:
     """Refuse pins and a placement of which one puts on a pool what the other keeps apart."""
-    from placements.finding import pinned
-    from placements.problem import fused
+    from placements.search.search import pinned
+    from placements.solver.problem import fused
 
     together, apart = pinned(setting, asked)
     blocks = fused(together, len(setting.roles))
@@ -239,7 +239,7 @@ def _one_of(option: str, text: str, known: Sequence[Any]) -> Any:
     return text
 
 
-def _pins(texts: Sequence[str], setting: Setting) -> Mapping[str, str]:
+def _pins(texts: Sequence[str], setting: PlanningProblem) -> Mapping[str, str]:
     known, found = [role.name for role in setting.roles], dict[str, str]()
     for text in texts:
         role, equals, pool = text.partition("=")
@@ -257,10 +257,10 @@ def _pins(texts: Sequence[str], setting: Setting) -> Mapping[str, str]:
     return found
 
 
-def found_data(found: Found, objective: Objective, top: int) -> dict[str, Any]:
+def found_data(found: SearchResult, objective: Objective, top: int) -> dict[str, Any]:
     """Return what a search found as data; `value` and `bound` are in the `unit` of the objective, both as played."""
-    from placements.finding import value_of
-    from placements.found_text import MEASURES
+    from placements.report.search_report import MEASURES
+    from placements.search.search import value_of
 
     return {
         "search": {
@@ -280,8 +280,8 @@ def found_data(found: Found, objective: Objective, top: int) -> dict[str, Any]:
     }
 
 
-def _ranked_data(ranked: Ranked, objective: Objective) -> dict[str, Any]:
-    from placements.finding import value_of
+def _ranked_data(ranked: RankedPlan, objective: Objective) -> dict[str, Any]:
+    from placements.search.search import value_of
 
     blocks = zip(ranked.parts(), ranked.blocks, strict=True)
     return {

@@ -66,6 +66,6 @@ def _text(subject: Subject) -> str:
     """Give what is compared as text, without lines of files."""
     if subject.kind == "flow" and subject.graph is not None:
         return graph_text(subject.graph, sites=False)
-    from placements.found_text import plan_lines
+    from placements.report.search_report import plan_lines
 
     return "\n".join(plan_lines(subject.placement.plan))

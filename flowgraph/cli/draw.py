@@ -39,7 +39,7 @@ class Wanted:
 def draw(subject: Subject, wanted: Wanted) -> None:
     """Draw what is wanted of a subject; of a picture of forecasts, print their errors to stderr."""
     from flowgraph.cli.page import page_of
-    from placements.published_errors import error_lines
+    from placements.report.published_errors import error_lines
 
     def one() -> Drawing:
         return picture_named(wanted.picture or subject.first, subject, wanted.shown)

@@ -16,9 +16,9 @@ from flowgraph.plan import Plan
 if TYPE_CHECKING:
     from flowgraph.cli.setting import Posed
     from nodes.interop import AsRun, Exported
-    from placements.homes import Home
-    from placements.ranked import Ranked
-    from placements.setting import Setting
+    from placements.search.ranked_plan import RankedPlan
+    from placements.step.role_placements import RolePlacement
+    from placements.workload.planning_problem import PlanningProblem
 
 WORTH_SHARE = 0.02  # of a step, that another plan has to save before it is written to be compared
 MOST_TRIED = 200  # layouts of what trains, fastest first, where the plan's own does not fit as a system runs it
@@ -81,7 +81,7 @@ def fitting(posed: Posed, plan: Plan, target: Target) -> Written:
 
     Either is told in a note, at the head of what is written.
     """
-    from placements.finding import TIED_SHARE
+    from placements.search.search import TIED_SHARE
 
     first = written(posed, plan, target)
     name, own_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None
@@ -107,7 +107,7 @@ def _changed(first: Written, found: Written) -> str:
 
 
 def _takes(name: str, step_s: float | None, own_s: float | None) -> str:
-    from placements.found_text import show_s
+    from placements.report.search_report import show_s
 
     return f"as {name} runs what is written, a step takes {show_s(step_s)}; the plan's takes {show_s(own_s)}"
 
@@ -116,7 +116,7 @@ def _takes(name: str, step_s: float | None, own_s: float | None) -> str:
 class Searched:
     """What a search finds first, and of all that it finds the fastest that the system runs, None where it runs none."""
 
-    best: Ranked
+    best: RankedPlan
     found: Written | None
 
 
@@ -125,7 +125,7 @@ def searched(posed: Posed, target: Target) -> Searched | None:
 
     Plans are written in their own order, until none can be faster than one that the system runs.
     """
-    from placements.finding import find
+    from placements.search.search import find
 
     try:
         ranked = find(posed.setting).ranked
@@ -144,7 +144,7 @@ def searched(posed: Posed, target: Target) -> Searched | None:
     return Searched(ranked[0], found)
 
 
-def _of_ranked(posed: Posed, ranked: Ranked, target: Target, *, fits: bool = False) -> Written | None:
+def _of_ranked(posed: Posed, ranked: RankedPlan, target: Target, *, fits: bool = False) -> Written | None:
     """Write a plan that was found; None for one whose pools cannot lie on the cluster."""
     try:
         plan = ranked.plan(posed.assumed)
@@ -153,21 +153,21 @@ def _of_ranked(posed: Posed, ranked: Ranked, target: Target, *, fits: bool = Fal
     return (fitting if fits else written)(posed, plan, target)
 
 
-def _as_run(setting: Setting, run: AsRun) -> Setting:
+def _as_run(setting: PlanningProblem, run: AsRun) -> PlanningProblem:
     return replace(setting, engines=dict(run.engines), staleness=run.lag)
 
 
-def _plan_from(posed: Posed, run: Setting, homes: Sequence[Home]) -> Plan:
+def _plan_from(posed: Posed, run: PlanningProblem, homes: Sequence[RolePlacement]) -> Plan:
     """Give the plan of roles that live as a system runs them. Raises ResourceError if the cluster has no such pools."""
-    from placements.placing import plan_from
+    from placements.search.plan_builder import plan_from
 
     told = {"engines": dict(run.engines), "staleness": run.staleness or posed.assumed.staleness}
     return plan_from(run, homes, posed.assumed.model_copy(update=told))
 
 
-def _faults(setting: Setting, homes: Sequence[Home], plan: Plan) -> Iterator[str]:
+def _faults(setting: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan) -> Iterator[str]:
     """Say what is short of memory, on devices and on their hosts, and what is too short for one row."""
-    from placements.short import overflows
+    from placements.search.infeasibility import overflows
 
     for error in overflows(plan, setting, plan.flow):
         yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
@@ -177,9 +177,9 @@ def _faults(setting: Setting, homes: Sequence[Home], plan: Plan) -> Iterator[str
         yield f"the cache has no room for the longest row, or its speed is not known: {', '.join(unknown)}"
 
 
-def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
-    from placements.footprint import total_bytes
-    from placements.role_costs import footprint
+def _host_faults(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> Iterator[str]:
+    from placements.memory.footprint import total_bytes
+    from placements.step.role_costs import footprint
 
     for pool in dict.fromkeys(home.pool for home in homes):
         own = [home for home in homes if home.pool == pool]
@@ -196,10 +196,10 @@ def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
 
 def _others(posed: Posed, plan: Plan) -> Iterator[Plan]:
     """Give the plan with what trains the policy in other layouts, fastest first, then with all else put away too."""
-    from placements.choices import Ways
-    from placements.footprint import room_bytes
-    from placements.homes import homes_by
-    from placements.role_costs import footprint
+    from placements.memory.footprint import room_bytes
+    from placements.search.role_options import RoleOptions
+    from placements.step.role_costs import footprint
+    from placements.step.role_placements import homes_by
 
     synced = set(posed.setting.synced.values())
     home = next((home for home in homes_by(posed.setting, plan) if home.role.name in synced), None)
@@ -208,7 +208,7 @@ def _others(posed: Posed, plan: Plan) -> Iterator[Plan]:
     seat, room = home.seat, room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
     ways = [
         (way.layout, way.running)
-        for way in Ways(posed.setting, home.role, seat).timed
+        for way in RoleOptions(posed.setting, home.role, seat).timed
         if footprint(posed.setting, home.role, seat, way.engine, way.layout, way.running).peak_bytes <= room
     ]
     for asleep in (False, True):
@@ -233,19 +233,19 @@ def _put_away(plan: Plan) -> Plan:
     return plan.model_copy(update={"placed": tuple(placed)})
 
 
-def homes_of_run(setting: Setting, run: AsRun) -> Iterator[Home]:
+def homes_of_run(setting: PlanningProblem, run: AsRun) -> Iterator[RolePlacement]:
     """Give where each role of a run lives: in the pools that it shares, in the layouts that it says."""
     from flowgraph.plan import Layout, Running
-    from placements.homes import Home, seat_for
+    from placements.step.role_placements import RolePlacement, device_group_for
 
     roles = {role.name: role for role in setting.roles}
     for number, part in enumerate(run.parts):
         names = [name for name in part.roles if name in roles]
         shared = any(roles[name].use == "sample" for name in names)
-        seat = seat_for(setting, f"pool{number}", part.devices)
+        seat = device_group_for(setting, f"pool{number}", part.devices)
         for name in names:
             layout = run.layouts.get(name) or Layout(data=part.devices, sharding="full")
             running = run.running.get(name) or Running(precision="bfloat16")
             role = roles[name]
             engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
-            yield Home(role, f"pool{number}", seat, engine, layout, running, shared, lag)
+            yield RolePlacement(role, f"pool{number}", seat, engine, layout, running, shared, lag)

@@ -13,7 +13,7 @@ from flowgraph.lowering.program import columns
 from flowgraph.state import StateItem, state_json, state_text
 
 if TYPE_CHECKING:
-    from placements.step_facts import EdgeFacts, StepFacts
+    from placements.workload.step_facts import EdgeFacts, StepFacts
 
 COLUMNS = 120
 UNKNOWN = "?"

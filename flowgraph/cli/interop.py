@@ -96,8 +96,8 @@ def import_run(
     from flowgraph.cli.exporting import homes_of_run, searched
     from flowgraph.cli.reforecast import faults_of, fullest_share
     from flowgraph.cli.run_lengths import as_long_as_its_rows, fitting_lengths
-    from placements.found_text import plan_lines
-    from placements.placing import plan_from
+    from placements.report.search_report import plan_lines
+    from placements.search.plan_builder import plan_from
 
     read_as_written = imported(path)
 
@@ -152,7 +152,7 @@ def _run_data(run: Run, told: list[str], best: Searched | None, shorter: Shorter
 
 def _tight(share: float) -> list[str]:
     """Return a note where a run takes more of a device than a plan of ours would."""
-    from placements.footprint import FITS_SHARE
+    from placements.memory.footprint import FITS_SHARE
 
     note = f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth"
     return [note] if share > FITS_SHARE else []
@@ -263,8 +263,8 @@ def _unread(read: Imported) -> Iterator[str]:
 
 def _compared(run: Run, best: Searched | None, beside: Beside | None) -> Iterator[str]:
     """Say what a search finds on the machines of a run, and what of the run's command changes with it."""
-    from placements.finding import TIED_SHARE
-    from placements.found_text import pools_of, show_s
+    from placements.report.search_report import pools_of, show_s
+    from placements.search.search import TIED_SHARE
 
     where, system = f"searched on {run.on}", f"{run.target.system} {run.target.version}"
     if best is None:
@@ -293,7 +293,7 @@ def _compared(run: Run, best: Searched | None, beside: Beside | None) -> Iterato
 
 
 def _roles(plan: Plan) -> Iterator[str]:
-    from placements.text import flowing
+    from placements.format import flowing
 
     for pool in plan.pools:
         yield f"{pool.name}: {len(pool.devices)} devices"
@@ -403,7 +403,7 @@ def _base(text: str) -> tuple[str, str]:
 
 def _device(text: str) -> str:
     """Give a kind of device whose speed is known, with its memory if that is given too."""
-    from placements.profiles import known_devices
+    from placements.hardware.device_profiles import known_devices
 
     known, name = known_devices(), text.lower()
     if not any(name == each or name.startswith(f"{each}-") for each in known) or "," in name:

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 from flowgraph.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from placements.lengths import Lengths
+    from placements.workload.lengths import LengthDistribution
 
 
-def lengths(option: str, text: str) -> Lengths:
+def lengths(option: str, text: str) -> LengthDistribution:
     """Read lengths from their text, or from a column of a Parquet file.
 
     Raises SettingError for a text that tells no lengths, DataError for a file that cannot be read.
     """
-    from placements.lengths import Lengths
+    from placements.workload.lengths import LengthDistribution
 
     file, column = _file_and_column(text)
     if not file:
-        return Lengths.parse(text, option)
+        return LengthDistribution.parse(text, option)
     if not column:
         raise UsageError("names no column", where=f"{option} {text}", hint=f"{option} {text}:tokens")
-    return Lengths.of_column(_column(Path(file), column), option)
+    return LengthDistribution.of_column(_column(Path(file), column), option)
 
 
 def _file_and_column(text: str) -> tuple[str, str]:

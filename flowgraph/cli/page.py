@@ -73,7 +73,7 @@ def _section(title: str, drawing: Drawing, pools: tuple[str, ...]) -> Section:
 
 def _devices(plan: Plan) -> Table:
     """Say of each role on which devices it is, in which layout, and what it holds on each."""
-    from placements.text import show_devices
+    from placements.format import show_devices
 
     rows, pools = list[tuple[Cell, ...]](), list[str]()
     for placed in plan.placed:
@@ -109,7 +109,7 @@ def cluster_text(cluster: Cluster) -> str:
 
 def _facts(subject: Subject) -> Iterator[tuple[str, str]]:
     """Give what one wants to know first."""
-    from placements.published_errors import step_error
+    from placements.report.published_errors import step_error
 
     plan = subject.placement.plan
     if subject.run is not None:

@@ -86,14 +86,14 @@ def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
 
 def forecast_lanes(plan: Plan, steps: int, first_step: int = 0) -> Lanes | None:
     """Play steps of a plan; None where it does not forecast the seconds of each task."""
-    from placements.step_forecast import schedule_of
-    from placements.timeline import play
-    from placements.timeline_picture import timeline_picture
+    from placements.report.timeline_chart import timeline_chart
+    from placements.step.step_forecast import schedule_of
+    from placements.step.timeline import play
 
     if plan.step is None or not plan.step.tasks or any(task.seconds is None for task in plan.step.tasks):
         return None
     played = play(schedule_of(plan.step.tasks, plan.step.waits), steps=steps)
-    return _in_order(timeline_picture(played, f"{plan.flow}: {many(steps, 'step')}", first_step=first_step), plan)
+    return _in_order(timeline_chart(played, f"{plan.flow}: {many(steps, 'step')}", first_step=first_step), plan)
 
 
 def _in_order(lanes: Lanes, plan: Plan) -> Lanes:
@@ -105,7 +105,7 @@ def _in_order(lanes: Lanes, plan: Plan) -> Lanes:
 def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
     """Draw what each device holds, phase by phase, against what it has."""
     from flowgraph.diagrams.memory_picture import memory_picture
-    from placements.footprint import FILLS
+    from placements.memory.footprint import FILLS
 
     steps = [] if subject.run is None else read_measured(subject.run.path)
     measured = [each for step in steps for each in step.forecast]
@@ -117,20 +117,20 @@ def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
 
 def placements(subject: Subject, _: Shown = Shown()) -> Comparison:
     """Draw the plan beside the named placements, by the seconds of a step."""
-    from placements.comparison_picture import comparison_picture
+    from placements.report.comparison import comparison_chart
 
     if subject.found is not None:
-        return comparison_picture(subject.found, plan=subject.placement.plan)
+        return comparison_chart(subject.found, plan=subject.placement.plan)
     raise _none("placements", subject, "nothing was searched", PLANNED)
 
 
 def search(subject: Subject, _: Shown = Shown()) -> Drawing:
     """Draw the candidates of the search by seconds and memory."""
-    from placements.search_picture import search_picture
+    from placements.report.search_chart import search_chart
 
     if subject.found is None:
         raise _none("search", subject, "nothing was searched", PLANNED)
-    return search_picture(subject.found, plan=subject.placement.plan)
+    return search_chart(subject.found, plan=subject.placement.plan)
 
 
 def run(subject: Subject, _: Shown = Shown()) -> Curves:

@@ -20,9 +20,9 @@ from flowgraph.machine import warnings_for
 from flowgraph.plan import Plan
 
 if TYPE_CHECKING:
-    from placements.cuts import BatchSizes
-    from placements.finding import Found
-    from placements.setting import Setting
+    from placements.search.search import SearchResult
+    from placements.workload.batch_partition import BatchSizes
+    from placements.workload.planning_problem import PlanningProblem
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class Planned:
     posed: Posed
     plan: Plan
     where: str
-    found: Found | None = field(default=None, repr=False)
+    found: SearchResult | None = field(default=None, repr=False)
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> PlanningProblem:
         """Return the planning problem."""
         return self.posed.setting
 
@@ -113,8 +113,8 @@ def plan_flow(question: Question, sought: Sought, where: Where, out: Path | None
     if as_json:
         print(json.dumps({"plan": json.loads(planned.plan.to_json())}, indent=1))
     else:
-        from placements.found_text import plan_lines
-        from placements.published_errors import error_lines
+        from placements.report.published_errors import error_lines
+        from placements.report.search_report import plan_lines
 
         print("\n".join([*plan_lines(planned.plan), *error_lines(planned.plan), *batch_lines(planned)]))
     if out is not None:
@@ -124,7 +124,7 @@ def plan_flow(question: Question, sought: Sought, where: Where, out: Path | None
 def batch_lines(planned: Planned) -> list[str]:
     """Return the sizes of a step as lines, then what of a plan promises no same bits."""
     from flowgraph.runtime.fingerprint import without_bits
-    from placements.cuts import batch_text
+    from placements.workload.batch_partition import batch_text
 
     lines = ["batch", *_indented(batch_text(sizes_of(planned)).splitlines())]
     if loose := without_bits(planned.plan):
@@ -135,7 +135,7 @@ def batch_lines(planned: Planned) -> list[str]:
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:
     """Yield lines as they stand beneath a heading, each broken after a comma where it is too long."""
-    from placements.text import COLUMNS, broken
+    from placements.format import COLUMNS, broken
 
     for line in lines:
         first, *rest = broken(line, ", ", COLUMNS - 4)
@@ -166,8 +166,8 @@ def planned_for(question: Question, where: Where, *, fits: bool = True, check: C
 def searched(posed: Posed, sought: Sought, where: str) -> Planned:
     """Search the plan of a question. Raises ResourceError where nothing fits."""
     from flowgraph.cli.costed import asked_of
-    from placements.finding import find
-    from placements.placing import plan_of
+    from placements.search.plan_builder import plan_of
+    from placements.search.search import find
 
     asked = asked_of(sought, posed.setting)
     warn(posed)
@@ -210,14 +210,14 @@ def refuse_search_options(question: Question, sought: Sought, plan: Path) -> Non
 
 def batch_sizes(inputs: Inputs) -> BatchSizes:
     """Solve for the sizes of a step, wherever it runs: rows and minibatches; refuse what does not go together."""
-    from placements.batch_sizes import solve_batch
+    from placements.workload.batch_sizes import solve_batch
 
     return solve_batch(inputs.graph, inputs.batch, **_rows_of(inputs))
 
 
 def sizes_of(planned: Planned) -> BatchSizes:
     """Solve for the sizes of a planned step: rows, shares of ranks, minibatches; refuse what does not go together."""
-    from placements.batch_sizes import solve_batch
+    from placements.workload.batch_sizes import solve_batch
 
     setting, rows = planned.setting, {} if planned.inputs is None else _rows_of(planned.inputs)
     prompt, response = int(setting.prompt.most), None if setting.response is None else int(setting.response.most)

@@ -28,12 +28,12 @@ SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take w
 def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     """Play the steps of a plan, and write what was played as a Chrome trace to `out`."""
     from flowgraph.cli.reforecast import known_step, refuse_broken
-    from placements.bubbles import bubbles
-    from placements.chrome_trace import chrome_trace
-    from placements.published_errors import error_lines
-    from placements.step_forecast import schedule_of
-    from placements.timeline import play
-    from placements.timeline_text import timeline_text
+    from placements.report.chrome_trace import chrome_trace
+    from placements.report.published_errors import error_lines
+    from placements.report.timeline import timeline_text
+    from placements.step.idle_time import idle_spans
+    from placements.step.step_forecast import schedule_of
+    from placements.step.timeline import play
 
     plan = read_plan(path)
     refuse_broken(plan, str(path))
@@ -44,7 +44,7 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     if as_json:
         idle = [
             {"pool": each.pool, "start_s": each.start_s, "end_s": each.end_s, "why": each.why}
-            for each in bubbles(played)
+            for each in idle_spans(played)
         ]
         runs = [
             {"task": each.task, "pool": each.pool, "step": each.step, "start_s": each.start_s, "end_s": each.end_s}
@@ -64,7 +64,7 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
 def compare(paths: Sequence[Path], as_json: bool) -> None:
     """Print plans beside each other."""
     from flowgraph.cli.reforecast import refuse_broken
-    from placements.moves_text import plans_text
+    from placements.report.explain_report import plans_text
 
     if len(paths) < 2:
         raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
@@ -80,11 +80,11 @@ def compare(paths: Sequence[Path], as_json: bool) -> None:
 def explain(path: Path, role: str | None, as_json: bool) -> None:
     """Say why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
     from flowgraph.cli.reforecast import forecast_of
-    from placements.blocks import Blocks
-    from placements.finding import solved
-    from placements.moves import Here, layouts, moves, parts_of
-    from placements.moves_text import fastest_text, layouts_text, moves_text
-    from placements.short import overflows
+    from placements.report.explain_report import alternatives_text, fastest_text, layouts_text
+    from placements.search.alternatives import CurrentPlan, alternative_layouts, alternative_pools, parts_of
+    from placements.search.infeasibility import overflows
+    from placements.search.pool_options import PoolOptions
+    from placements.search.search import solved
 
     read = read_plan(path)
     posed = posed_by(read, str(path))
@@ -93,24 +93,24 @@ def explain(path: Path, role: str | None, as_json: bool) -> None:
     if role is not None and role not in known:
         raise UsageError(f"no role `{role}`", where=f"explain {path}", hint=nearest(role, known))
     plan, step, step_s = forecast_of(read, posed, str(path))
-    parts, here = parts_of(plan), Here(step, step_s, len(plan.used()))
+    parts, here = parts_of(plan), CurrentPlan(step, step_s, len(plan.used()))
     for fault in overflows(plan, setting, str(path)):
         print(fault, file=sys.stderr)
-    faster = "" if as_json else fastest_text(here, solved(setting, Blocks(setting), parts))
+    faster = "" if as_json else fastest_text(here, solved(setting, PoolOptions(setting), parts))
     if faster:
         print(faster)
     told = list[dict[str, object]]()
     for each in (one for one in setting.roles if role in (None, one.name)):
         part = next(part for part in parts if each.name in part)
-        found = list(moves(setting, parts, each.name))
+        found = list(alternative_pools(setting, parts, each.name))
         if as_json:
             others = [{"beside": list(m.beside), "step_s": m.ranked.step_s if m.ranked else None} for m in found]
             told.append({"role": each.name, "beside": list(part), "step_s": here.step_s, "elsewhere": others})
             continue
-        print(moves_text(each.name, part, here, found))
+        print(alternatives_text(each.name, part, here, found))
         if role is not None:
             pool = next(pool for one in plan.placed for pool in plan.pools if (one.role, one.pool) == (role, pool.name))
-            print(layouts_text(each.name, layouts(setting, plan, each.name), len(pool.devices)))
+            print(layouts_text(each.name, alternative_layouts(setting, plan, each.name), len(pool.devices)))
     if as_json:
         print(json.dumps(told, indent=1))
 
@@ -148,7 +148,7 @@ def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
 def _forecast_now(plan: Plan, posed: Posed, where: str, cluster: Cluster | None) -> Iterator[str]:
     """Say what a step of a plan without a fault takes elsewhere, or now where its file says something else."""
     from flowgraph.cli.reforecast import forecast_of
-    from placements.found_text import show_s
+    from placements.report.search_report import show_s
 
     _, _, step_s = forecast_of(plan, posed, where, cluster)
     told_s = plan.step.period_s if plan.step is not None else None

@@ -15,9 +15,9 @@ from flowgraph.plan import Plan, Step
 
 if TYPE_CHECKING:
     from flowgraph.cluster import Cluster
-    from placements.homes import Home
-    from placements.setting import Setting
-    from placements.work import Workload
+    from placements.step.role_placements import RolePlacement
+    from placements.workload.graph_workload import StepWorkload
+    from placements.workload.planning_problem import PlanningProblem
 
 
 def posed_again(plan: Plan, question: Question, where: str) -> Posed:
@@ -33,9 +33,9 @@ def posed_again(plan: Plan, question: Question, where: str) -> Posed:
 
 def planned_again(plan: Plan, posed: Posed, where: str, *, fits: bool = True) -> Planned:
     """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
-    from placements.homes import homes_by
-    from placements.placing import forecast_again
-    from placements.short import overflows
+    from placements.search.infeasibility import overflows
+    from placements.search.plan_builder import forecast_again
+    from placements.step.role_placements import homes_by
 
     setting = posed.setting
     warn(posed)
@@ -56,8 +56,8 @@ def forecast_of(
 
     Raises what is wrong with the plan, but not that it does not fit.
     """
-    from placements.homes import homes_by
-    from placements.placing import forecast_again, plan_from
+    from placements.search.plan_builder import forecast_again, plan_from
+    from placements.step.role_placements import homes_by
 
     setting = posed.setting
     refuse(law_faults(plan, setting, where))
@@ -76,8 +76,8 @@ def faults_of(
     What is found last is looked for only in a plan that keeps the laws. A plan of what another system `ran` may fill
     its devices, where one of ours leaves a tenth for the error of the forecast, and have tensor groups over domains.
     """
-    from placements.homes import homes_by
-    from placements.short import overflows
+    from placements.search.infeasibility import overflows
+    from placements.step.role_placements import homes_by
 
     setting = posed.setting
     found = list(law_faults(plan, setting, where)) or list(forecast_faults(plan, where))
@@ -100,14 +100,14 @@ def faults_of(
 
 def fullest_share(plan: Plan) -> float:
     """Return the largest share of a device's memory that a plan's forecast takes; 0 where nothing is forecast."""
-    from placements.text import pool_sizes
+    from placements.format import pool_sizes
 
     forecasts = {each.pool: each for each in plan.forecast}
     peaks = ((forecasts[pool.name].worst, pool_sizes(plan, pool)) for pool in plan.pools if pool.name in forecasts)
     return max((peak.memory_bytes / min(sizes) for peak, sizes in peaks if peak is not None and sizes), default=0.0)
 
 
-def law_faults(plan: Plan, setting: Setting, where: str) -> Iterator[FlowError]:
+def law_faults(plan: Plan, setting: PlanningProblem, where: str) -> Iterator[FlowError]:
     """Find the laws that a plan breaks. What its file says of memory and seconds is made anew, whatever it names."""
     return spec.faults("placed", PlacedGraph(setting.graph, plan, where, experts_of(setting)))
 
@@ -126,9 +126,11 @@ def refuse(faults: Iterator[FlowError]) -> None:
         raise fault
 
 
-def _home_faults(setting: Setting, homes: Sequence[Home], where: str, *, spans: bool = False) -> Iterator[FlowError]:
+def _home_faults(
+    setting: PlanningProblem, homes: Sequence[RolePlacement], where: str, *, spans: bool = False
+) -> Iterator[FlowError]:
     """Find a cache without room for one row, and tensor groups over several domains for no need unless one `spans`."""
-    from placements.cuts import many
+    from placements.workload.batch_partition import many
 
     for home in homes:
         of, tensor = home.seat.of, home.layout.tensor
@@ -142,15 +144,15 @@ def _home_faults(setting: Setting, homes: Sequence[Home], where: str, *, spans: 
             yield ResourceError.not_here(f"{where}: {home.role.name}", f"tensor groups of {tensor} devices", domain)
 
 
-def _room(setting: Setting, home: Home, tensor: int, share: float) -> int:
+def _room(setting: PlanningProblem, home: RolePlacement, tensor: int, share: float) -> int:
     """Give the tokens of the cache of what draws, if its weights were cut into so many and had that share."""
-    from placements.cache_room import cache_tokens
+    from placements.time.cache_capacity import cache_tokens
 
     device, precision = home.seat.links.device, home.running.precision
     return cache_tokens(setting.shape(home.role), device, tensor, share, setting.serving_of(home.engine), precision)
 
 
-def _no_cache(home: Home, room: int, longest: int, where: str) -> FlowError:
+def _no_cache(home: RolePlacement, room: int, longest: int, where: str) -> FlowError:
     share, layout = home.running.cache_share, home.layout
     given = f"with cache_share={share:g} and tensor={layout.tensor}" if share is not None else f"with {layout}"
     held = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
@@ -174,8 +176,8 @@ def played_s(step: Step, where: str) -> float | None:
 
     Raises PlanError where there is no task, where one waits for what is not there, or where tasks wait in a circle.
     """
-    from placements.cycles import period
-    from placements.step_forecast import schedule_of
+    from placements.step.period import period
+    from placements.step.step_forecast import schedule_of
 
     if not step.tasks:
         raise PlanError.unreadable(where, "step", "has no task")
@@ -185,14 +187,14 @@ def played_s(step: Step, where: str) -> float | None:
         raise PlanError.unreadable(where, "step", str(error)) from None
 
 
-def work_of(setting: Setting) -> Workload:
+def work_of(setting: PlanningProblem) -> StepWorkload:
     """Give what a step of a setting reads, its prompts as long as the longest."""
-    from placements.work import Workload
+    from placements.workload.graph_workload import StepWorkload
 
     sizes = setting.sample_rows, setting.forward_tokens
-    return Workload(setting.prompts, int(setting.prompt.most), sample_rows=sizes[0], forward_tokens=sizes[1])
+    return StepWorkload(setting.prompts, int(setting.prompt.most), sample_rows=sizes[0], forward_tokens=sizes[1])
 
 
-def experts_of(setting: Setting) -> dict[str, int]:
+def experts_of(setting: PlanningProblem) -> dict[str, int]:
     """Give how many experts a layer of each model has; 0 for a model without."""
     return {name: each.experts for name, each in setting.shapes.items()}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flowgraph.plan import Layout, Running
     from flowgraph.roles import Role
     from nodes.interop import Imported
-    from placements.setting import Setting
+    from placements.workload.planning_problem import PlanningProblem
 
 PARTS = (2, 4, 8, 16)  # of the longest rows, the lengths at which a run is tried that does not fit with the longest
 
@@ -30,7 +30,9 @@ class Shorter:
         return f"--prompt-tokens {self.prompt} --response-tokens {self.response}"
 
 
-def micro_batch_tokens(setting: Setting, role: Role, layout: Layout, running: Running, rows: int | None) -> int | None:
+def micro_batch_tokens(
+    setting: PlanningProblem, role: Role, layout: Layout, running: Running, rows: int | None
+) -> int | None:
     """Return the tokens that go through at once: no more than a rank has in a minibatch, and never less than a row.
 
     `rows` are those of a budget that counts rows without their padding, None for one that counts tokens.
@@ -47,7 +49,7 @@ def micro_batch_tokens(setting: Setting, role: Role, layout: Layout, running: Ru
     return max(longest, min(told, ceil(local)))
 
 
-def as_long_as_its_rows(setting: Setting, read: Imported) -> Imported:
+def as_long_as_its_rows(setting: PlanningProblem, read: Imported) -> Imported:
     """Return a run with the micro-batches that it has at the lengths of a setting."""
     roles = {role.name: role for role in setting.roles}
     running = dict(read.running)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flowgraph.models.shapes import ModelShape
     from flowgraph.models.sources import ModelSource
     from flowgraph.values import Head
-    from placements.setting import Setting
+    from placements.workload.planning_problem import PlanningProblem
 
 DEFAULT_CLUSTER = "laptop"
 DEFAULT_BATCH, DEFAULT_PROMPT_TOKENS = 256, "512"  # where neither a command line nor a data set says
@@ -71,7 +71,7 @@ class Posed:
     `inputs` are the rows and settings of a run, None where only lengths are known.
     """
 
-    setting: Setting
+    setting: PlanningProblem
     assumed: Assumed
     notes: tuple[str, ...]
     inputs: Inputs | None = None
@@ -116,7 +116,7 @@ def cluster_of(text: str, memory: str | None = None) -> Cluster:
 
     Raises ClusterError for what is none, UsageError for memory of devices that have their own.
     """
-    from placements.profiles import known_devices
+    from placements.hardware.device_profiles import known_devices
 
     bound = None if memory is None else parse_bytes(memory)
 
@@ -251,12 +251,12 @@ def _setting(
     cluster: Cluster,
     prompt_option: str,
     response_option: str,
-) -> Setting:
+) -> PlanningProblem:
     """Give the setting of all that is assumed; the options are what an error names."""
-    from placements.setting import Setting
+    from placements.workload.planning_problem import PlanningProblem
 
     heads, response = heads_of(graph), assumed.response_tokens
-    setting = Setting(
+    setting = PlanningProblem(
         graph=graph,
         cluster=cluster,
         shapes={name: _shape(source, heads[name]) for name, source in sources.items()},
@@ -301,7 +301,7 @@ def _capped(text: str, graph: Graph, sets: Sequence[str]) -> str:
     return f"{text},max={max(most)}" if most and "=" in text and "max=" not in text else text
 
 
-def _watched(setting: Setting) -> Graph | None:
+def _watched(setting: PlanningProblem) -> Graph | None:
     """Return the graph that a run has where one engine samples what another trains: their mismatch is measured in it.
 
     None where no plan of the setting has two: of one CPU device, or with one engine for both.
@@ -354,7 +354,7 @@ def _engines_in(assumed: Assumed, where: str) -> Mapping[Use, str]:
 
 def _constants_in(assumed: Assumed, where: str) -> Mapping[str, Mapping[str, float]]:
     """Give the constants that a plan's file names. Raises UnknownNameError or DataError for such as cannot be."""
-    from placements.calibrate import constants_in
+    from placements.calibration.fit_constants import constants_in
 
     return {engine: constants_in(engine, table, where) for engine, table in assumed.constants.items()}
 
@@ -379,10 +379,10 @@ def scale_notes(posed: Posed) -> list[str]:
     return notes
 
 
-def _notes(question: Question, setting: Setting, inputs: Inputs | None) -> list[str]:
+def _notes(question: Question, setting: PlanningProblem, inputs: Inputs | None) -> list[str]:
     """Return what was assumed without being asked for, and what a run would do otherwise."""
-    from placements.cautions import cautions
-    from placements.loads import taken
+    from placements.report.cautions import cautions
+    from placements.workload.node_workload import taken
 
     told, asked = list[str](), question.asked
     if not asked.models and setting.shapes and inputs is None:
@@ -431,7 +431,7 @@ def _constants_of(profile: Path | None) -> Mapping[str, Mapping[str, float]]:
     """Return the constants of a file, by engine."""
     if profile is None:
         return {}
-    from placements.calibrate import read_profile
+    from placements.calibration.fit_constants import read_profile
 
     try:
         return read_profile(read_text(profile), str(profile))

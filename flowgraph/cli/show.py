@@ -136,7 +136,7 @@ def show_facts(asked: Asked, where: Where, as_json: bool) -> None:
     from flowgraph.cli.reforecast import work_of
     from flowgraph.facts import values_of
     from flowgraph.state import state_of
-    from placements.step_facts import step_facts
+    from placements.workload.step_facts import step_facts
 
     found = planned_for(where.question(asked), where, fits=False)
     facts = step_facts(found.graph, found.setting.shapes, work_of(found.setting), found.plan)

@@ -26,7 +26,7 @@ from flowgraph.store import structure_hash
 if TYPE_CHECKING:
     from flowgraph.lowering.program import Program
     from flowgraph.runtime.record import RunFolder
-    from placements.finding import Found
+    from placements.search.search import SearchResult
 
 Kind = Literal["flow", "plan", "program", "run", "picture"]
 
@@ -37,7 +37,7 @@ class Placement:
 
     plan: Plan
     graph: Graph | None = None
-    found: Callable[[], Found] | None = None
+    found: Callable[[], SearchResult] | None = None
     planned: Planned | None = None
     lowered: Program | None = None
     where: str = "plan"
@@ -58,7 +58,7 @@ class Placement:
         if self.planned is None:
             return ArrowSizes()
         from flowgraph.cli.reforecast import work_of
-        from placements.arrow_sizes import arrow_sizes
+        from placements.report.arrow_sizes import arrow_sizes
 
         setting, graph = self.planned.setting, self.planned.graph if self.program is None else self.program.graph
         return arrow_sizes(graph, setting.shapes, work_of(setting), self.plan)
@@ -90,7 +90,7 @@ class Subject:
         return self.placed()
 
     @cached_property
-    def found(self) -> Found | None:
+    def found(self) -> SearchResult | None:
         """Give the search that found the plan, or that would; None where no seconds are known."""
         return self.placement.found() if self.placement.found is not None else None
 
@@ -130,8 +130,8 @@ def _planned(question: Question, where: Where) -> Placement:
 def _of(made: Planned) -> Placement:
     """Return a plan to be drawn, with the search that found it, or that its file says it comes from."""
 
-    def search() -> Found:
-        from placements.finding import find
+    def search() -> SearchResult:
+        from placements.search.search import find
 
         return find(made.setting)
 

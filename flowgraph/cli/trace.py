@@ -67,9 +67,9 @@ def trace_run(path: Path, out: Path | None, steps: int, compare: bool, as_json: 
 
 def predicted_events(plan: Plan, steps: int) -> list[dict[str, Any]]:
     """Give the events of so many steps as the plan forecasts them, as process 1, a lane for each pool; else none."""
-    from placements.chrome_trace import chrome_trace
-    from placements.step_forecast import schedule_of
-    from placements.timeline import play
+    from placements.report.chrome_trace import chrome_trace
+    from placements.step.step_forecast import schedule_of
+    from placements.step.timeline import play
 
     if plan.step is None or any(task.seconds is None for task in plan.step.tasks):
         return []
@@ -138,7 +138,7 @@ def _median(times: Iterable[float | None]) -> float | None:
 
 
 def _cells(row: Beside) -> list[str]:
-    from placements.found_text import show_s
+    from placements.report.search_report import show_s
 
     def seconds(value: float | None) -> str:
         return "" if value is None else show_s(value)

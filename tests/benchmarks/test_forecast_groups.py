@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.forecast.groups import Axis, Kind, Sample, accuracy, forecasts_left_out, held, scaled, table_text
 from benchmarks.forecast.left_out import KINDS, neutral, refit_lengths, refit_training, unmeasured
-from placements.architectures import ADA, AMPERE, BLACKWELL, HOPPER, attained
-from placements.constants import bounds
-from placements.profiles import profile
+from placements.hardware.architectures import ADA, AMPERE, BLACKWELL, HOPPER, attained
+from placements.hardware.device_profiles import profile
+from placements.hardware.engine_constants import bounds
 
 # Forecasts of model a are half of what was measured, of b and c the same: two devices.
 SAMPLES = (

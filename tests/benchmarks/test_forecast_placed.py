@@ -21,7 +21,7 @@ from benchmarks.forecast.placed import (
     sizes_of,
     text,
 )
-from placements.named import variant
+from placements.search.named_placements import variant
 
 
 def facts() -> list[dict[str, str]]:

@@ -18,14 +18,14 @@ from benchmarks.forecast.splits import (
     units_of,
     within_a_step,
 )
-from placements.setting import Setting
+from placements.workload.planning_problem import PlanningProblem
 
 ROWS = read(MEASURED / "async_splits.csv")
 STATED = [row for row in ROWS if row["stated"] == "yes"]
 LATE = next(row for row in STATED if row["staleness"] == "8")
 
 
-def setting(row: Row) -> Setting:
+def setting(row: Row) -> PlanningProblem:
     found = asked(row)
     assert not isinstance(found, str)
     return found

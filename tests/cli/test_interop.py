@@ -224,7 +224,7 @@ def test_a_plan_that_does_not_fit_as_a_system_runs_it_is_written_in_layouts_that
     known = ENGINES["megatron"]
     other = replace(known, cpu_optimizer=False, modelled=replace(known.modelled, settings=None))
     monkeypatch.setitem(cast("dict[str, Any]", ENGINES), "megatron", other)
-    monkeypatch.setattr("placements.choices.UNEVEN_AT_MOST", 0.0)
+    monkeypatch.setattr("placements.search.role_options.UNEVEN_AT_MOST", 0.0)
     by_megatron = ("--engine", "train=megatron", "--engine", "infer=megatron")
     plan = made("grpo", *LARGE, *LONG, *by_megatron)
     told = json.loads(text_of(flowgraph("export", "plan.json", "--to", system, "--json", "-o", "out")))

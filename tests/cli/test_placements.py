@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from placements.named import NAMES
+from placements.search.named_placements import NAMES
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]

@@ -46,7 +46,7 @@ def placed(plan: dict[str, Any], role: str) -> dict[str, Any]:
 
 def shown(seconds: float) -> str:
     """Write seconds as the commands do."""
-    from placements.found_text import show_s
+    from placements.report.search_report import show_s
 
     return show_s(seconds)
 

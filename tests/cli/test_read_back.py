@@ -12,7 +12,7 @@ import pytest
 from flowgraph.cli.inputs import Asked
 from flowgraph.cli.setting import Question, pose, posed_by
 from flowgraph.plan import Plan
-from placements.finding import find
+from placements.search.search import find
 
 Run = Callable[..., Any]
 LENGTHS = ("--prompt-tokens", "512", "--response-tokens", "mean=2k,max=8k")

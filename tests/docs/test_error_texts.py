@@ -43,7 +43,7 @@ from flowgraph.runtime.watch import Member
 from flowgraph.values import Tokens
 from nodes import Policy, Prompts, Rollout, Scores, clipped, group_normalize, logprobs, refill, update
 from nodes.data.checks import PROMPT_HINT
-from placements.batch_sizes import solve_batch
+from placements.workload.batch_sizes import solve_batch
 from tests.unit.flowgraph import test_cluster_text, test_files, test_refusals
 
 Golden = Callable[[str, str], None]

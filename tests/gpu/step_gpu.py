@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flowgraph.executors.base import Completion, Handle, Rows
-    from placements.profiles import Profile
+    from placements.hardware.device_profiles import DeviceProfile
 
 DeviceName = Literal["cpu", "cuda"]
 FLOW, STEPS, SEED, LIMIT_S = "grpo", 3, 5, 120.0
@@ -100,7 +100,7 @@ def make_folder(case: Case, folder: Path) -> Path:
 
 def speeds(name: str, memory_bytes: int) -> str:
     """Give the known kind of GPU that torch's name of one names, of several the one nearest in memory; "" if none."""
-    from placements.profiles import profiles
+    from placements.hardware.device_profiles import profiles
 
     plain, known = re.sub("[^a-z0-9]", "", name.lower()), profiles()
     kinds = {kind for kind in (each.partition("-")[0] for each in known) if kind in plain}
@@ -108,7 +108,7 @@ def speeds(name: str, memory_bytes: int) -> str:
     alike = [each for each in known.values() if each.name.partition("-")[0] == longest]
     on_pcie = "pcie" in plain
 
-    def unlike(each: Profile) -> tuple[bool, int]:
+    def unlike(each: DeviceProfile) -> tuple[bool, int]:
         return ("pcie" in each.name) is not on_pcie, abs(each.memory_bytes - memory_bytes)
 
     return min(alike, key=unlike).name if alike else ""

@@ -24,9 +24,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from flowgraph.models.shapes import ModelShape, shape_of
 from flowgraph.plan import Layout
-from placements.footprint import MemoryConstants
-from placements.footprint_serving import inference_bytes
-from placements.footprint_training import Training, training_bytes
+from placements.memory.footprint import MemoryConstants
+from placements.memory.serving import inference_bytes
+from placements.memory.training import TrainingSettings, training_bytes
 
 pytestmark = pytest.mark.slow
 
@@ -178,7 +178,7 @@ CASES: list[tuple[str, int, int, Loss, bool]] = [
 
 @pytest.mark.parametrize(("name", "tokens", "ranks", "loss", "checkpointing"), CASES)
 def test_a_footprint_is_what_torch_counts(name: str, tokens: int, ranks: int, loss: Loss, checkpointing: bool) -> None:
-    training = Training(
+    training = TrainingSettings(
         layout=Layout(data=ranks, sharding="full"),
         checkpointing="full" if checkpointing else "none",
         micro_batch_tokens=tokens,
@@ -208,6 +208,6 @@ def test_a_pass_without_gradients_is_what_torch_counts(name: str) -> None:
 
 
 def test_the_optimizer_takes_two_numbers_of_each_parameter() -> None:
-    sgd = Training(layout=Layout(data=8, sharding="full"), optimizer="sgd")
+    sgd = TrainingSettings(layout=Layout(data=8, sharding="full"), optimizer="sgd")
     one, both = (training_bytes(shape("Qwen3-8B"), each) for each in (sgd, replace(sgd, optimizer="adamw")))
     assert both.resident["optimizer"] == pytest.approx(2 * one.resident["weights"], rel=1e-6)

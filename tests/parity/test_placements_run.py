@@ -43,7 +43,7 @@ from flowgraph.store import structure_hash, to_json
 from nodes import Columns, Rollout
 from nodes.data.source import PromptSource
 from nodes.values import Finished, Text
-from placements.named import name_of
+from placements.search.named_placements import name_of
 
 pytestmark = pytest.mark.xdist_group("ray")
 

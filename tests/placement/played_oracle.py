@@ -15,12 +15,12 @@ from math import inf
 from flowgraph.cli.inputs import Asked
 from flowgraph.cli.setting import Question, pose
 from flowgraph.errors import ResourceError
-from placements.blocks import Blocks, Offered
-from placements.finding import Found, find
-from placements.placing import has_room
-from placements.problem import Block, Option
-from placements.ranked import Ranked
-from placements.setting import Setting
+from placements.search.plan_builder import has_room
+from placements.search.pool_options import OptionSource, PoolOptions
+from placements.search.ranked_plan import RankedPlan
+from placements.search.search import SearchResult, find
+from placements.solver.problem import Block, Option
+from placements.workload.planning_problem import PlanningProblem
 from tests.placement.search_oracles import partitions
 
 FLOWS = ("grpo", "gpg", "ppo", "dapo", "reinforce_pp", "rloo", "gspo")
@@ -32,7 +32,7 @@ MIXED = ("1x4xh100,1x4xa100", "1x2xh100,1x2xa100,1x2xl40s", "1x4xh200,1x2xh20,1x
 TIED = 0.001  # share of a step below which the search does not look for a better plan, nor promises that there is none
 
 
-def random_setting(seed: int) -> Setting:
+def random_setting(seed: int) -> PlanningProblem:
     """Return a setting: a flow, models, lengths and a batch on devices that are roomy, tight, or of two or three kinds.
 
     Some models are trained by LoRA, some have experts, some rollouts may lag.
@@ -59,15 +59,15 @@ class Judged:
     played: int
     whole: bool
     best_s: float
-    answer: Found | None
+    answer: SearchResult | None
     faults: tuple[str, ...]
 
 
 class Plans:
     """Every plan of a setting, in all parts or in given ones."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting, self.blocks = setting, Blocks(setting)
+    def __init__(self, setting: PlanningProblem) -> None:
+        self.setting, self.blocks = setting, PoolOptions(setting)
         self.capacity = tuple(of.count for of in setting.classes)
         self._options = dict[Block, list[Option]]()
 
@@ -108,9 +108,9 @@ class Plans:
         options = tuple(rng.choice(self.options(block)) for block in parts)
         return options if self.fits(options) else None
 
-    def played(self, parts: Sequence[Block], options: Sequence[Option]) -> Ranked:
+    def played(self, parts: Sequence[Block], options: Sequence[Option]) -> RankedPlan:
         """Return a plan as it is played."""
-        return Ranked(self.setting, tuple(zip(parts, options, strict=True)), 0.0)
+        return RankedPlan(self.setting, tuple(zip(parts, options, strict=True)), 0.0)
 
 
 def judge(seed: int, most: int = 2_000) -> Judged:
@@ -124,7 +124,7 @@ def judge(seed: int, most: int = 2_000) -> Judged:
         answer = find(setting)
     except ResourceError:
         answer = None
-    whole, number, best = True, 0, dict[frozenset[Block], Ranked]()
+    whole, number, best = True, 0, dict[frozenset[Block], RankedPlan]()
     parts = list(plans.parts())
     for each in parts:
         if plans.count(each) <= most // 4:
@@ -139,11 +139,11 @@ def judge(seed: int, most: int = 2_000) -> Judged:
     return Judged(seed, number, whole, first.step_s if first else inf, answer, faults)
 
 
-def _step_s(plan: Ranked) -> float:
+def _step_s(plan: RankedPlan) -> float:
     return plan.step_s
 
 
-def _walked(plans: Plans, parts: Sequence[Block], rng: random.Random, most: int) -> Iterator[Ranked]:
+def _walked(plans: Plans, parts: Sequence[Block], rng: random.Random, most: int) -> Iterator[RankedPlan]:
     """Play plans drawn at random, then, from the best of them, those that differ in one pool's way."""
     drawn = [plans.any(parts, rng) for _ in range(most)]
     played = [plans.played(parts, options) for options in drawn if options]
@@ -160,7 +160,9 @@ def _walked(plans: Plans, parts: Sequence[Block], rng: random.Random, most: int)
         at = better if better is not None and better.step_s < at.step_s * (1 - TIED) else None
 
 
-def _named_faults(plans: Plans, answer: Found | None, best: Mapping[frozenset[Block], Ranked]) -> Iterator[str]:
+def _named_faults(
+    plans: Plans, answer: SearchResult | None, best: Mapping[frozenset[Block], RankedPlan]
+) -> Iterator[str]:
     """Say which named placements are not given at their best: what is as good but for what is negligible is."""
     place = {role.name: number for number, role in enumerate(plans.setting.roles)}
     for variant, given in answer.named if answer else ():
@@ -172,7 +174,7 @@ def _named_faults(plans: Plans, answer: Found | None, best: Mapping[frozenset[Bl
             yield f"{variant.name}: {_text(other)} is better than {_text(given)}"
 
 
-def _faults(answer: Found | None, best: Ranked | None) -> Iterator[str]:
+def _faults(answer: SearchResult | None, best: RankedPlan | None) -> Iterator[str]:
     if answer is None:
         if best is not None:
             yield f"refused, and {_text(best)} fits"
@@ -183,10 +185,10 @@ def _faults(answer: Found | None, best: Ranked | None) -> Iterator[str]:
         yield f"{_text(best)} is better, and no bound is known; answer {_text(answer.best)}"
 
 
-def _text(plan: Ranked) -> str:
+def _text(plan: RankedPlan) -> str:
     pools = list[str]()
     for names, (_, option) in zip(plan.parts(), plan.blocks, strict=True):
-        assert isinstance(option.key, Offered)
+        assert isinstance(option.key, OptionSource)
         pools.append(
             f"{'+'.join(names)} on {option.devices} {[str(each.layout) for each in option.key.sitting.chosen]}"
         )

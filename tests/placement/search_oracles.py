@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from placements.problem import Block, Objective, Option, Problem
+from placements.solver.problem import Block, Objective, Option, Problem
 
 OBJECTIVES: tuple[Objective, ...] = ("step", "step", "devices", "cost")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowgraph.plan import Peak, Plan
-from placements.placing import plan_of
+from placements.search.plan_builder import plan_of
 from tests.examples.flows.moving_reference import with_average, with_refreshes
 from tests.unit.placements.small_settings import Of, called, found_of, setting_of
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from placements.problem import Answer, Block, Option, Problem
-from placements.solve import solve
+from placements.solver.problem import Block, Option, Problem, Solution
+from placements.solver.solve import solve
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 GENERATION, PREPARATION, TRAINING = range(3)
@@ -38,7 +38,7 @@ def pools(problem: Problem, method: Any = "auto") -> dict[str, int]:
     }
 
 
-def found(problem: Problem, method: Any = "auto") -> Answer:
+def found(problem: Problem, method: Any = "auto") -> Solution:
     answer = solve(problem, method)
     assert answer is not None
     return answer

@@ -26,9 +26,9 @@ from flowgraph.store import structure_hash
 from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize, kl_k3, logprobs, score, update
 from nodes.refill import refill
 from nodes.training import micro_batches, minibatches
-from placements.batch_sizes import faults, most_ranks, sizes_of, solve_batch
-from placements.cuts import Cut, Fault, Size
-from placements.size_rules import AtLeast, AtMost, Blocks, Rule, least_minibatch, nearest_values
+from placements.workload.batch_partition import AdjustableSize, SizeConflict, UpdatePartition
+from placements.workload.batch_sizes import faults, most_ranks, sizes_of, solve_batch
+from placements.workload.size_rules import AtLeast, AtMost, EvenMinibatches, SizeRule, least_minibatch, nearest_values
 
 
 @flow
@@ -134,7 +134,7 @@ def plan_of(case: Case) -> Plan:
     )
 
 
-def found(case: Case) -> tuple[Fault, ...]:
+def found(case: Case) -> tuple[SizeConflict, ...]:
     return tuple(faults(sizes_of(graph_of(case), case.prompts, plan=plan_of(case), data_rows=case.data_rows)))
 
 
@@ -235,7 +235,7 @@ def test_the_chance_of_no_row_is_that_of_drawing_only_other_prompts(case: Case) 
 # ------------------------------------------------------------------------------- what is offered
 
 
-def changed(case: Case, size: Size) -> Case:
+def changed(case: Case, size: AdjustableSize) -> Case:
     """Give the case with one size at another value, as its owner says whose it is."""
     if size.setting != "data":
         name = {"batch": "prompts"}.get(size.setting, size.setting)
@@ -245,15 +245,15 @@ def changed(case: Case, size: Size) -> Case:
     return replace(case, sample=size.value) if uses & {"sample", "infer"} else case
 
 
-def names(size: Size) -> tuple[str, str]:
+def names(size: AdjustableSize) -> tuple[str, str]:
     return size.owner, size.setting
 
 
-def still_refused(case: Case, size: Size) -> bool:
+def still_refused(case: Case, size: AdjustableSize) -> bool:
     """Say whether anything refuses a size; roles of a size of ranks may stand in other groups by then."""
     owners = set(size.owner.split(", "))
 
-    def same(other: Size) -> bool:
+    def same(other: AdjustableSize) -> bool:
         return other.setting == size.setting and (size.setting != "data" or bool(owners & set(other.owner.split(", "))))
 
     return any(same(other) for fault in found(case) for other in fault.sizes)
@@ -295,18 +295,18 @@ def test_the_most_ranks_are_those_up_to_which_nothing_is_refused(case: Case) -> 
 RULES = st.one_of(
     st.builds(AtLeast, st.integers(1, 30)),
     st.builds(AtMost, st.integers(1, 200)),
-    st.builds(Blocks, st.integers(1, 12), st.integers(1, 12)),
+    st.builds(EvenMinibatches, st.integers(1, 12), st.integers(1, 12)),
 )
 
 
-def holds(rule: Rule, value: int) -> bool:
-    if isinstance(rule, Blocks):
+def holds(rule: SizeRule, value: int) -> bool:
+    if isinstance(rule, EvenMinibatches):
         return value // -(-value // rule.size) >= rule.least
     return value >= rule.limit if isinstance(rule, AtLeast) else value <= rule.limit  # type: ignore[union-attr]
 
 
 @given(st.integers(1, 60), st.lists(RULES, min_size=1, max_size=3))
-def test_the_nearest_values_are_those_that_a_walk_finds(value: int, rules: Sequence[Rule]) -> None:
+def test_the_nearest_values_are_those_that_a_walk_finds(value: int, rules: Sequence[SizeRule]) -> None:
     rules = [AtLeast(1), *rules]
     below = next((each for each in range(value - 1, 0, -1) if all(holds(rule, each) for rule in rules)), None)
     above = next((each for each in range(value + 1, 3000) if all(holds(rule, each) for rule in rules)), None)
@@ -319,6 +319,9 @@ def test_the_least_minibatch_is_the_first_that_a_walk_finds(prompts: int, least:
         with pytest.raises(ValueError, match="hold no minibatch"):
             least_minibatch(prompts, least)
         return
-    size = Size("", "batch", prompts)
-    cuts = (Cut("u", "r", least, size, 1, Size("u", "minibatch", each), 1, None, None) for each in count(1))
+    size = AdjustableSize("", "batch", prompts)
+    cuts = (
+        UpdatePartition("u", "r", least, size, 1, AdjustableSize("u", "minibatch", each), 1, None, None)
+        for each in count(1)
+    )
     assert least_minibatch(prompts, least) == next(cut.minibatch.value for cut in cuts if cut.least >= least)

@@ -15,10 +15,10 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placements.bubbles import bubbles
-from placements.cycles import period
-from placements.schedule import Schedule, Task, Wait, constraints
-from placements.timeline import play
+from placements.step.idle_time import idle_spans
+from placements.step.period import period
+from placements.step.schedule import Schedule, ScheduledTask, TaskWait, constraints
+from placements.step.timeline import play
 
 GRAPHS = 420
 STEPS = 30
@@ -30,16 +30,18 @@ def random_schedule(seed: int) -> Schedule:
     pools = [f"pool{place}" for place in range(rng.randint(1, 4))]
     count = rng.randint(2, 8)
     tasks = [
-        Task(f"t{i}", "host", tuple(rng.sample(pools, min(len(pools), rng.choice([1, 1, 1, 2])))), rng.uniform(0.1, 9))
+        ScheduledTask(
+            f"t{i}", "host", tuple(rng.sample(pools, min(len(pools), rng.choice([1, 1, 1, 2])))), rng.uniform(0.1, 9)
+        )
         for i in range(count)
     ]
-    waits = list[Wait]()
+    waits = list[TaskWait]()
     for _ in range(rng.randint(0, 2 * count)):
         before, after = rng.randrange(count), rng.randrange(count)
-        waits.append(Wait(f"t{before}", f"t{after}", rng.randint(0 if before < after else 1, 4)))
+        waits.append(TaskWait(f"t{before}", f"t{after}", rng.randint(0 if before < after else 1, 4)))
     if rng.random() < 0.3:  # a task that occupies nothing, such as a request to a rule on another machine
-        tasks.append(Task("free", "score", (), rng.uniform(0.1, 20)))
-        waits += [Wait("t0", "free"), Wait("free", f"t{count - 1}", rng.randint(0, 4))]
+        tasks.append(ScheduledTask("free", "score", (), rng.uniform(0.1, 20)))
+        waits += [TaskWait("t0", "free"), TaskWait("free", f"t{count - 1}", rng.randint(0, 4))]
     return Schedule(tuple(tasks), tuple(waits))
 
 
@@ -57,7 +59,7 @@ def simulated(schedule: Schedule, steps: int) -> dict[tuple[str, int], tuple[flo
                 called[pool, task.name, step].succeed()
                 yield ended[task.name, step]
 
-    def job(task: Task, step: int) -> Iterator[Any]:
+    def job(task: ScheduledTask, step: int) -> Iterator[Any]:
         data = [ended[w.before, step - w.delay] for w in schedule.waits if w.after == task.name and w.delay <= step]
         yield env.all_of([*data, *(called[pool, task.name, step] for pool in task.pools)])
         start_s = env.now
@@ -125,7 +127,7 @@ def test_timeline_and_period_of_random_schedules_are_those_of_a_discrete_event_s
 schedules = st.integers(0, 10**6).map(random_schedule)
 
 
-def changed(schedule: Schedule, name: str, change: Callable[[Task], Task]) -> Schedule:
+def changed(schedule: Schedule, name: str, change: Callable[[ScheduledTask], ScheduledTask]) -> Schedule:
     """Give the schedule with one task changed."""
     return replace(schedule, tasks=tuple(change(task) if task.name == name else task for task in schedule.tasks))
 
@@ -183,7 +185,7 @@ def test_without_end_of_staleness_the_period_is_the_largest_load_of_a_pool(sched
 def test_busy_and_idle_shares_of_a_pool_add_up_to_all_the_time(schedule: Schedule, steps: int) -> None:
     timeline = play(schedule, steps=steps)
     idle = dict.fromkeys(schedule.pools, 0.0)
-    for bubble in bubbles(timeline):
+    for bubble in idle_spans(timeline):
         idle[bubble.pool] += bubble.share
         assert bubble.seconds > 0
     busy = timeline.busy()
@@ -208,7 +210,10 @@ def test_no_pool_does_two_things_and_no_task_starts_too_soon(schedule: Schedule,
 def test_a_bound_on_staleness_gives_the_sum_on_policy_and_the_larger_pool_from_one_on(
     generate_s: float, train_s: float, at_most: int
 ) -> None:
-    tasks = (Task("generate", "generate", ("r",), generate_s), Task("update", "update", ("t",), train_s))
-    schedule = Schedule(tasks, (Wait("generate", "update"), Wait("update", "generate", at_most + 1)))
+    tasks = (
+        ScheduledTask("generate", "generate", ("r",), generate_s),
+        ScheduledTask("update", "update", ("t",), train_s),
+    )
+    schedule = Schedule(tasks, (TaskWait("generate", "update"), TaskWait("update", "generate", at_most + 1)))
     wanted_s = generate_s + train_s if at_most == 0 else max(generate_s, train_s)
     assert period_s(schedule) == pytest.approx(wanted_s)

@@ -15,12 +15,12 @@ from flowgraph.lowering.waits import waits_for
 from flowgraph.plan import Layout, Plan
 from flowgraph.roles import roles
 from nodes.mismatch import watch_engines
-from placements.cycles import period
-from placements.finding import Found, find
-from placements.placing import forecast_again
-from placements.setting import Setting
-from placements.step_forecast import schedule_of
-from placements.timeline import play
+from placements.search.plan_builder import forecast_again
+from placements.search.search import SearchResult, find
+from placements.step.period import period
+from placements.step.step_forecast import schedule_of
+from placements.step.timeline import play
+from placements.workload.planning_problem import PlanningProblem
 from tests.unit.placements.small_settings import SHIPPED, graph_of, setting_of
 
 CLUSTERS = {
@@ -39,7 +39,7 @@ def watched(graph: Graph) -> Graph:
 
 
 @cache
-def found_of(flow: str, cluster: str) -> Found:
+def found_of(flow: str, cluster: str) -> SearchResult:
     """Give what is found for a flow, as the command line asks for it."""
     setting = setting_of(flow, cluster, model=CLUSTERS[cluster])
     return find(replace(setting, watched=watched(setting.graph)))
@@ -54,7 +54,7 @@ def plans_of(flow: str, cluster: str) -> Iterator[Plan]:
         yield from edited(found.setting, plan)
 
 
-def edited(setting: Setting, plan: Plan) -> Iterator[Plan]:
+def edited(setting: PlanningProblem, plan: Plan) -> Iterator[Plan]:
     """Give a plan in which nothing sleeps, and one in which what samples does so in another layout."""
     awake = [
         each.model_copy(update={"running": each.running.model_copy(update={"sleeps": False})}) for each in plan.placed

@@ -27,13 +27,13 @@ from flowgraph.plan import Plan
 from flowgraph.roles import roles
 from flowgraph.runtime.hosting import heads_of
 from nodes.mismatch import watch_engines
-from placements.finding import Asked as Wanted
-from placements.finding import find
-from placements.lengths import Lengths
-from placements.named import VARIANTS
-from placements.placing import forecast_again, plan_of
-from placements.setting import Setting
-from placements.short import overflows
+from placements.search.infeasibility import overflows
+from placements.search.named_placements import VARIANTS
+from placements.search.plan_builder import forecast_again, plan_of
+from placements.search.search import PlanRequest as Wanted
+from placements.search.search import find
+from placements.workload.lengths import LengthDistribution
+from placements.workload.planning_problem import PlanningProblem
 from tests.property.random_flows import flow_of, random_program
 from tests.unit.placements.small_settings import SHIPPED, cluster_of
 
@@ -42,7 +42,7 @@ CPUS = ("1xcpu-8GiB", "2xcpu-8GiB", "4xcpu-4GiB", "8xcpu-4GiB")
 MODELS = ("Qwen/Qwen3-0.6B", "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3-30B-A3B")
 
 
-def refuse_nothing(setting: Setting, plan: Plan) -> None:
+def refuse_nothing(setting: PlanningProblem, plan: Plan) -> None:
     """Assert all that is promised of a plan that a search gives."""
     again = forecast_again(setting, plan)
     assert (again.forecast, again.step) == (plan.forecast, plan.step), "what is run is forecast otherwise"
@@ -95,13 +95,13 @@ def test_any_plan_that_is_found_fits_lowers_and_names_what_runs(
         return
     heads = heads_of(graph)
     model = "tiny" if cluster in CPUS else model
-    setting = Setting(
+    setting = PlanningProblem(
         graph=graph,
         cluster=cluster_of(cluster),
         shapes={name: sizes(model, head) for name, head in heads.items()},
         prompts=prompts,
-        prompt=Lengths.fixed(8 if cluster in CPUS else tokens),
-        response=Lengths.fixed(tokens if cluster in GPUS else 8),
+        prompt=LengthDistribution.fixed(8 if cluster in CPUS else tokens),
+        response=LengthDistribution.fixed(tokens if cluster in GPUS else 8),
     )
     assume(setting.roles)
     trained = [role.param for role in roles(graph) if role.use == "train"]

@@ -13,9 +13,9 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from placements.exact import solve_exact
-from placements.greedy import solve_greedy
-from placements.problem import Answer, Block, Option, Problem, step_seconds
+from placements.solver.exact import solve_exact
+from placements.solver.greedy import solve_greedy
+from placements.solver.problem import Block, Option, Problem, Solution, step_seconds
 from tests.placement.search_oracles import OBJECTIVES, random_problem
 
 problems = st.integers(0, 10**6).map(lambda seed: random_problem(seed, roles_at_most=5))
@@ -45,7 +45,7 @@ def add(one: Option, other: Option) -> Option:
     return Option((one.devices[0] + other.devices[0],), stages_s, one.cost + other.cost)
 
 
-def solved(problem: Problem) -> Answer:
+def solved(problem: Problem) -> Solution:
     answer = solve_exact(problem)
     assume(answer is not None)
     assert answer is not None

@@ -13,7 +13,7 @@ from flowgraph.engines.capabilities import EngineCapabilities, Support
 from flowgraph.engines.table import ENGINES, VERBS, engines_for, is_server, ranks_of
 from flowgraph.plan import Running
 from flowgraph.roles import USES
-from placements.constants import engines as engines_with_constants
+from placements.hardware.engine_constants import engines as engines_with_constants
 
 EVERY = pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda each: each.name)
 RUNNING = [each for each in ENGINES.values() if each.supported is not None]

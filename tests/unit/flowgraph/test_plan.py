@@ -40,7 +40,7 @@ from nodes import (
     score,
     update,
 )
-from placements.found_text import plan_lines
+from placements.report.search_report import plan_lines
 
 ROLES = ("policy.train", "policy.sample", "ref.infer")
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flowgraph.cluster import Cluster, Node
-from placements.profiles import Links, Place, domain_of, domains, network_share, profile_of
+from placements.hardware.device_profiles import Place, PoolLinks, domain_of, domains, network_share, profile_of
 
 
-def links_of(cluster: Cluster, devices: Sequence[Place]) -> Links | None:
+def links_of(cluster: Cluster, devices: Sequence[Place]) -> PoolLinks | None:
     """Say what these devices of a cluster talk over; None where that is not known.
 
     It is not for a device without a profile, nor where there is another machine and no network is known to it. Of
@@ -28,7 +28,7 @@ def links_of(cluster: Cluster, devices: Sequence[Place]) -> Links | None:
         return None
     slowest = min(known, key=lambda each: (each.peak_flops["bfloat16"], each.memory_bytes_per_s))
     racked = any(kind.joins_machines for kind in known)  # then it counts which machines are before these
-    return Links(
+    return PoolLinks(
         device=replace(slowest, memory_bytes=min(device.memory_bytes for device in here)),
         domain=_domain(cluster.nodes if racked else [nodes[name] for name in dict.fromkeys(dict(devices))], devices),
         node_devices=min(Counter(name for name, _ in devices).values()),

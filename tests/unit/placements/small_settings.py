@@ -18,12 +18,12 @@ from flowgraph.passes import compile_graph
 from flowgraph.runtime.hosting import heads_of
 from flowgraph.shipped import flows_folder
 from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize, kl_k3, logprobs, score, update
-from placements.finding import Found, find
-from placements.lengths import Lengths
-from placements.profiles import known_devices
-from placements.role_costs import Seat
-from placements.setting import Setting
-from placements.topology import classes
+from placements.hardware.device_profiles import known_devices
+from placements.hardware.topology import classes
+from placements.search.search import SearchResult, find
+from placements.step.role_costs import DeviceGroup
+from placements.workload.lengths import LengthDistribution
+from placements.workload.planning_problem import PlanningProblem
 
 Of = str | Flow[..., Any]
 """A flow, or the name of a shipped one."""
@@ -94,28 +94,28 @@ def setting_of(
     prompts: int = 64,
     prompt_tokens: str = "512",
     response: str | None = "mean=1k,max=4k",
-) -> Setting:
+) -> PlanningProblem:
     """Give the setting of a flow, as a command line would."""
     graph = graph_of(of)
-    return Setting(
+    return PlanningProblem(
         graph=graph,
         cluster=cluster_of(cluster),
         shapes=shapes_of(graph, model),
         prompts=prompts,
-        prompt=Lengths.parse(prompt_tokens),
-        response=None if response is None else Lengths.parse(response),
+        prompt=LengthDistribution.parse(prompt_tokens),
+        response=None if response is None else LengthDistribution.parse(response),
     )
 
 
 @cache
-def found_of(of: Of, cluster: str = "1x8xh100", **parts: Any) -> Found:
+def found_of(of: Of, cluster: str = "1x8xh100", **parts: Any) -> SearchResult:
     """Give what is found for a setting, searched once for all tests of a process."""
     return find(setting_of(of, cluster, **parts))
 
 
-def seat_of(cluster: str, devices: int) -> Seat:
+def seat_of(cluster: str, devices: int) -> DeviceGroup:
     """Give so many devices of the only class of a cluster."""
     (of,) = classes(cluster_of(cluster))
     links = of.links(devices)
     assert links is not None
-    return Seat(of, devices, links)
+    return DeviceGroup(of, devices, links)

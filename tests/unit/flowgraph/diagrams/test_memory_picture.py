@@ -11,7 +11,7 @@ from flowgraph import Graph
 from flowgraph.cluster import Cluster, Device, Node
 from flowgraph.diagrams.memory_picture import memory_picture, parts_of
 from flowgraph.plan import Forecast, Peak, Plan, Pool
-from placements.footprint import FILLS, FITS_SHARE
+from placements.memory.footprint import FILLS, FITS_SHARE
 from tests.unit.placements.small_settings import found_of, setting_of
 
 GIB = 2**30

@@ -31,8 +31,8 @@ from flowgraph.store import structure_hash
 from flowgraph.values import State
 from nodes import Policy, Prompts, Rollout, Scores, evaluate, generate, gpg_advantages, logprobs, policy_gradient, score
 from nodes import update as train
-from placements.arrow_sizes import arrow_sizes
-from placements.work import Workload
+from placements.report.arrow_sizes import arrow_sizes
+from placements.workload.graph_workload import StepWorkload
 from tests.unit.placements.small_settings import found_of
 
 Golden = Callable[[str, str], None]
@@ -329,7 +329,7 @@ def test_a_found_plan_says_the_bytes_of_what_it_transfers_and_syncs(flow: str) -
     plan = found.best.plan()
     program = lower(found.setting.graph, plan)
     setting = found.setting
-    sizes = arrow_sizes(setting.graph, setting.shapes, Workload(setting.prompts, ceil(setting.prompt.most)), plan)
+    sizes = arrow_sizes(setting.graph, setting.shapes, StepWorkload(setting.prompts, ceil(setting.prompt.most)), plan)
     labels = [(each.style.value, each.label) for each in plan_picture(program, sizes).arrows]
     assert [label for style, label in labels if style == "sync"] == ["sync policy 1.1 GiB"]
     moved = [label for style, label in labels if style == "transfer" and "Rollout" in label]

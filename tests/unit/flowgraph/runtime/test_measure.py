@@ -35,8 +35,8 @@ from flowgraph.runtime.profiling import profile_folder, profiled_steps
 from flowgraph.runtime.record import RunFolder
 from flowgraph.runtime.weights import to_wire
 from flowgraph.store import structure_hash
-from placements.step_forecast import schedule_of
-from placements.timeline import play
+from placements.step.step_forecast import schedule_of
+from placements.step.timeline import play
 
 MIB = 2**20
 TASK = Measured("policy.update", "update", "policy.train", "train")

@@ -17,7 +17,7 @@ from flowgraph.plan import Assumed, Layout, Placed, Plan, Pool, Running
 from flowgraph.roles import roles
 from flowgraph.settings import resolve_settings
 from flowgraph.store import structure_hash
-from placements.named import parts
+from placements.search.named_placements import parts
 
 GPU = Device(kind="gpu", memory_bytes=80 * 2**30, model="h100-sxm-80g")
 MODEL = "Qwen/Qwen2.5-7B-Instruct"

@@ -13,7 +13,7 @@ import yaml
 from flowgraph.errors import UnknownNameError
 from nodes.interop import SYSTEMS, export, exported_versions, versions
 from nodes.interop.keys import FOLDER, Keys, keys
-from placements.named import VARIANTS
+from placements.search.named_placements import VARIANTS
 
 FLOWS = sorted(path.stem for path in (Path(__file__).parents[4] / "examples").glob("[!_]*.py") if path.stem != "sft")
 WITH_REWARD_MODEL = "benchmarks.flows.ppo_reward_model"

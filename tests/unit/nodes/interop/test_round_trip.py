@@ -12,8 +12,8 @@ from flowgraph.plan import Placed, Plan
 from flowgraph.settings import resolve_settings
 from nodes.interop import export, exported_versions, read_command
 from nodes.interop.shipped_flows import FLOWS, PLACEMENTS, STALE_AT_MOST
-from placements.named import VARIANTS
-from placements.named import parts as parts_of
+from placements.search.named_placements import VARIANTS
+from placements.search.named_placements import parts as parts_of
 
 ROUND = [(system, version) for system in ("verl", "openrlhf") for version in exported_versions(system)]  # type: ignore[arg-type]
 ALL = ("parameters", "gradients", "optimizer")

@@ -1,0 +1,1 @@
+"""Fit constants and scales of forecasts to measured seconds."""

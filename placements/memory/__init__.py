@@ -1,0 +1,1 @@
+"""Bytes that roles hold on devices, while they wait, work and sleep."""

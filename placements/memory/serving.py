@@ -1,0 +1,194 @@
+"""The footprint of a model that is only run: one that reads rows (reference, reward, critic), and one that samples.
+
+Not here: a model that is trained too (`training`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from flowgraph.engines.table import ENGINES
+from placements.memory.activations import forward_numbers, table_numbers
+from placements.memory.footprint import (
+    Bytes,
+    Footprint,
+    MemoryConstants,
+    Part,
+    added,
+    logits_bytes,
+    process_bytes,
+    total_bytes,
+    whole,
+)
+from placements.memory.kv_cache import sequence_bytes
+from placements.memory.model_shards import (
+    WEIGHT_BYTES,
+    PipelineStage,
+    layer_numbers,
+    root_numbers,
+    stages,
+    weights_bytes,
+)
+
+if TYPE_CHECKING:
+    from flowgraph.models import ModelShape
+    from flowgraph.plan import Layout, Offloaded, Precision, Running
+    from placements.memory.footprint import Logits
+
+NUMBER_BYTES = 2  # of activations, and of keys and values unless a cache is quantised
+
+GIB = 2**30
+LIMITS: tuple[tuple[float, int, int], ...] = (
+    (20 * GIB, 2048, 8),
+    (35 * GIB, 4096, 48),
+    (60 * GIB, 4096, 32),
+    (160 * GIB, 8192, 256),
+    (float("inf"), 16384, 512),
+)
+"""Tokens of a prefill's chunk and rows of the largest captured batch, for devices of less memory than the first number.
+
+Source: SGLang 0.5.23, server_args, defaults by memory.
+"""
+
+
+def inference_bytes(
+    shape: ModelShape,
+    layout: Layout,
+    micro_batch_tokens: int,
+    *,
+    precision: Precision = "bfloat16",
+    offload: Collection[Offloaded] = (),
+    logits: Logits = "naive",
+    stats: Collection[str] = (),
+    constants: MemoryConstants | None = None,
+) -> Footprint:
+    """Return what a model that reads rows without gradients holds on each device: log-probs, values or scores.
+
+    A micro-batch has so many tokens on each data rank, at least a row. Offloaded weights come by the layer.
+    """
+    constants = constants or MemoryConstants()
+    found = list[Footprint]()
+    for stage in stages(shape, layout):
+        weights = whole({"weights": weights_bytes(shape, layout, stage, precision, cut=layout.sharding == "full")})
+        moment = _reading(shape, layout, stage, micro_batch_tokens / layout.sequence, logits, stats, constants)
+        moment["reserved"] = constants.unused_share * sum(moment.values())
+        if "parameters" in offload or (layout.sharding == "full" and layout.data * layout.sequence > 1):
+            layers = 2 * layer_numbers(shape, layout).count
+            moment["gathered"] = NUMBER_BYTES * (root_numbers(shape, layout, stage) + layers)
+        context = whole({"context": process_bytes(layout.devices, constants)})
+        there: Bytes = {} if "parameters" in offload else weights
+        host: Bytes = weights if "parameters" in offload else {}
+        found.append(Footprint(added((there, context)), whole(moment), host, context, there))
+    return max(found, key=lambda each: each.peak_bytes)
+
+
+def _reading(
+    shape: ModelShape,
+    layout: Layout,
+    stage: PipelineStage,
+    tokens: float,
+    logits: Logits,
+    stats: Collection[str],
+    constants: MemoryConstants,
+) -> dict[Part, float]:
+    """Return what a pass holds at its worst: a layer in progress, or what went through them all, beside its logits."""
+    layer = NUMBER_BYTES * tokens * (forward_numbers(shape, layout) + table_numbers(shape))
+    last = NUMBER_BYTES * tokens * 2 * shape.hidden / layout.tensor
+    each = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in stats)
+    read = logits_bytes(shape, layout, tokens, logits, each, constants) if stage.last else 0.0
+    return {"activations": last, "logits": read} if last + read > layer else {"activations": layer}
+
+
+def generation_bytes(
+    shape: ModelShape,
+    layout: Layout,
+    *,
+    precision: Precision = "bfloat16",
+    engine: str = "sglang",
+    device_bytes: int,
+    cache_share: float | None = None,
+    cache_tokens: int | None = None,
+    cache_number_bytes: float = NUMBER_BYTES,
+    constants: MemoryConstants | None = None,
+) -> Footprint:
+    """Return what a model that samples holds on each device; each of the `data` ranks is a replica of its own.
+
+    Its cache is for so many tokens in one replica, or takes what a share of the device leaves. Asleep it has given back
+    weights and cache; graphs and what talks to others stay.
+    Raises ValueError unless one of `cache_share` and `cache_tokens` is given.
+    """
+    if (cache_share is None) == (cache_tokens is None):
+        raise ValueError("a cache has a share of its device or a number of tokens: one of both")
+    constants = constants or MemoryConstants()
+    chunk_tokens, rows = limits(device_bytes)
+    stage = max(stages(shape, layout), key=lambda each: weights_bytes(shape, layout, each, precision, cut=False))
+    weights = weights_bytes(shape, layout, stage, precision, cut=False)
+    working = _sampling(shape, layout, chunk_tokens, rows, constants)
+    fixed: dict[Part, float] = {
+        "context": process_bytes(layout.tensor * layout.pipeline, constants),
+        "reserved": constants.engine_bytes + constants.graph_bytes * rows,
+    }
+    if cache_tokens is not None:
+        cache = cache_tokens * cache_bytes(shape, layout, 1, cache_number_bytes)
+    else:
+        beside = sum(working.values()) + sum(fixed.values()) if ENGINES[engine].shares_all else 0.0
+        cache = max(0.0, (cache_share or 0.0) * device_bytes - weights - beside)
+    resident = whole({"weights": weights, "kv_cache": cache, **fixed})
+    return Footprint(resident, whole(working), {}, whole(fixed))
+
+
+CPU_CACHE_TOKENS, CPU_CHUNK_TOKENS, CPU_ROWS = 16384, 4096, 256
+"""What a server on a CPU is started with where nothing is said: `flowgraph.executors.engine`, and vLLM's defaults."""
+
+
+def server_bytes(
+    shape: ModelShape, layout: Layout, running: Running, process_bytes: float, constants: MemoryConstants
+) -> Footprint:
+    """Return what a server has on a CPU device, with the process of ours beside it, which has so many bytes.
+
+    It is started anew for nothing, so it never sleeps. Not measured.
+    """
+    stage, number_bytes = PipelineStage(float(shape.layers)), WEIGHT_BYTES[running.precision]
+    resident = whole(
+        {
+            "weights": weights_bytes(shape, layout, stage, running.precision, cut=False),
+            "kv_cache": CPU_CACHE_TOKENS * cache_bytes(shape, layout, 1, number_bytes),
+            "context": process_bytes + constants.server_bytes,
+        }
+    )
+    width = number_bytes / NUMBER_BYTES
+    working = _sampling(shape, layout, CPU_CHUNK_TOKENS, CPU_ROWS, constants)
+    return Footprint(resident, whole({part: width * count for part, count in working.items()}), {}, resident)
+
+
+def _sampling(
+    shape: ModelShape, layout: Layout, chunk_tokens: int, rows: int, constants: MemoryConstants
+) -> dict[Part, float]:
+    """Return what a step holds: a chunk of prompts in a layer, and the logits of one token of each row."""
+    return {
+        "activations": NUMBER_BYTES * chunk_tokens * (forward_numbers(shape, layout) + table_numbers(shape)),
+        "logits": logits_bytes(shape, layout, rows, "naive", constants.read_logit_bytes, constants),
+    }
+
+
+def limits(device_bytes: int) -> tuple[int, int]:
+    """Return the tokens of a prefill's chunk and the rows of the largest captured batch that an engine sets itself.
+
+    >>> limits(80 * 2**30)
+    (8192, 256)
+    """
+    return next((chunk, rows) for below, chunk, rows in LIMITS if device_bytes < below)
+
+
+def cache_bytes(shape: ModelShape, layout: Layout, context_tokens: int, number_bytes: float = NUMBER_BYTES) -> float:
+    """Return the bytes of one sequence's cache on each device of a replica.
+
+    Stages of a pipeline have equal parts of it.
+    """
+    return sequence_bytes(shape, layout.tensor, context_tokens, number_bytes) / layout.pipeline
+
+
+def awake_bytes(footprint: Footprint) -> int:
+    """Return what a role that was asleep brings back to a device when it wakes."""
+    return total_bytes(footprint.resident) - total_bytes(footprint.asleep)

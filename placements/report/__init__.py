@@ -1,0 +1,1 @@
+"""Search results, plans and timelines as text and as data of charts."""

@@ -1,0 +1,92 @@
+"""How far forecasts are from published figures, by kind, and the lines that say so below what is forecast.
+
+`python -m benchmarks.forecast.left_out --write-errors` writes them to `published_errors.toml`: those of whole models or
+whole kinds of hardware that were left out of every fit. Not here: how they are measured.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from flowgraph.plan import Plan
+from placements.hardware.device_profiles import profile_of
+
+FILE = Path(__file__).with_name("published_errors.toml")
+PHASES = ("generate", "update", "sync")
+"""Kinds of task whose seconds have published rows of their own."""
+UNKNOWN = "error not known: no published row is of such devices; `calibrate` fits runs"
+
+
+@dataclass(frozen=True)
+class PublishedError:
+    """The error of one kind of forecast: shares of what was measured, each of a group that was left out.
+
+    median: the size of the error that half of the rows do not exceed. low, high: of the signed errors, what a tenth is
+    below and a tenth above. rows: published figures, of so many `models` and `devices`. noun: what a row is.
+    """
+
+    rows: int
+    models: int
+    devices: int
+    median: float
+    low: float
+    high: float
+    noun: str
+    of: str
+
+    def __str__(self) -> str:
+        """Return it as in `± 25%, from 31 published steps`."""
+        return f"± {self.median:.0%}, from {self.rows:,} published {self.noun}"
+
+    @property
+    def short(self) -> str:
+        """Return it as in `± 25% (31)`."""
+        return f"± {self.median:.0%} ({self.rows:,})"
+
+
+@cache
+def published_errors() -> Mapping[str, PublishedError]:
+    """Return the shipped errors by kind: `step`, `generate`, `update`, `sync` and `memory`."""
+    tables = tomllib.loads(FILE.read_text("utf-8"))
+    return {name: PublishedError(**each) for name, each in tables.items() if isinstance(each, dict)}
+
+
+def error_lines(plan: Plan) -> Iterator[str]:
+    """Return what is known of the errors of a plan's seconds and bytes, in at most 80 columns.
+
+    Of a CPU, and of a device of no known model, there is no published row.
+    """
+    if not has_published_rows(plan):
+        yield UNKNOWN
+        return
+    known = published_errors()
+    memory = known["memory"]
+    scaled = plan.assumed is not None and plan.assumed.calibration is not None
+    held = f"memory {memory.low:+.0%} to {memory.high:+.0%} ({memory.rows})"
+    if plan.step is not None and plan.step.period_s is not None:
+        of = "of seconds without the calibration" if scaled else "of a step's seconds and tokens/s"
+        yield f"error {of}: {known['step']}"
+        yield f"  {', '.join(f'{name} {known[name].short}' for name in PHASES)}"
+        yield f"  {held}; ±: half of the rows, their model or hardware left out"
+    elif plan.forecast:
+        yield f"error of {held}: 8 in 10 of the published {memory.noun}"
+
+
+def step_error(plan: Plan) -> str:
+    """Return the error of a plan's seconds in a few words.
+
+    Returns "" where no published row is of its devices, and where a calibration scales its seconds: the error is that
+    of the forecast without one.
+    """
+    scaled = plan.assumed is not None and plan.assumed.calibration is not None
+    return str(published_errors()["step"]) if has_published_rows(plan) and not scaled else ""
+
+
+def has_published_rows(plan: Plan) -> bool:
+    """Return whether all devices of a plan's pools are GPUs of known models."""
+    found = [plan.cluster.device(*place) for pool in plan.pools for place in pool.devices]
+    return bool(found) and all(each is not None and not profile_of(each).nominal for each in found)

@@ -1,0 +1,1 @@
+"""The search for a plan, and what changes with it: alternatives, staleness, sensitivity."""

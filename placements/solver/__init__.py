@@ -1,0 +1,1 @@
+"""Choose options for blocks of roles: numbers alone, without graphs, devices or engines."""

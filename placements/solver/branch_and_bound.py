@@ -1,0 +1,316 @@
+"""One partition of the roles solved exactly: which option each block takes, by boxes of stage seconds.
+
+A box says between which seconds the slowest block of each stage lies. Within its upper corner a block takes its fewest
+devices, which is a table look-up: if these are together more than there are, the box is empty. Its lower corner bounds
+what is in it. Not here: which partitions there are (`partition_bounds`), and the search over them (`exact`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placements.solver.option_table import Bits, Indices, Numbers, ObjectiveArrays, OptionTable
+
+FAR = 1e30  # more than any number of devices, seconds or money, and small enough that sums and products stay finite
+CELLS_AT_ONCE = 1 << 15  # boxes looked into together, times options: arrays of this length stay in cache
+FIRST_BOXES = 16
+FEW_BOXES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Cover:
+    """Options of blocks that together hold every role once, the devices that there are, and what is to be least.
+
+    Blocks lie side by side; of those with fewer options the last ones are `FAR` in devices, money and seconds, so that
+    they never fit.
+    """
+
+    times_s: Numbers
+    """Seconds by row of the goal, [stage, block, option]."""
+    devices: Numbers
+    cost: Numbers
+    orders: Indices
+    """Which option of its block each is, [block, option]."""
+    classes: Indices
+    """The class of device of each block."""
+    capacity: tuple[int, ...]
+    goal: ObjectiveArrays
+
+    @classmethod
+    def of(cls, tables: Sequence[OptionTable], capacity: tuple[int, ...], goal: ObjectiveArrays) -> Cover:
+        """Put the tables of blocks side by side."""
+        shape = len(tables), max(each.devices.size for each in tables)
+        times_s = np.full((len(tables[0].times_s), *shape), FAR)
+        devices, cost, orders = np.full(shape, FAR), np.full(shape, FAR), np.zeros(shape, dtype=np.int64)
+        for at, each in enumerate(tables):
+            own = each.devices.size
+            times_s[:, at, :own], devices[at, :own] = each.times_s, each.devices
+            cost[at, :own], orders[at, :own] = each.cost, each.order
+        return cls(times_s, devices, cost, orders, np.array([each.device_class for each in tables]), capacity, goal)
+
+    def only(self, kept: Bits) -> Cover:
+        """Return it with some options, [block, option]."""
+        first = np.argsort(~kept, axis=1, kind="stable")[:, : int(kept.sum(1).max())]
+        gone = ~np.take_along_axis(kept, first, 1)
+
+        def moved(held: Numbers) -> Numbers:
+            return np.where(gone, FAR, np.take_along_axis(held, first, 1))
+
+        times_s = np.where(gone, FAR, np.take_along_axis(self.times_s, first[None], 2))
+        orders = np.take_along_axis(self.orders, first, 1)
+        return Cover(times_s, moved(self.devices), moved(self.cost), orders, self.classes, self.capacity, self.goal)
+
+    def at(self, columns: Indices) -> tuple[Numbers, Numbers]:
+        """Return devices and money of one option of each block, [block, box]."""
+        blocks = np.arange(len(columns))[:, None]
+        return self.devices[blocks, columns], self.cost[blocks, columns]
+
+    def spare(self, devices: Numbers) -> Numbers:
+        """Return what blocks that take so many leave of each class, [class, box]."""
+        taken = [devices[self.classes == each].sum(0) for each in range(len(self.capacity))]
+        return np.asarray(np.array(self.capacity, dtype=np.float64)[:, None] - np.array(taken))
+
+
+@dataclass(frozen=True, eq=False)
+class CoverPlans:
+    """Plans of one cover: their keys, and in `orders` which option each block takes, [block, plan]."""
+
+    first: Numbers
+    second: Numbers
+    orders: Indices
+
+    def some(self, which: Bits | Indices) -> CoverPlans:
+        """Return some of them."""
+        return CoverPlans(self.first[which], self.second[which], self.orders[:, which])
+
+    def sorted(self) -> CoverPlans:
+        """Return them best first, each once."""
+        best = self.some(np.lexsort((*self.orders[::-1], self.second, self.first)))
+        new = np.ones(best.first.size, dtype=np.bool_)
+        new[1:] = (best.orders[:, 1:] != best.orders[:, :-1]).any(0)
+        return best.some(new)
+
+
+@dataclass(frozen=True, eq=False)
+class StageBoxes:
+    """Boxes of seconds by stage, [stage, box], and the least keys that a plan in each may have."""
+
+    low_s: Numbers
+    high_s: Numbers
+    first: Numbers
+    second: Numbers
+
+    def thin(self) -> Bits:
+        """Say which have one corner only."""
+        return np.asarray((self.low_s >= self.high_s).all(0))
+
+    def some(self, which: Bits | Indices) -> StageBoxes:
+        """Return some of them."""
+        return StageBoxes(self.low_s[:, which], self.high_s[:, which], self.first[which], self.second[which])
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedCover:
+    """What a cover holds up to a value: plans best first, the least first key of what is left open, and boxes seen."""
+
+    plans: CoverPlans | None
+    open_first: float
+    examined: int
+
+
+@dataclass(frozen=True, eq=False)
+class FittingOptions:
+    """Which options of each block fit into each box, and what the fewest devices of each block take."""
+
+    fits: Bits
+    """[block, box, option]."""
+    steps_s: Numbers
+    """The least seconds of a step with each option, [block, box, option]."""
+    columns: Indices
+    """The first option of each block that fits, which takes the fewest devices, [block, box]."""
+    devices: Numbers
+    cost: Numbers
+    spent: Numbers
+    """The least money that a block takes for a step, [block, box]; nothing where money is not the objective."""
+    spare: Numbers
+    """Devices of each class that the fewest leave, [class, box]; less than none where a box is empty."""
+
+    def keys(self, cover: Cover) -> tuple[Numbers, Numbers]:
+        """Return the least keys of a plan with each option, the other blocks at their fewest, [block, box, option]."""
+        devices = _others(self.devices) + cover.devices[:, None]
+        first, second = cover.goal.keys(self.steps_s, devices, _others(self.cost) + cover.cost[:, None])
+        if cover.goal.objective == "cost":
+            first = np.maximum(first, _others(self.spent) + self.steps_s * cover.cost[:, None])
+        return first, second
+
+
+def _others(taken: Numbers) -> Numbers:
+    """Return what the other blocks take together, [block, box, 1]."""
+    return np.asarray((taken.sum(0) - taken)[:, :, None])
+
+
+class Incumbents:
+    """The best keys that were met, and every plan that is as good as asked for."""
+
+    def __init__(self, most: float) -> None:
+        """Begin with the greatest first key that is asked for."""
+        self.most = most
+        self.first, self.second = most, FAR
+        self.examined = 0
+        self._plans: list[CoverPlans] = []
+
+    def note(self, plans: CoverPlans, examined: int) -> None:
+        """Take note of plans."""
+        self.examined += examined
+        good = plans.some(plans.first <= self.most)
+        if good.first.size:
+            self._plans.append(good)
+            best = np.lexsort((good.second, good.first))[0]
+            keys = float(good.first[best]), float(good.second[best])
+            self.first, self.second = min((self.first, self.second), keys)
+
+    def may_be_better(self, boxes: StageBoxes) -> StageBoxes:
+        """Return the boxes whose bounds are better than the best keys."""
+        equal = (boxes.first == self.first) & (boxes.second < self.second)
+        return boxes.some((boxes.first < self.first) | equal)
+
+    def plans(self) -> CoverPlans | None:
+        """Return what was met, best first."""
+        if not self._plans:
+            return None
+        orders = np.concatenate([each.orders for each in self._plans], axis=1)
+        firsts, seconds = [each.first for each in self._plans], [each.second for each in self._plans]
+        return CoverPlans(np.concatenate(firsts), np.concatenate(seconds), orders).sorted()
+
+
+def solve_cover(cover: Cover, most: float, *, examined_at_most: int) -> SolvedCover:
+    """Find the best plan of a cover whose first key is at most `most`; plans met on the way come after it.
+
+    It is proven unless more had to be examined than allowed. Source: Land and Doig (1960), Econometrica 28:497-520, of
+    branch and bound; refuting what cannot be as good as the best so far as Klein and Scholl (1999), Eur. J. Oper. Res.
+    112:322-346, bound schedules.
+    """
+    met = Incumbents(most)
+    cover, boxes = opened(cover, met)
+    if boxes is None:
+        return SolvedCover(met.plans(), FAR, met.examined)
+    stages = range(len(boxes.low_s))
+    grid = [np.unique(cover.times_s[stage][cover.devices < FAR]) for stage in stages]
+    batch = max(FEW_BOXES, CELLS_AT_ONCE // cover.devices.size)
+    boxes = met.may_be_better(boxes)
+    while boxes.first.size and met.examined < examined_at_most:
+        sort = np.lexsort((boxes.second, boxes.first))
+        parts = halved(boxes.some(sort[:batch]), grid, cover.goal)
+        while parts.first.size <= FEW_BOXES // 2 and not parts.thin().all():
+            parts = halved(parts, grid, cover.goal)  # a look at few takes as long as one at some more
+        looked, plans, _ = look(cover, parts, met)
+        met.note(plans, parts.first.size)
+        boxes = met.may_be_better(joined(boxes.some(sort[batch:]), looked))
+    return SolvedCover(met.plans(), float(boxes.first.min(initial=FAR)), met.examined)
+
+
+def opened(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
+    """Return a cover without the options that no plan wanted can hold, and the box of what remains; None if none does.
+
+    Smaller boxes along its diagonal give first plans, against which more can be dropped.
+    """
+    cover, box = narrowed(cover, met)
+    if box is None:
+        return cover, None
+    share = np.linspace(0.0, 1.0, FIRST_BOXES, endpoint=False)
+    high_s = box.low_s + share * (box.high_s - box.low_s)
+    none = np.zeros(FIRST_BOXES)
+    diagonal = StageBoxes(np.repeat(box.low_s, FIRST_BOXES, axis=1), high_s, none, none)
+    met.note(look(cover, diagonal, met)[1], FIRST_BOXES)
+    return narrowed(cover, met)
+
+
+def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
+    """Drop options that no plan as good as the best met can hold, until nothing more goes."""
+    none = np.zeros(1)
+    low_s = cover.times_s.min(2).max(1)[:, None]
+    high_s = np.where(cover.devices < FAR, cover.times_s, 0.0).max((1, 2))[:, None]
+    box = StageBoxes(low_s, high_s, none, none)
+    while True:
+        box, plans, fits = look(cover, box, met)
+        met.note(plans, 1)
+        if not box.first.size:
+            return cover, None
+        kept = fits[:, 0]
+        if kept.sum() == (cover.devices < FAR).sum():
+            return cover, box
+        cover = cover.only(kept)
+
+
+def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, CoverPlans, Bits]:
+    """Look into boxes: give what is to be halved, tightened; the plan of each with fewest devices; and what fits.
+
+    Options that no plan as good as the best met can hold do not fit, [block, box, option]. Where all plans of a box
+    take the same step, the one of fewest devices is the best of them, and the box is settled; unless it takes an option
+    that just proved unfit.
+    """
+    goal, found = cover.goal, fitting(cover, boxes, met.first)
+    # Beside the others at their best: what they leave for each block, and what a plan with an option is worth.
+    room = cover.devices[:, None] <= (found.spare[cover.classes] + found.devices)[:, :, None]
+    first, second = found.keys(cover)
+    fits = found.fits & room & ((first < met.first) | ((first == met.first) & (second <= met.second)))
+    intact = np.take_along_axis(fits, found.columns[:, :, None], 2).all((0, 2))
+    times_s = cover.times_s[:, :, None]
+    low_s = np.maximum(boxes.low_s, np.where(fits, times_s, FAR).min(3).max(1))
+    high_s = np.minimum(boxes.high_s, np.where(fits, times_s, 0.0).max((1, 3)))
+    alive = np.asarray((found.spare >= 0).all(0) & (low_s < FAR).all(0))
+    least_s = goal.step_s(low_s)
+    first, second = goal.keys(least_s, found.devices.sum(0), found.cost.sum(0))
+    looked = StageBoxes(low_s, high_s, np.maximum(first, found.spent.sum(0)), second)
+    settled = boxes.thin() | (intact & (least_s >= goal.step_s(high_s)))
+    still_open = looked.some(alive & (low_s <= high_s).all(0) & ~settled)
+    return still_open, _plans(cover, found, alive), fits
+
+
+def fitting(cover: Cover, boxes: StageBoxes, most: float) -> FittingOptions:
+    """Find the options of each block that fit into each box, whatever the other blocks take."""
+    times_s, devices, cost = cover.times_s[:, :, None], cover.devices[:, None], cover.cost[:, None]
+    steps_s = cover.goal.step_s(np.maximum(times_s, boxes.low_s[:, None, :, None]))
+    within = (times_s <= boxes.high_s[:, None, :, None]).all(0)
+    fits = within & (cover.goal.keys(steps_s, devices, cost)[0] <= most)
+    columns, some = fits.argmax(2), fits.any(2)
+    spent = np.zeros(columns.shape)
+    if cover.goal.objective == "cost":
+        spent = np.where(fits, steps_s * cost, FAR).min(2)
+    fewest, least_cost = (np.where(some, held, FAR) for held in cover.at(columns))
+    return FittingOptions(fits, steps_s, columns, fewest, least_cost, spent, cover.spare(fewest))
+
+
+def _plans(cover: Cover, found: FittingOptions, alive: Bits) -> CoverPlans:
+    columns = found.columns[:, alive]
+    blocks = np.arange(len(columns))[:, None]
+    devices, cost = found.devices[:, alive].sum(0), found.cost[:, alive].sum(0)
+    longest_s = cover.times_s[:, blocks, columns].max(1)
+    first, second = cover.goal.keys(cover.goal.step_s(longest_s), devices, cost)
+    return CoverPlans(first, second, cover.orders[blocks, columns])
+
+
+def halved(boxes: StageBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> StageBoxes:
+    """Cut each box in two where it counts most; corners are seconds of some option, so this comes to an end."""
+    thin, boxes = boxes.some(boxes.thin()), boxes.some(~boxes.thin())
+    widest = goal.widest(boxes.low_s, boxes.high_s)
+    below, above = boxes.high_s.copy(), boxes.low_s.copy()
+    for stage in set(widest.tolist()):
+        here, seconds = np.flatnonzero(widest == stage), grid[stage]
+        low_s, high_s = boxes.low_s[stage, here], boxes.high_s[stage, here]
+        place = np.searchsorted(seconds, low_s + (high_s - low_s) / 2, side="right")
+        place = np.minimum(place, np.searchsorted(seconds, high_s))  # halves of neighbours may round up
+        below[stage, here], above[stage, here] = seconds[place - 1], seconds[place]
+    lower = StageBoxes(boxes.low_s, below, boxes.first, boxes.second)
+    return joined(thin, joined(lower, StageBoxes(above, boxes.high_s, boxes.first, boxes.second)))
+
+
+def joined(one: StageBoxes, other: StageBoxes) -> StageBoxes:
+    """Put boxes side by side."""
+    low_s = np.concatenate([one.low_s, other.low_s], axis=1)
+    high_s = np.concatenate([one.high_s, other.high_s], axis=1)
+    first, second = np.concatenate([one.first, other.first]), np.concatenate([one.second, other.second])
+    return StageBoxes(low_s, high_s, first, second)

@@ -1,0 +1,258 @@
+"""The choice of the least value: every partition of the roles, bounded away or solved by boxes of stage seconds.
+
+HybridFlow walks all partitions and all splits of the devices (Sheng and others, 2024, arXiv 2409.19256, algorithm 1);
+the splits grow with the devices to the power of the pools. Giving devices one by one to whoever gains most is best for
+a sum of convex functions of one block each (Fox, 1966, Management Science 13:210-216), but a step is a sum over stages
+of the slowest block, for which it is not. A branch and bound over the seconds of each stage (`branch_and_bound`) has as
+many dimensions as there are stages, whatever the blocks and the devices, and proves its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from math import isclose
+from time import perf_counter
+
+import numpy as np
+
+from placements.solver.branch_and_bound import FAR, Cover, CoverPlans, solve_cover
+from placements.solver.option_table import (
+    Indices,
+    Numbers,
+    ObjectiveArrays,
+    OptionTable,
+    block_of,
+    objective_arrays,
+    tables_of,
+)
+from placements.solver.partition_bounds import covers_of, narrowed_covers, opened_covers
+from placements.solver.problem import Assignment, Problem, Solution, assignment_of, rank
+
+KEPT = 50
+WITHIN = 0.1  # share of the best value: what waits for stages here may overlap when a simulator plays it
+EXAMINED_AT_MOST = 5_000_000
+LISTED_AT_MOST = 300
+TOLERANCE = 1e-12  # share of a value that the order of a sum may change
+ROUNDING = 1e-9  # share of a value below which a choice is not better than another
+
+Keys = tuple[float, float]
+"""What choices are compared by: their value; then, where devices are the objective, their seconds, else 0."""
+
+
+def solve_exact(
+    problem: Problem, *, kept: int = KEPT, within: float = WITHIN, examined_at_most: int = EXAMINED_AT_MOST
+) -> Solution | None:
+    """Find the best choice, proven, and others near it; None: no choice fits.
+
+    Promised: `best` is first of all choices by `rank`, up to a share of 1e-12 of its value. Of other partitions (with a
+    class of device for each block) the best choice of each is among `runners_up` if it is one of the `kept` best of
+    these and within a share `within` of the best. Places left are filled with other choices of the same partitions that
+    were met, of which nothing is promised. After `examined_at_most` boxes the search stops with the bound so far, and
+    `exact` is False unless that proves the best. The same problem gives the same answer.
+    """
+    began = perf_counter()
+    tables = tables_of(problem)
+    search = _PartitionSearch(problem, tables, kept, within)
+    bound = search.run(examined_at_most)
+    if not search.solved:
+        return None
+    best, *others = search.choices()
+    proven = bound >= search.best * (1 - TOLERANCE)
+    return Solution(
+        best,
+        bound=best.value if proven else bound,
+        exact=proven,
+        partitions=len(search.solved),
+        examined=search.examined,
+        runners_up=tuple(others),
+        seconds=perf_counter() - began,
+    )
+
+
+class _PartitionSearch:
+    def __init__(self, problem: Problem, tables: Sequence[OptionTable], kept: int, within: float) -> None:
+        self.problem, self.tables, self.kept, self.within = problem, tables, kept, within
+        self.solved: list[tuple[Indices, CoverPlans]] = []
+        self.firsts: list[float] = []
+        self.examined = 0
+        self.best = self.most = FAR
+
+    def run(self, examined_at_most: int) -> float:
+        """Solve covers in order of their bounds; give the least first key of what was left open."""
+        goal, capacity = objective_arrays(self.problem), self.problem.capacity
+        listed = sorted(covers_of(self.tables, len(self.problem.roles)), key=len)
+        single = sum(len(cover) == 1 for cover in listed)
+        # One pool for all is solved by a look at its table, and is something to measure the rest against.
+        open_first = min((self._solve(np.array(cover), examined_at_most) for cover in listed[:single]), default=FAR)
+        if len(listed) == single:
+            return open_first
+        waiting, together = opened_covers(self.tables, listed[single:], capacity).best_first(goal), 2
+        while True:
+            # Bounds are worth more once a good plan is known, but cost as much as solving a few covers.
+            waiting, together = narrowed_covers(self.tables, waiting, capacity, goal, self.most), 2 * together
+            firsts = waiting.keys(goal)[0]
+            for at, first in enumerate(firsts[:together]):
+                if first > self.most:
+                    return open_first
+                if self.examined >= examined_at_most:
+                    return min(open_first, float(first))
+                open_first = min(open_first, self._solve(waiting.tables[at], examined_at_most - self.examined))
+            if firsts.size <= together:
+                return open_first
+            waiting = waiting.some(np.arange(together, firsts.size))
+
+    def _solve(self, cover: Indices, examined_at_most: int) -> float:
+        """Solve one cover; give the least first key of what was left open."""
+        cover = cover[cover < len(self.tables)]
+        tables = Cover.of([self.tables[at] for at in cover], self.problem.capacity, objective_arrays(self.problem))
+        solved = solve_cover(tables, self.most, examined_at_most=examined_at_most)
+        self.examined += solved.examined
+        if solved.plans is not None:
+            self.solved.append((cover, solved.plans))
+            self.firsts = nsmallest(self.kept, [*self.firsts, float(solved.plans.first[0])])
+            self.best = self.firsts[0]
+            last = self.firsts[-1] if len(self.firsts) == self.kept else FAR
+            self.most = min(last, self.best * (1 + self.within)) * (1 + TOLERANCE)
+        return solved.open_first
+
+    def choices(self) -> list[Assignment]:
+        """Return the best of each partition, and others to fill up, best first."""
+        most = self.best * (1 + self.within) * (1 + TOLERANCE)
+        near = [(cover, plans) for cover, plans in self.solved if plans.first[0] <= most]
+        chosen = sorted((self._choice(cover, plans, 0) for cover, plans in near), key=self._rank)[: self.kept]
+        for place in range(1, self.kept):
+            others = [
+                (cover, plans) for cover, plans in near if plans.first.size > place and plans.first[place] <= most
+            ]
+            filling = sorted((self._choice(cover, plans, place) for cover, plans in others), key=self._rank)
+            chosen += filling[: self.kept - len(chosen)]
+            if not others or len(chosen) == self.kept:
+                break
+        return sorted(chosen, key=self._rank)
+
+    def _rank(self, choice: Assignment) -> tuple[object, ...]:
+        return rank(self.problem, choice)
+
+    def _choice(self, cover: Indices, plans: CoverPlans, at: int) -> Assignment:
+        tables = [self.tables[each] for each in cover]
+        orders = plans.orders[:, at]
+        return assignment_of(
+            self.problem,
+            ((block_of(each.roles), each.options[int(order)]) for each, order in zip(tables, orders, strict=True)),
+        )
+
+
+@dataclass(frozen=True)
+class RankedAssignments:
+    """Choices in order of their keys; what is not among them has the keys `open_keys` or greater ones."""
+
+    choices: tuple[Assignment, ...]
+    open_keys: Keys
+
+
+def keys_of(problem: Problem, choice: Assignment) -> Keys:
+    """Return the keys of a choice."""
+    return choice.value, choice.step_s if problem.objective == "devices" else 0.0
+
+
+def is_below(keys: Keys, others: Keys) -> bool:
+    """Return whether keys are below others by more than rounding.
+
+    >>> is_below((1.0, 0.0), (1.0 + 1e-12, 0.0)), is_below((2.0, 3.0), (2.0, 4.0)), is_below((1.0, 9.0), (2.0, 4.0))
+    (False, True, True)
+    """
+    one, other = (keys, others) if isclose(keys[0], others[0], rel_tol=ROUNDING) else (keys[:1], others[:1])
+    return one[-1] < other[-1] * (1 - ROUNDING)
+
+
+def assignments_below(problem: Problem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> RankedAssignments:
+    """List every choice whose keys are below some by more than rounding, in order of their keys.
+
+    Of partitions that may hold such a choice, all options are joined block by block. What joined is as good as the rest
+    of the blocks at their best lets it be; of what is not below, nothing is kept, and of the rest the `at_most` best.
+    """
+    tables, goal = tables_of(problem), objective_arrays(problem)
+    below = below[0] * (1 - ROUNDING) if problem.objective != "devices" else below[0], below[1] * (1 - ROUNDING)
+    covers = list(covers_of(tables, len(problem.roles)))
+    if not covers:
+        return RankedAssignments((), (FAR, FAR))
+    opened = opened_covers(tables, covers, problem.capacity).best_first(goal)
+    near = narrowed_covers(tables, opened, problem.capacity, goal, below[0])
+    found, open_keys = list[tuple[Keys, int, _JoinedOptions]](), (FAR, FAR)
+    for cover in near.tables:
+        joined = _JoinedOptions.of([tables[at] for at in cover if at < len(tables)], problem, goal, below, at_most)
+        open_keys = min(open_keys, joined.open_keys)
+        found += [(keys, at, joined) for at, keys in enumerate(joined.keys())]
+        if len(found) > at_most:  # as good as the last of these need be what comes
+            found.sort(key=lambda each: each[0])
+            below = open_keys = min(open_keys, found[at_most][0])
+            found = found[:at_most]
+    choices = [joined.choice(problem, at) for _, at, joined in found]
+    choices.sort(key=lambda choice: (keys_of(problem, choice), rank(problem, choice)))
+    return RankedAssignments(tuple(choices), open_keys)
+
+
+@dataclass(frozen=True, eq=False)
+class _JoinedOptions:
+    """The first blocks of a cover with an option each, side by side: `picks` [block, choice] are columns of tables."""
+
+    tables: Sequence[OptionTable]
+    goal: ObjectiveArrays
+    times_s: Numbers
+    used: Numbers
+    """Devices of each class, [class, choice]."""
+    cost: Numbers
+    picks: Indices
+    open_keys: Keys = (FAR, FAR)
+
+    @classmethod
+    def of(
+        cls, tables: Sequence[OptionTable], problem: Problem, goal: ObjectiveArrays, below: Keys, at_most: int
+    ) -> _JoinedOptions:
+        """Join the blocks of a cover."""
+        stages, classes = len(tables[0].times_s), len(problem.capacity)
+        none = np.zeros((0, 1), dtype=np.int64)
+        joined = cls(tables, goal, np.zeros((stages, 1)), np.zeros((classes, 1)), np.zeros(1), none)
+        for place in range(len(tables)):
+            joined = joined._with_block(place, problem.capacity, below, at_most)
+        return joined
+
+    def _with_block(self, place: int, capacity: Sequence[int], below: Keys, at_most: int) -> _JoinedOptions:
+        table, rest = self.tables[place], self.tables[place + 1 :]
+        here, column = np.divmod(np.arange(self.cost.size * table.devices.size), table.devices.size)
+        times_s = np.maximum(self.times_s[:, here], table.times_s[:, column])
+        used, cost = self.used[:, here], self.cost[here] + table.cost[column]
+        used[table.device_class] += table.devices[column]
+        first, second = self._least_keys(times_s, used.sum(0), cost, rest)
+        fewest = [sum(each.devices[0] for each in rest if each.device_class == of) for of in range(len(capacity))]
+        fits = (used <= np.array(capacity, dtype=np.float64)[:, None] - np.array(fewest)[:, None]).all(0)
+        kept = np.flatnonzero(fits & ((first < below[0]) | ((first == below[0]) & (second < below[1]))))
+        open_keys = self.open_keys
+        if kept.size > at_most:
+            kept = kept[np.lexsort((second[kept], first[kept]))]
+            open_keys = min(open_keys, (float(first[kept[at_most]]), float(second[kept[at_most]])))
+            kept = kept[:at_most]
+        picks = np.concatenate([self.picks[:, here[kept]], column[None, kept]])
+        return _JoinedOptions(self.tables, self.goal, times_s[:, kept], used[:, kept], cost[kept], picks, open_keys)
+
+    def _least_keys(
+        self, times_s: Numbers, devices: Numbers, cost: Numbers, rest: Sequence[OptionTable]
+    ) -> tuple[Numbers, Numbers]:
+        """Return the keys with the rest of the blocks each at its best; of the second only where it counts."""
+        for table in rest:
+            times_s = np.maximum(times_s, table.times_s.min(1)[:, None])
+            devices, cost = devices + table.devices.min(), cost + table.cost.min()
+        first, second = self.goal.keys(self.goal.step_s(times_s), devices, cost)
+        return first, second if self.goal.objective == "devices" else np.zeros_like(first)
+
+    def keys(self) -> list[Keys]:
+        """Return the keys of all that was joined."""
+        first, second = self._least_keys(self.times_s, self.used.sum(0), self.cost, ())
+        return list(zip(first.tolist(), second.tolist(), strict=True))
+
+    def choice(self, problem: Problem, at: int) -> Assignment:
+        """Return one choice of those that were joined."""
+        picked = zip(self.tables, self.picks[:, at], strict=True)
+        return assignment_of(problem, ((block_of(table.roles), table.option(int(column))) for table, column in picked))

@@ -1,0 +1,275 @@
+"""A good placement without proof: devices go where they shorten the step most, roles move where that helps.
+
+Blocks begin at their fewest devices and get more by marginal gain, which is best for a sum of convex functions of one
+block each (Fox, 1966, Management Science 13:210-216) and not for a step, whose stages wait for the slowest block; from
+each partition the walk goes on to the best of those that merge two blocks or move a role. The answer comes with a bound
+that holds for every partition, so that its gap is known. Not here: the proven answer (`exact`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from time import perf_counter
+
+import numpy as np
+
+from placements.solver.branch_and_bound import FAR, Cover, solve_cover
+from placements.solver.option_table import (
+    Numbers,
+    ObjectiveArrays,
+    OptionTable,
+    bits,
+    block_of,
+    objective_arrays,
+    tables_of,
+    tables_of_block,
+)
+from placements.solver.partition_bounds import fewest_devices, least_value
+from placements.solver.problem import Assignment, Option, Problem, Solution, assignment_of, fused, rank
+
+KEPT = 50
+BOUNDED_ROLES = 12  # more have too many blocks for a bound that holds for every partition
+SETTLED_AT_MOST = 20_000  # boxes for one partition that is solved after the walk
+NEGLIGIBLE = 1e-9  # share of a value that is no gain
+
+Partition = tuple[int, ...]
+
+
+def solve_greedy(
+    problem: Problem, *, width: int = 1, settled: int = 0, kept: int = KEPT, bounded: bool = True
+) -> Solution | None:
+    """Walk to a good choice from where all roles share a pool, and from where none do.
+
+    Where neither fits, or devices are the objective, it is also from the partition that takes the fewest. Each round
+    goes on from the `width` best partitions of the last one, until that brings nothing better. Then the
+    `settled` best partitions are solved exactly. None: nothing was found, which does not prove that there is nothing.
+    The bound is None if not `bounded`, or of more roles than BOUNDED_ROLES. The same problem gives the same answer.
+    """
+    began, problem = perf_counter(), problem.remembering()
+    walk = _LocalSearch(problem)
+    walk.run(width)
+    walk.settle(settled)
+    if not walk.found:
+        return None
+    best, *others = sorted(walk.found.values(), key=walk.rank)
+    bound = _bound(problem, best.value) if bounded and len(problem.roles) <= BOUNDED_ROLES else None
+    return Solution(
+        best,
+        bound=bound,
+        exact=bound is not None and bound >= best.value,
+        partitions=len(walk.found),
+        examined=walk.examined,
+        runners_up=tuple(others[: kept - 1]),
+        seconds=perf_counter() - began,
+    )
+
+
+def _bound(problem: Problem, value: float) -> float:
+    tables = tables_of(problem)
+    return least_value(tables, len(problem.roles), problem.capacity, objective_arrays(problem), value)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockOptions:
+    """The options of one block on every class of device."""
+
+    tables: tuple[OptionTable, ...]
+    used: Numbers
+    """Devices of each class, [class, option]."""
+    share: Numbers
+    times_s: Numbers
+    devices: Numbers
+    cost: Numbers
+    least_s: Numbers
+
+    @classmethod
+    def of(cls, tables: Sequence[OptionTable], capacity: Sequence[int]) -> BlockOptions:
+        """Put the tables of a block side by side."""
+        devices = np.concatenate([each.devices for each in tables])
+        classes = np.concatenate([np.full(each.devices.size, each.device_class) for each in tables])
+        used = np.array([np.where(classes == number, devices, 0.0) for number in range(len(capacity))])
+        share = (used / np.array(capacity, dtype=np.float64)[:, None]).sum(0)
+        times_s = np.concatenate([each.times_s for each in tables], axis=1)
+        cost = np.concatenate([each.cost for each in tables])
+        return cls(tuple(tables), used, share, times_s, devices, cost, times_s.min(1))
+
+    def at(self, row: int) -> tuple[OptionTable, int]:
+        """Return the table and the column of a row."""
+        for table in self.tables:
+            if row < table.devices.size:
+                return table, row
+            row -= table.devices.size
+        raise IndexError(row)
+
+
+def allocate(blocks: Sequence[BlockOptions], capacity: Sequence[int], goal: ObjectiveArrays) -> list[int] | None:
+    """Return the fewest devices of each block, then more for who gains most by them; None: they do not fit.
+
+    Source: Fox (1966), Management Science 13:210-216, of marginal allocation; here for gains that may be of
+    several devices at once. Where no block alone shortens the step, one of the slowest of a stage is sped up, so that
+    two that are equally slow do not block each other.
+    """
+    rows = fewest(blocks, capacity)
+    while rows is not None:
+        longest_s = np.array([each.times_s[:, row] for each, row in zip(blocks, rows, strict=True)])
+        free = np.array(capacity) - sum(each.used[:, row] for each, row in zip(blocks, rows, strict=True))
+        gains = [_gains(blocks, rows, at, longest_s, free, goal) for at in range(len(blocks))]
+        for kind in (0, 1):
+            best = [float(each[kind].max()) for each in gains]
+            block = int(np.argmax(best))
+            if best[block] > 0:
+                rows[block] = int(gains[block][kind].argmax())
+                break
+        else:
+            return rows
+    return None
+
+
+def fewest(blocks: Sequence[BlockOptions], capacity: Sequence[int]) -> list[int] | None:
+    """Return the option of each block of the least share of its class that is left, the blocks in most need first."""
+    free = np.array(capacity, dtype=np.float64)
+    rows = [0] * len(blocks)
+    for at in sorted(range(len(blocks)), key=lambda each: -float(blocks[each].share.min())):
+        block = blocks[at]
+        fits = (block.used <= free[:, None]).all(0)
+        if not fits.any():
+            return None
+        rows[at] = int(np.where(fits, block.share, FAR).argmin())
+        free -= block.used[:, rows[at]]
+    return rows
+
+
+def _gains(
+    blocks: Sequence[BlockOptions],
+    rows: Sequence[int],
+    at: int,
+    longest_s: Numbers,
+    free: Numbers,
+    goal: ObjectiveArrays,
+) -> tuple[Numbers, Numbers]:
+    """Return what each option of one block gains by share of devices: of the objective; and seconds where that stays.
+
+    The seconds are those by which it speeds up stages that it holds up; if devices are the objective, those of a step.
+    """
+    block, now = blocks[at], rows[at]
+    others_s = np.delete(longest_s, at, axis=0).max(0, initial=0.0)[:, None]
+    others = [(each, row) for each, row in zip(blocks, rows, strict=True) if each is not block]
+    devices = block.devices + sum(each.devices[row] for each, row in others)
+    cost = block.cost + sum(each.cost[row] for each, row in others)
+    step_s = goal.step_s(np.maximum(block.times_s, others_s))
+    first, second = goal.keys(step_s, devices, cost)
+    least = NEGLIGIBLE * first[now]
+    fits = (block.used <= (free + block.used[:, now])[:, None]).all(0)
+    extra = np.maximum(block.share - block.share[now], NEGLIGIBLE)
+    if goal.objective == "devices":
+        sped_s = second[now] - second
+    else:
+        slow = block.times_s[:, now] >= others_s[:, 0]
+        sped_s = np.where(slow[:, None], block.times_s[:, [now]] - block.times_s, 0.0).sum(0)
+        fits &= (first < first[now] - least) | (block.share > block.share[now])
+    gained = np.where(fits & (first < first[now] - least), first[now] - first, 0.0)
+    sped = fits & (first <= first[now]) & (sped_s > NEGLIGIBLE * step_s[now])
+    return gained / extra, np.where(sped, sped_s, 0.0) / extra
+
+
+class _LocalSearch:
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.goal = problem, objective_arrays(problem)
+        self.units = tuple(bits(each) for each in fused(problem.together, len(problem.roles)))
+        self.found: dict[Partition, Assignment] = {}
+        self.examined = 0
+        self._rows: dict[int, BlockOptions | None] = {}
+        self._tried: set[Partition] = set()
+
+    def rank(self, choice: Assignment) -> tuple[object, ...]:
+        """Return what choices are sorted by."""
+        return rank(self.problem, choice)
+
+    def run(self, width: int) -> None:
+        """Walk until nothing that is met is better than what it was met from."""
+        packed = self._packed() if self.problem.objective == "devices" else ()
+        front = self._try((sum(self.units),), self.units, *packed) or self._try(*self._packed())
+        while front:
+            near = {each for partition in front[:width] for each in self._neighbours(partition)}
+            met = self._try(*sorted(near))
+            front = met if met and self.rank(self.found[met[0]]) < self.rank(self.found[front[0]]) else []
+
+    def _packed(self) -> Iterator[Partition]:
+        """Return the partition that needs the fewest devices, if looking at every block can be afforded."""
+        if len(self.problem.roles) <= BOUNDED_ROLES and (tables := tables_of(self.problem)):
+            yield from fewest_devices(tables, len(self.problem.roles), self.problem.capacity)
+
+    def settle(self, count: int) -> None:
+        """Solve the best partitions exactly, each block on the class of device that it is on."""
+        for partition in sorted(self.found, key=lambda each: self.rank(self.found[each]))[:count]:
+            tables = tuple(self._table(bits(block), option) for block, option in self.found[partition].blocks)
+            solved = solve_cover(
+                Cover.of(tables, self.problem.capacity, self.goal), FAR, examined_at_most=SETTLED_AT_MOST
+            )
+            self.examined += solved.examined
+            if solved.plans is not None:
+                picked = zip(tables, solved.plans.orders[:, 0], strict=True)
+                self._keep(partition, [(table.roles, table.options[int(order)]) for table, order in picked])
+
+    def _table(self, roles: int, option: Option) -> OptionTable:
+        tables = tables_of_block(self.problem, block_of(roles))
+        return next(each for each in tables if option.devices[each.device_class])
+
+    def _try(self, *partitions: Partition) -> list[Partition]:
+        """Allocate devices to partitions not tried yet; give those that fit, best first."""
+        new = [each for each in dict.fromkeys(partitions) if each not in self._tried and self._may_be_best(each)]
+        self._tried.update(new)
+        for each in new:
+            self._allocate(each)
+        return sorted((each for each in new if each in self.found), key=lambda each: self.rank(self.found[each]))
+
+    def _allocate(self, partition: Partition) -> None:
+        blocks = [rows for rows in map(self._block, partition) if rows is not None]
+        self.examined += 1
+        rows = allocate(blocks, self.problem.capacity, self.goal)
+        if rows is not None:
+            picked = (block.at(row) for block, row in zip(blocks, rows, strict=True))
+            self._keep(partition, [(table.roles, table.option(column)) for table, column in picked])
+
+    def _keep(self, partition: Partition, blocks: Iterable[tuple[int, Option]]) -> None:
+        choice = assignment_of(self.problem, ((block_of(roles), option) for roles, option in blocks))
+        before = self.found.get(partition)
+        if before is None or self.rank(choice) < self.rank(before):
+            self.found[partition] = choice
+
+    def _block(self, roles: int) -> BlockOptions | None:
+        if roles not in self._rows:
+            tables = tuple(tables_of_block(self.problem, block_of(roles)))
+            self._rows[roles] = BlockOptions.of(tables, self.problem.capacity) if tables else None
+        return self._rows[roles]
+
+    def _may_be_best(self, partition: Partition) -> bool:
+        """Say whether every block can run, and the blocks at their best would be better than the best found."""
+        blocks = [rows for rows in map(self._block, partition) if rows is not None]
+        if len(blocks) < len(partition):
+            return False
+        longest_s = np.max([each.least_s for each in blocks], axis=0)
+        devices = np.sum([each.devices.min() for each in blocks], axis=0)
+        first, _ = self.goal.keys(
+            self.goal.step_s(longest_s), devices, np.sum([each.cost.min() for each in blocks], axis=0)
+        )
+        return not self.found or bool(first <= min(each.value for each in self.found.values()))
+
+    def _neighbours(self, partition: Partition) -> Iterator[Partition]:
+        """Return the partitions with two blocks merged, or with one unit of roles moved to another block or its own."""
+        for one, other in combinations(partition, 2):
+            yield _ordered(partition, {one, other}, [one | other])
+        for unit in self.units:
+            home = next(block for block in partition if block & unit)
+            if home != unit:
+                yield _ordered(partition, {home}, [home ^ unit, unit])
+            for other in partition:
+                if other != home and home != unit:
+                    yield _ordered(partition, {home, other}, [home ^ unit, other | unit])
+
+
+def _ordered(partition: Partition, without: set[int], plus: Sequence[int]) -> Partition:
+    blocks = [*(each for each in partition if each not in without), *plus]
+    return tuple(sorted(blocks, key=lambda block: block & -block))

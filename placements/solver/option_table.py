@@ -1,0 +1,153 @@
+"""Options of a problem as arrays, a table for each block and class of device, and what its objective makes of them.
+
+Not here: bounds over every partition (`partition_bounds`), and searches (`exact`, `greedy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placements.solver.problem import Block, Objective, Option, Problem
+
+Numbers = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Bits = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ObjectiveArrays:
+    """The objective of a problem, on arrays. Their first axis is stages, and busy seconds last where steps overlap."""
+
+    objective: Objective
+    tokens: int
+
+    def times(self, stages_s: Numbers, busy_s: Numbers) -> Numbers:
+        """Return the rows that decide about a step: the stages, and where steps overlap the busy seconds."""
+        return np.vstack([stages_s, busy_s]) if self.tokens > 1 else stages_s
+
+    def step_s(self, times_s: Numbers) -> Numbers:
+        """Return the seconds of a step from the longest seconds of any block, row by row."""
+        if self.tokens == 1:
+            return np.asarray(times_s.sum(0))
+        return np.asarray(np.maximum(times_s[-1], times_s[:-1].sum(0) / self.tokens))
+
+    def widest(self, low_s: Numbers, high_s: Numbers) -> Indices:
+        """Return the row of each box that decides most about how far its corners are apart."""
+        if self.tokens == 1:
+            return np.asarray((high_s - low_s).argmax(0))
+        apart_s = high_s - low_s
+        stage, last = apart_s[:-1].argmax(0), len(high_s) - 1
+        busy = (apart_s[-1] > 0) & (high_s[-1] >= high_s[:-1].sum(0) / self.tokens)
+        return np.where(busy | (apart_s[:-1].max(0) <= 0), last, stage)
+
+    def keys(self, step_s: Numbers, devices: Numbers, cost: Numbers) -> tuple[Numbers, Numbers]:
+        """Return what is to be least first, and second among equals."""
+        if self.objective == "devices":
+            return devices, step_s
+        return (step_s * cost if self.objective == "cost" else step_s), devices
+
+
+@dataclass(frozen=True, eq=False)
+class OptionTable:
+    """What one block can run as on one class of device, fewest devices first."""
+
+    roles: int
+    """The block, a bit for each role."""
+    device_class: int
+    devices: Numbers
+    times_s: Numbers
+    """A row for each stage (and one for all of them, see Goal), a column for each option."""
+    cost: Numbers
+    order: Indices
+    """Where each column stands in `options`."""
+    options: Sequence[Option] = field(repr=False)
+
+    def only(self, columns: Bits) -> OptionTable:
+        """Return the table of some of its columns."""
+        arrays = self.devices[columns], self.times_s[:, columns], self.cost[columns], self.order[columns]
+        return OptionTable(self.roles, self.device_class, *arrays, self.options)
+
+    def option(self, column: int) -> Option:
+        """Return the option of a column."""
+        return self.options[int(self.order[column])]
+
+
+def objective_arrays(problem: Problem) -> ObjectiveArrays:
+    """Return the objective of a problem for arrays."""
+    return ObjectiveArrays(problem.objective, problem.tokens)
+
+
+def bits(block: Block) -> int:
+    """Write a block as a number, a bit for each role.
+
+    >>> bits(frozenset({0, 3})), sorted(block_of(9))
+    (9, [0, 3])
+    """
+    return sum(1 << role for role in block)
+
+
+@cache
+def block_of(roles: int) -> Block:
+    """Read a block from its bits."""
+    return Block(role for role in range(roles.bit_length()) if roles >> role & 1)
+
+
+@lru_cache(maxsize=8)
+def tables_of(problem: Problem) -> tuple[OptionTable, ...]:
+    """Ask for the options of every block that the pins allow; raises ValueError for an option that is none."""
+    whole = range(1, 1 << len(problem.roles))
+    return tuple(table for roles in whole for table in tables_of_block(problem, block_of(roles)))
+
+
+def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
+    """Ask for the options of one block, and give a table for each class of device that it can run on.
+
+    Options that take more than there is are left out. Raises ValueError for an option that is none.
+    """
+    options = problem.options(block) if problem.allows(block) else ()
+    if not options:
+        return
+    devices, stages_s, cost = _checked(problem, options)
+    times_s = objective_arrays(problem).times(stages_s, np.array([each.busy_s for each in options]))
+    for device_class, most in enumerate(problem.capacity):
+        counts = devices[device_class]
+        columns = np.flatnonzero((counts > 0) & (counts <= most))
+        if columns.size:
+            # Equal devices: the shorter comes first, so that the first that is fast enough is a good one.
+            sort = np.lexsort((*times_s[::-1, columns], stages_s[:, columns].sum(0), counts[columns]))
+            chosen = columns[sort]
+            yield _table(bits(block), device_class, counts[chosen], times_s[:, chosen], cost[chosen], chosen, options)
+
+
+def _table(
+    roles: int,
+    device_class: int,
+    devices: Numbers,
+    times_s: Numbers,
+    cost: Numbers,
+    order: Indices,
+    options: Sequence[Option],
+) -> OptionTable:
+    if (np.diff(cost) < 0).any():
+        raise ValueError("of one class, more devices never cost less per second: the search counts on it")
+    return OptionTable(roles, device_class, devices, np.ascontiguousarray(times_s), cost, order, options)
+
+
+def _checked(problem: Problem, options: Sequence[Option]) -> tuple[Numbers, Numbers, Numbers]:
+    """Return devices [class, option], seconds [stage, option] and cost [option]."""
+    lengths = {(len(each.devices), len(each.stages_s)) for each in options}
+    if len(lengths) > 1 or next(iter(lengths))[0] != len(problem.capacity) or not options[0].stages_s:
+        raise ValueError(f"options must all name {len(problem.capacity)} classes of device and the same stages")
+    devices = np.array([each.devices for each in options], dtype=np.float64).T
+    stages_s = np.array([each.stages_s for each in options], dtype=np.float64).T
+    cost = np.array([each.cost for each in options], dtype=np.float64)
+    if (devices < 0).any() or ((devices > 0).sum(0) != 1).any():
+        raise ValueError("an option takes devices of exactly one class")
+    if not (np.isfinite(stages_s).all() and np.isfinite(cost).all() and (stages_s >= 0).all() and (cost >= 0).all()):
+        raise ValueError("seconds and cost of an option must be finite and not negative")
+    return devices, stages_s, cost

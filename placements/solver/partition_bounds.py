@@ -1,0 +1,304 @@
+"""Partitions of the roles, and what none of them can be better than.
+
+Not here: the bound of one partition while it is solved (`branch_and_bound`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from placements.solver.branch_and_bound import CELLS_AT_ONCE, FAR
+from placements.solver.option_table import Bits, Indices, Numbers, ObjectiveArrays, OptionTable, block_of
+from placements.solver.problem import Problem
+
+BISECTIONS = 8
+ROUNDS_AT_MOST = 4
+PRECISION = 1e-3
+
+
+def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, ...]]:
+    """List every way to hold each role once, as places in `tables`: partitions, with a class of device for each block.
+
+    >>> from placements.solver.problem import Option
+    >>> from placements.solver.option_table import tables_of
+    >>> anything = Problem(("a", "b", "c"), (1,), lambda block: [Option((1,), (1.0,))])
+    >>> len(list(covers_of(tables_of(anything), 3)))
+    5
+    """
+    starting = [
+        [(at, each.roles) for at, each in enumerate(tables) if each.roles & -each.roles == 1 << role]
+        for role in range(roles)
+    ]
+    waiting: list[tuple[int, tuple[int, ...]]] = [((1 << roles) - 1, ())]
+    while waiting:
+        rest, taken = waiting.pop()
+        if not rest:
+            yield taken
+            continue
+        lowest = (rest & -rest).bit_length() - 1
+        waiting += [(rest ^ block, (*taken, at)) for at, block in reversed(starting[lowest]) if block & rest == block]
+
+
+def count_covers(problem: Problem) -> int:
+    """Count what `covers_of` would list if every block that the pins allow could run on every class of device.
+
+    >>> count_covers(Problem(("a", "b", "c", "d", "e"), (8,), lambda _: ()))
+    52
+    """
+    sets = range(1 << len(problem.roles))
+    classes = np.array([len(problem.capacity) * (held > 0 and problem.allows(block_of(held))) for held in sets])
+    ways = np.array([1.0] + [0.0] * (len(sets) - 1))
+    for held in sets[1:]:
+        parts = _parts(held)
+        ways[held] = (classes[parts] * ways[held ^ parts]).sum()
+    return int(ways[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Covers:
+    """Covers side by side, each with the least that its blocks can take: what none of its plans can be better than.
+
+    `tables` [cover, block] are places in the list of tables, one past it where a cover has fewer blocks; `devices` and
+    `cost` [cover, block] are of the fewest devices that each block can have; the slowest block of a stage takes at
+    least `low_s` [stage, cover].
+    """
+
+    tables: Indices
+    devices: Numbers
+    cost: Numbers
+    spare: Numbers
+    """Devices that the fewest leave of the class of each block, [cover, block]; less than none: it cannot fit."""
+    low_s: Numbers
+    spent: Numbers
+    """The least money that each block takes for a step, [cover, block], where money is the objective."""
+
+    def some(self, which: Bits | Indices) -> Covers:
+        """Return some of them."""
+        mine = self.tables[which], self.devices[which], self.cost[which], self.spare[which]
+        return Covers(*mine, self.low_s[:, which], self.spent[which])
+
+    def keys(self, goal: ObjectiveArrays) -> tuple[Numbers, Numbers]:
+        """Return the least keys of each cover."""
+        first, second = goal.keys(goal.step_s(self.low_s), self.devices.sum(1), self.cost.sum(1))
+        return np.maximum(first, self.spent.sum(1)), second
+
+    def best_first(self, goal: ObjectiveArrays) -> Covers:
+        """Return those that can fit, those of the least keys first."""
+        first, second = self.keys(goal)
+        order = np.lexsort((second, first))
+        return self.some(order[(self.spare[order] >= 0).all(1)])
+
+
+def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...]], capacity: Sequence[int]) -> Covers:
+    """Bound each cover by its blocks, each at its best on what the others leave that take their fewest devices."""
+    padded = np.full((len(covers), max(map(len, covers), default=1)), len(tables), dtype=np.int64)
+    for at, cover in enumerate(covers):
+        padded[at, : len(cover)] = cover
+    devices = np.array([each.devices[0] for each in tables] + [0.0])[padded]
+    cost = np.array([each.cost[0] for each in tables] + [0.0])[padded]
+    spare = _spare(tables, padded, devices, capacity)
+    low_s = np.zeros((len(tables[0].times_s), len(padded)))
+    for table, rows, columns in _places(tables, padded):
+        room = spare[rows, columns] + devices[rows, columns]
+        last = np.searchsorted(table.devices, room, side="right") - 1
+        best_s = np.minimum.accumulate(table.times_s, axis=1)[:, np.maximum(last, 0)]
+        low_s[:, rows] = np.maximum(low_s[:, rows], best_s)
+    return Covers(padded, devices, cost, spare, low_s, np.zeros_like(cost))
+
+
+def narrowed_covers(
+    tables: Sequence[OptionTable], covers: Covers, capacity: Sequence[int], goal: ObjectiveArrays, most: float
+) -> Covers:
+    """Bound each cover again by the options that a plan of a first key up to `most` can hold; drop what has none."""
+    devices, cost, spent = covers.devices.copy(), covers.cost.copy(), covers.spent.copy()
+    low_s = covers.low_s.copy()
+    for table, rows, columns in _places(tables, covers.tables):
+        for some in np.array_split(np.arange(rows.size), -(-rows.size * table.devices.size // CELLS_AT_ONCE)):
+            row, column = rows[some], columns[some]
+            step_s, fit = _fitting(table, covers, row, column, goal, most)
+            at, none = fit.argmax(1), ~fit.any(1)
+            devices[row, column] = np.where(none, FAR, table.devices[at])
+            cost[row, column] = np.where(none, FAR, table.cost[at])
+            if goal.objective == "cost":
+                spent[row, column] = np.where(fit, step_s * table.cost, FAR).min(1)
+            best_s = np.array([np.where(fit, times_s, FAR).min(1) for times_s in table.times_s])
+            low_s[:, row] = np.maximum(low_s[:, row], best_s)
+    narrowed = Covers(covers.tables, devices, cost, _spare(tables, covers.tables, devices, capacity), low_s, spent)
+    return narrowed.some(np.flatnonzero((devices < FAR).all(1))).best_first(goal)
+
+
+def _fitting(
+    table: OptionTable, covers: Covers, row: Indices, column: Indices, goal: ObjectiveArrays, most: float
+) -> tuple[Numbers, Bits]:
+    """Return the least seconds of a step with each option of a table in covers, and whether it fits [cover, option]."""
+    own = covers.devices[row, column], covers.cost[row, column], covers.spent[row, column]
+    step_s = goal.step_s(np.maximum(table.times_s[:, None, :], covers.low_s[:, row, None]))
+    devices = (covers.devices[row].sum(1) - own[0])[:, None] + table.devices
+    first, _ = goal.keys(step_s, devices, (covers.cost[row].sum(1) - own[1])[:, None] + table.cost)
+    if goal.objective == "cost":
+        first = np.maximum(first, (covers.spent[row].sum(1) - own[2])[:, None] + step_s * table.cost)
+    return step_s, (first <= most) & (table.devices <= (covers.spare[row, column] + own[0])[:, None])
+
+
+def _spare(tables: Sequence[OptionTable], padded: Indices, devices: Numbers, capacity: Sequence[int]) -> Numbers:
+    classes = np.array([each.device_class for each in tables] + [-1])[padded]
+    spare = np.zeros_like(devices)
+    for device_class, most in enumerate(capacity):
+        here = classes == device_class
+        spare += np.where(here, most - np.where(here, devices, 0.0).sum(1, keepdims=True), 0.0)
+    return spare
+
+
+def _places(tables: Sequence[OptionTable], padded: Indices) -> Iterator[tuple[OptionTable, Indices, Indices]]:
+    """Return each table with the rows and columns that it stands in."""
+    flat = padded.ravel()
+    sort = np.argsort(flat, kind="stable")
+    ends = np.searchsorted(flat[sort], np.arange(len(tables) + 1))
+    for at, table in enumerate(tables):
+        rows, columns = np.divmod(sort[ends[at] : ends[at + 1]], padded.shape[1])
+        if rows.size:
+            yield table, rows, columns
+
+
+def least_value(
+    tables: Sequence[OptionTable], roles: int, capacity: Sequence[int], goal: ObjectiveArrays, value: float
+) -> float:
+    """Bound the first key of every choice, whatever the partition, knowing that one of `value` is there.
+
+    A number is a bound if nothing can be as good: halving finds the greatest that can be refuted so. Refuted is what
+    drops options that no choice that good can hold, until the fewest devices that hold every role are too many. Source:
+    destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
+    """
+    relaxed = RelaxedCovers.of(tables, roles, capacity, goal)
+    low, high = relaxed.least(FAR), value
+    if low >= high * (1 - PRECISION):
+        return min(low, high)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        least = relaxed.least(middle)
+        low, high = (max(low, middle), high) if least > middle else (max(low, min(least, middle)), middle)
+    return low
+
+
+def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the partition, as bits of blocks, that takes the least share of devices; none if none holds every role.
+
+    If there is one class of device, it fits if any does.
+    """
+    block = np.full((1, 1 << roles), FAR)
+    for each in tables:
+        block[0, each.roles] = min(block[0, each.roles], each.devices[0] / capacity[each.device_class])
+    least, held, found = covering(block), (1 << roles) - 1, list[int]()
+    if least[0, held] >= FAR:
+        return []
+    while held:
+        parts = _parts(held)
+        found.append(int(parts[(block[0, parts] + least[0, held ^ parts]).argmin()]))
+        held ^= found[-1]
+    return [tuple(found)]
+
+
+def covering(block: Numbers) -> Numbers:
+    """Return the least sum that holds each set of roles, from what each block takes, [resource, set]."""
+    least = np.zeros_like(block)
+    for held in range(1, block.shape[1]):
+        parts = _parts(held)
+        least[:, held] = (block[:, parts] + least[:, held ^ parts]).min(1)
+    return least
+
+
+@dataclass(frozen=True, eq=False)
+class RelaxedCovers:
+    """Every option of every block side by side, to be taken without regard to which go together."""
+
+    goal: ObjectiveArrays
+    roles: int
+    blocks: Indices
+    """The block of each table, as bits."""
+    starts: Indices
+    """Where the options of each table begin."""
+    times_s: Numbers
+    devices: Numbers
+    cost: Numbers
+    used: Numbers
+    """Of each class, and of all as the sum of shares, what an option takes, [resource, option]."""
+    room: Numbers
+
+    @classmethod
+    def of(
+        cls, tables: Sequence[OptionTable], roles: int, capacity: Sequence[int], goal: ObjectiveArrays
+    ) -> RelaxedCovers:
+        """Put tables side by side."""
+        sizes = [each.devices.size for each in tables]
+        classes = np.repeat([each.device_class for each in tables], sizes)
+        devices = np.concatenate([each.devices for each in tables])
+        each_class = [np.where(classes == number, devices, 0.0) for number in range(len(capacity))]
+        shares = devices / np.array(capacity, dtype=np.float64)[classes]
+        return cls(
+            goal,
+            roles,
+            np.array([each.roles for each in tables]),
+            np.concatenate([[0], np.cumsum(sizes)[:-1]]),
+            np.concatenate([each.times_s for each in tables], axis=1),
+            devices,
+            np.concatenate([each.cost for each in tables]),
+            np.array([*each_class, shares]),
+            np.array([*capacity, len(capacity) * (1 + 1e-9)], dtype=np.float64),
+        )
+
+    def least(self, most: float) -> float:
+        """Bound the choices whose first key is at most `most`; FAR if there are none."""
+        whole, bound, low_s = (1 << self.roles) - 1, 0.0, np.zeros(len(self.times_s))
+        room = np.append(self.room, most if self.goal.objective == "cost" else FAR)
+        rest = np.zeros((len(room) + 2, self.blocks.size))
+        for _ in range(ROUNDS_AT_MOST):
+            step_s = self.goal.step_s(np.maximum(self.times_s, low_s[:, None]))
+            taken = np.vstack([self.used, step_s * self.cost, self.devices, self.cost])
+            beside = taken + np.repeat(rest, self._sizes, axis=1)
+            fit = (self.goal.keys(step_s, *beside[-2:])[0] <= most) & (beside[:-2] <= room[:, None]).all(0)
+            least = self._covering(np.where(fit, taken, FAR))
+            if (least[:-2, whole] > room).any():
+                return FAR
+            rest = least[:, whole ^ self.blocks]
+            low_s = np.maximum(low_s, self._slowest(np.where(fit, self.times_s, FAR)))
+            before, bound = bound, self._first(low_s, least[:, whole])
+            if bound <= before * (1 + PRECISION):
+                break
+        return bound
+
+    def _first(self, low_s: Numbers, least: Numbers) -> float:
+        first, _ = self.goal.keys(self.goal.step_s(low_s), *least[-2:])
+        return float(np.maximum(first, least[-3]) if self.goal.objective == "cost" else first)
+
+    @property
+    def _sizes(self) -> Indices:
+        return np.diff(self.starts, append=self.devices.size)
+
+    def _slowest(self, times_s: Numbers) -> Numbers:
+        """Return the seconds of each stage below which no block of some role gets."""
+        best_s = np.minimum.reduceat(times_s, self.starts, axis=1)
+        holding = (self.blocks >> np.arange(self.roles)[:, None]) & 1 > 0
+        return np.asarray(np.where(holding[:, None, :], best_s, FAR).min(2).max(0))
+
+    def _covering(self, taken: Numbers) -> Numbers:
+        """Return the least of each resource that holds each set of roles, [resource, set]."""
+        best = np.minimum.reduceat(taken, self.starts, axis=1)
+        block = np.full((1 << self.roles, len(taken)), FAR)
+        np.minimum.at(block, self.blocks, best.T)
+        return covering(np.ascontiguousarray(block.T))
+
+
+@cache
+def _parts(held: int) -> Indices:
+    """List the sets within a set that hold its lowest member."""
+    lowest, found = held & -held, np.zeros(1, dtype=np.int64)
+    rest = held ^ lowest
+    while rest:
+        member = rest & -rest
+        found = np.concatenate([found, found | member])
+        rest ^= member
+    return found | lowest

@@ -1,0 +1,37 @@
+"""The way to search that a problem calls for: every partition where that can be afforded, else some, and a bound."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from placements.solver.exact import solve_exact
+from placements.solver.greedy import solve_greedy
+from placements.solver.partition_bounds import count_covers
+from placements.solver.problem import Problem, Solution
+
+Method = Literal["auto", "exact", "greedy"]
+
+EXACT_ROLES = 10  # more have too many blocks for every one to be asked about
+COVERS_AT_MOST = 120_000  # 10 roles have 115,975 partitions; 8 roles on two classes of device have 89,918
+WIDTH, SETTLED = 4, 10
+
+
+def is_exact(problem: Problem, method: Method = "auto") -> bool:
+    """Return whether a method goes through all partitions of a problem, rather than walk among some."""
+    few = len(problem.roles) <= EXACT_ROLES and count_covers(problem) <= COVERS_AT_MOST
+    return method == "exact" or (method == "auto" and few)
+
+
+def solve(problem: Problem, method: Method = "auto") -> Solution | None:
+    """Search the best choice of a problem; None: nothing fits, or with `greedy` nothing was found.
+
+    `auto` is `exact` up to COVERS_AT_MOST partitions (with a class of device for each block), which 10 roles on one
+    class and 8 on two never exceed. Beyond, it walks from several partitions at once and solves the best of these
+    exactly; its bound says how far from the best it may be. Each block is asked for its options once.
+    """
+    problem = problem.remembering()
+    if method == "greedy":
+        return solve_greedy(problem)
+    if is_exact(problem, method):
+        return solve_exact(problem)
+    return solve_greedy(problem, width=WIDTH, settled=SETTLED)

@@ -1,0 +1,140 @@
+"""When each task of a schedule runs: some steps played from the first on.
+
+Not here: the period without playing (`period`), what pools wait for (`idle_time`), and how it is drawn
+(`report.timeline`, `report.chrome_trace`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from placements.step.schedule import Schedule, ScheduledTask, in_order
+
+# Two spans that differ by less than this share of them are the same.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """One step of one task: from when to when, and whose end it waited for last, as (task, step)."""
+
+    task: str
+    step: int
+    start_s: float
+    end_s: float
+    freed_by: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class TimelineEvent:
+    """One step of one task on one pool."""
+
+    task: str
+    pool: str
+    step: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The runs of the first `steps` steps of a schedule, by start."""
+
+    schedule: Schedule
+    steps: int
+    runs: tuple[TaskRun, ...]
+
+    @cached_property
+    def events(self) -> tuple[TimelineEvent, ...]:
+        """Return what each pool does, pool by pool, by start."""
+        found: dict[str, list[TimelineEvent]] = {pool: [] for pool in self.schedule.pools}
+        for run in self.runs:
+            for pool in self.schedule.by_name[run.task].pools:
+                found[pool].append(TimelineEvent(run.task, pool, run.step, run.start_s, run.end_s))
+        return tuple(event for events in found.values() for event in events)
+
+    @cached_property
+    def by_job(self) -> Mapping[tuple[str, int], TaskRun]:
+        """Return the runs by task and step."""
+        return {(run.task, run.step): run for run in self.runs}
+
+    @cached_property
+    def end_s(self) -> float:
+        """Return when the last run ends, in seconds from the start of the first."""
+        return max((run.end_s for run in self.runs), default=0.0)
+
+    @cached_property
+    def finish_s(self) -> tuple[float, ...]:
+        """Return when all of a step has ended, for each step."""
+        found = [0.0] * self.steps
+        for run in self.runs:
+            found[run.step] = max(found[run.step], run.end_s)
+        return tuple(found)
+
+    @property
+    def period_s(self) -> float | None:
+        """Return the measured time from step to step, of the last steps; None with one step."""
+        every = _rhythm(self.finish_s)
+        return (self.finish_s[-1] - self.finish_s[-1 - every]) / every if every else None
+
+    def busy(self) -> Mapping[str, float]:
+        """Return the share of the time that each pool is busy."""
+        found = dict.fromkeys(self.schedule.pools, 0.0)
+        for event in self.events:
+            found[event.pool] += event.end_s - event.start_s
+        return {pool: seconds / self.end_s if self.end_s else 0.0 for pool, seconds in found.items()}
+
+
+def play(schedule: Schedule, *, steps: int = 1) -> Timeline:
+    """Run the first steps of a schedule: each task as early as what it waits for and its pools allow.
+
+    A task with a `shift` does not run in the first steps, since nothing is there yet that it could work on; and what
+    waits for it does not.
+
+    A pool takes its tasks in their order, so that a faster task never makes any run later.
+
+    Raises ValueError if seconds of a task are not known, or if tasks of one step wait for each other in a circle.
+
+    Source: (max,+) recursion of a marked graph, F. Baccelli et al., Synchronization and Linearity, 1992, 2.5.
+    """
+    order = in_order(schedule)
+    if schedule.unknown:
+        raise ValueError(f"a timeline needs the seconds of each task; not known: {', '.join(schedule.unknown)}")
+    if steps < 1:
+        raise ValueError(f"a timeline has 1 step or more, not {steps}")
+    runs = _in_turn(schedule, order, steps)
+    return Timeline(schedule, steps, tuple(sorted(runs, key=lambda run: (run.start_s, run.step))))
+
+
+def _in_turn(schedule: Schedule, order: Sequence[ScheduledTask], steps: int) -> Iterable[TaskRun]:
+    incoming: dict[str, list[tuple[str, int]]] = {task.name: [] for task in order}
+    for wait in schedule.waits:
+        incoming[wait.after].append((wait.before, wait.delay))
+    done, last = dict[tuple[str, int], TaskRun](), dict[str, TaskRun]()  # by task and step; of each pool
+    for step in range(steps):
+        for task in order:
+            if step < task.shift:
+                continue
+            waits = (done.get((before, step - delay)) for before, delay in incoming[task.name])
+            turns = (last.get(pool) for pool in task.pools)
+            freed = max((run for run in (*waits, *turns) if run is not None), key=lambda run: run.end_s, default=None)
+            start_s = freed.end_s if freed is not None else 0.0
+            by = (freed.task, freed.step) if freed is not None else None
+            run = TaskRun(task.name, step, start_s, start_s + (task.seconds or 0.0), by)
+            done[task.name, step] = run
+            last |= dict.fromkeys(task.pools, run)
+            yield run
+
+
+def _rhythm(finish_s: Sequence[float]) -> int:
+    """Return after how many steps the last ones repeat; half of all if they do not yet, and 0 with one step."""
+    gaps = [then - first for first, then in pairwise(finish_s)]
+    least = ROUNDING * max(finish_s, default=0.0)
+    for every in range(1, len(gaps) // 2 + 1):
+        last = len(gaps) - 1
+        if all(abs(gaps[last - i] - gaps[last - i - every]) <= least for i in range(every)):
+            return every
+    return len(finish_s) // 2

@@ -1,0 +1,1 @@
+"""Seconds of kernels, collectives, passes, generation and what lies between phases."""

@@ -1,0 +1,116 @@
+"""Seconds of collectives between the devices of a pool: inside a domain, through the host, between machines.
+
+A long message is bound by the slowest tier that it crosses; a short one by a launch and its steps. Not here: which
+collectives a layout needs (`training_collectives`), and what links attain on which device (`hardware.architectures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, log2, sqrt
+from typing import TYPE_CHECKING, Literal
+
+from placements.hardware.architectures import AttainedShares, attained
+
+if TYPE_CHECKING:
+    from placements.hardware.device_profiles import PoolLinks
+
+Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"]
+
+PASSES: dict[Collective, int] = {"all_reduce": 2}  # over a ring: a reduce-scatter and an all-gather
+STEPS: dict[Collective, float] = {"all_reduce": 2.0, "all_to_all": 0.2}  # one step to each peer, but all at once
+TREES: frozenset[Collective] = frozenset(("all_reduce", "broadcast"))  # between machines, where messages are short
+# A ring of n devices has only so much of its link: measured on A100, H100, H200 and B200, 2 devices have 0.77, 0.73,
+# 0.74 and 0.71 of the rate that 8 have in all-gathers of 512 MiB; 1 - 0.5 / n makes it 0.8.
+FEW_DEVICES = 0.5
+# Of an adapter, between machines: 0.8 to 0.9. Not measured: no table of several machines is held against this.
+NETWORK_SHARE = 0.85
+NETWORK_STEP_S = 8e-6  # from machine to machine: not measured; adapters themselves take 1 to 2 µs, proxies the rest
+
+
+@dataclass(frozen=True)
+class NetworkTier:
+    """Groups of `below` devices joined into one of `members`, each device at so many bytes per second."""
+
+    below: int
+    members: int
+    bytes_per_s: float
+
+
+@lru_cache(maxsize=65_536)
+def collective_seconds(op: Collective, size_bytes: float, devices: int, links: PoolLinks) -> float:
+    """Return the seconds of a collective of so many devices, machines filled one after another.
+
+    `size_bytes` is the whole message of one device: what it has after an all-gather, or before a reduce-scatter.
+    Over rings (n - 1) / n of it pass each device, twice for an all-reduce; a message goes in chunks, so that with p the
+    seconds of a chunk's step and s those of its bytes, the best cut takes s + 2·sqrt(p·s) and a bit.
+    Source: Thakur, Rabenseifner and Gropp 2005, sections 4.1 to 4.5, for rings; Hoefler and Moor 2014 for the cut.
+    """
+    if devices <= 1 or size_bytes <= 0:
+        return 0.0
+    has, tiers = attained(links.device), _tiers(op, devices, links)
+    transfer_s = max(_transfer_s(op, size_bytes, devices, tier) for tier in tiers)
+    last = tiers[-1]
+    machines = -(-devices // last.below) if _crosses(devices, links) else 1
+    inner = last.below if machines > 1 else devices
+    hops = ceil(log2(machines)) if op in TREES else machines - 1
+    steps_s = STEPS.get(op, 1.0) * ((inner - 1) * has.step_s + hops * NETWORK_STEP_S)
+    chunk_s = has.chunk_s + (NETWORK_STEP_S if machines > 1 else 0.0)
+    return has.collective_launch_s + steps_s + transfer_s + 2 * sqrt(chunk_s * transfer_s)
+
+
+def machine_devices(devices: int, links: PoolLinks) -> int:
+    """Return how many of so many devices talk without the network: of a machine, or of a domain that spans some."""
+    most = max(links.domain, links.node_devices) if links.device.joins_machines else links.node_devices
+    return min(devices, max(1, most))
+
+
+def network_bytes_per_s(links: PoolLinks) -> float:
+    """Return the bytes per second that a device gets through to other machines, with long messages."""
+    return links.network_bytes_per_s * NETWORK_SHARE
+
+
+def link_bytes_per_s(links: PoolLinks, devices: int) -> float:
+    """Return the bytes per second that a device gets through to so many of its machine, with long messages."""
+    inside = machine_devices(devices, links)
+    return min((tier.bytes_per_s for tier in _inner("all_gather", inside, links)), default=network_bytes_per_s(links))
+
+
+def _crosses(devices: int, links: PoolLinks) -> bool:
+    return devices > machine_devices(devices, links)
+
+
+def _tiers(op: Collective, devices: int, links: PoolLinks) -> list[NetworkTier]:
+    """Return the tiers that a collective crosses, the nearest first."""
+    inside = machine_devices(devices, links)
+    found = list(_inner("all_gather" if devices > inside else op, inside, links))
+    if devices > inside:
+        found.append(NetworkTier(inside, devices, network_bytes_per_s(links)))
+    return found
+
+
+def _inner(op: Collective, inside: int, links: PoolLinks) -> Iterator[NetworkTier]:
+    """Return the tiers of one machine: a domain's links, and the host's between domains."""
+    has, device = attained(links.device), links.device
+    near = min(inside, links.domain)
+    if near > 1:
+        links_used = min(1.0, (near - 1) / has.peers) if has.peers else 1.0
+        yield NetworkTier(1, near, links_used * device.link_bytes_per_s * _share(op, has) * (1 - FEW_DEVICES / near))
+    if inside > near:
+        yield NetworkTier(near, inside, device.host_bytes_per_s * has.host * (2 / inside) ** has.crowding)
+
+
+def _share(op: Collective, has: AttainedShares) -> float:
+    return {"all_reduce": has.all_reduce, "all_to_all": has.all_to_all}.get(op, has.collective)
+
+
+def _transfer_s(op: Collective, size_bytes: float, devices: int, tier: NetworkTier) -> float:
+    """Return the seconds of the bytes that cross a tier: those from outside its groups, each device with its part."""
+    outside = 1 - tier.below / devices
+    if op == "all_to_all":
+        return size_bytes * outside / tier.bytes_per_s
+    if op == "broadcast":
+        return size_bytes / tier.below / tier.bytes_per_s
+    return PASSES.get(op, 1) * size_bytes * outside / tier.below / tier.bytes_per_s

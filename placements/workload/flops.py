@@ -1,0 +1,110 @@
+"""FLOPs of decoder passes, from sizes and token counts alone. Products of matrices count; all else is small.
+
+A multiply and an add are two. Attention is counted as needed: a token attends to itself and to those before it, so
+kernels that work out masked pairs too do up to twice as much of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flowgraph.models import ModelShape
+
+BACKWARD = 2  # backward passes: one product for the gradient of each factor
+
+
+@dataclass(frozen=True)
+class ModelPass:
+    """What goes through a model: `tokens`, of which `read_out` have logits, and `pairs` of a token and one it sees."""
+
+    tokens: int = 0
+    read_out: int = 0
+    pairs: int = 0
+
+    def __add__(self, other: ModelPass) -> ModelPass:
+        return ModelPass(self.tokens + other.tokens, self.read_out + other.read_out, self.pairs + other.pairs)
+
+    def times(self, count: int) -> ModelPass:
+        """Return so many of it."""
+        return ModelPass(self.tokens * count, self.read_out * count, self.pairs * count)
+
+
+def forward_flops(shape: ModelShape, one: ModelPass) -> int:
+    """Return the FLOPs of a forward pass: 2 · weights · tokens, and 4 · layers · heads · head dimension · pairs.
+
+    Weights are those of the layers for each token, of experts only those that it is sent to, and those of the head for
+    each that is read out; the embedding is looked up. Layers with a window have fewer pairs, layers that keep a state a
+    fixed work for each token, and with latent attention a key is wider than a value.
+    Source: Kaplan et al. 2020, arXiv 2001.08361, section 2.1; Narayanan et al. 2021, arXiv 2104.04473, appendix.
+    Deviation: pairs that the mask leaves out do not count.
+    """
+    weights = layer_weights(shape) * one.tokens + shape.outputs * shape.hidden * one.read_out
+    return 2 * (weights + shape.attention_products(one.tokens, one.pairs))
+
+
+def training_flops(shape: ModelShape, one: ModelPass) -> int:
+    """Return the FLOPs of a forward and a backward pass: three times a forward pass; no engine here computes it again.
+
+    Where only adapters learn there is one product less for each weight that stays: twice a forward pass.
+    Deviation: of a context's last layer only keys and values are read, so most of it, 1/layers of a context's backward
+    pass, is not done; it counts all the same.
+    """
+    return (BACKWARD if shape.adapters else 1 + BACKWARD) * forward_flops(shape, one)
+
+
+def layer_weights(shape: ModelShape) -> int:
+    """Return the parameters of a decoder's layers that are factors of a product for a token: no norm or idle expert."""
+    return shape.matmul_parameters
+
+
+def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> ModelPass:
+    """Return what sampling passes: each context once, and of each row every token but the last, one after another.
+
+    >>> decoding(1, 2, 3, 4)
+    ModelPass(tokens=9, read_out=7, pairs=36)
+    """
+    steps = response_tokens - 1
+    prefill = ModelPass(prompt_tokens, 1, prompt_tokens * (prompt_tokens + 1) // 2)
+    decode = ModelPass(steps, steps, steps * prompt_tokens + steps * (steps + 1) // 2)
+    return prefill.times(contexts) + decode.times(rows)
+
+
+def reading(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> ModelPass:
+    """Return what a pass over responses takes: each context once but for its last token, then that and the response.
+
+    >>> reading(1, 2, 3, 4)
+    ModelPass(tokens=10, read_out=9, pairs=39)
+    """
+    before = max(1, prompt_tokens - 1)
+    context = ModelPass(before, 1, before * (before + 1) // 2)
+    response = ModelPass(
+        response_tokens, response_tokens, response_tokens * prompt_tokens + response_tokens * (response_tokens - 1) // 2
+    )
+    return context.times(contexts) + response.times(rows)
+
+
+def contexts_read(groups: int, n: int, take: int) -> int:
+    """Return how often contexts are read when rows, the `n` of a group side by side, are cut into parts of `take`.
+
+    A group that is cut is read once in each part.
+
+    >>> contexts_read(2, 4, 8), contexts_read(2, 4, 3), contexts_read(3, 4, 1)
+    (2, 4, 12)
+    """
+    cuts = -(-groups * n // take) - 1
+    between = cuts // (n // gcd(n, take))  # cuts that fall between two groups
+    return groups + cuts - between
+
+
+def even(total: int, parts: int) -> Iterator[tuple[int, int]]:
+    """Share `total` out over `parts`, as evenly as it goes: each size, and how many parts have it.
+
+    >>> list(even(7, 3)), list(even(2, 3))
+    ([(3, 1), (2, 2)], [(1, 2), (0, 1)])
+    """
+    least, more = divmod(total, parts)
+    yield from ((size, count) for size, count in ((least + 1, more), (least, parts - more)) if count)

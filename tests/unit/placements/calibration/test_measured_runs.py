@@ -1,0 +1,88 @@
+"""Seconds that runs have measured, as they are read from their metrics: medians, and what is no number refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flowgraph.errors import DataError
+from placements.calibration.measured_runs import MeasuredRun, Timing, repair, seconds_by_node
+from placements.search.search import find
+from placements.step.role_placements import homes_of
+from placements.step.step_forecast import node_seconds, step_of
+from tests.unit.placements.small_settings import found_of, setting_of
+
+
+def step(**seconds: Any) -> dict[str, Any]:
+    """Give a line of a run's metrics."""
+    return {"step": 0, "time": {"step_s": 1.0, "nodes_s": seconds}}
+
+
+def test_the_first_step_warms_up_and_does_not_count_unless_it_is_the_only_one() -> None:
+    assert seconds_by_node([step(update=9.0), step(update=2.0), step(update=3.0)], "m") == {"update": 2.5}
+    assert seconds_by_node([step(update=9.0)], "m") == {"update": 9.0}
+    assert seconds_by_node([], "m") == {}
+
+
+def test_lines_that_tell_of_something_else_are_no_steps() -> None:
+    lines = [{"step": 0, "accuracy": 0.5}, step(update=9.0), {"step": 1, "time": {"step_s": 2.0}}, step(update=2.0)]
+    assert seconds_by_node(lines, "m") == {"update": 2.0}
+
+
+def test_a_node_that_some_steps_lack_has_the_median_of_the_others() -> None:
+    steps = [step(update=1.0), step(update=2.0), step(update=3.0, evaluate=4.0), step(evaluate=6.0)]
+    assert seconds_by_node(steps, "m") == {"update": 2.5, "evaluate": 5.0}
+
+
+@pytest.mark.parametrize("value", [-1.0, 0, float("nan"), float("inf"), "3", None, True, [1, 2], 10**400])
+def test_one_value_that_is_no_seconds_is_refused_with_its_line(value: Any) -> None:
+    steps = [step(update=1.0), step(update=1.0), step(update=value), step(update=1.0)]
+    with pytest.raises(DataError) as raised:
+        seconds_by_node(steps, "runs/a/metrics.jsonl")
+    text = str(raised.value)
+    assert text.startswith("runs/a/metrics.jsonl:3 update: seconds=")
+    assert text.endswith(", but it may be any number above 0")
+    assert len(text) < 130
+
+
+@pytest.mark.parametrize("line", [[1, 2], 3, None, {"time": 3}, {"time": None}, {"time": {"nodes_s": [1]}}])
+def test_a_line_that_is_no_table_is_refused(line: Any) -> None:
+    with pytest.raises(DataError) as raised:
+        seconds_by_node([step(update=1.0), line], "m")
+    assert str(raised.value) == "m:2: has no table of seconds by node, as `time.nodes_s`"
+
+
+def test_what_the_host_took_scales_host_work_and_nothing_else() -> None:
+    """Scoring that takes a quarter of what is forecast moves the host's factor near a quarter."""
+    setting = setting_of("grpo")
+    seconds = 0.25 * setting.loads[0].rows * setting.host.score_row_s
+    homes = tuple(homes_of(setting, found_of("grpo").best.blocks))
+    found = repair([MeasuredRun("run", setting, homes, (Timing("score", seconds, ("score",)),))], "run")
+    device = setting.classes[0].model
+    assert found.calibration.factor_of("host", "", device) == pytest.approx(0.25, rel=0.1)
+    assert found.calibration.factor_of("update", "policy.train", device) == 1.0
+
+
+def test_a_node_is_forecast_as_its_task_in_the_plan_where_rollouts_continue_across_steps() -> None:
+    """A rule scores only the last prompt's rows after sampling; an engine has several batches in flight."""
+    setting = replace(setting_of("grpo"), staleness=2, streamed=True)
+    homes = homes_of(setting, find(setting).best.blocks)
+    tasks, nodes = {task.name: task for task in step_of(setting, homes).tasks}, node_seconds(setting, homes)
+    for load in setting.loads:
+        assert nodes[load.node].total_s == pytest.approx(tasks[load.node].seconds)
+    assert (nodes["score"].total_s or 0.0) < 2 * setting.loads[0].rows * setting.host.score_row_s / setting.prompts
+
+
+def test_what_is_not_forecast_is_named() -> None:
+    setting = setting_of("grpo")
+    homes = tuple(homes_of(setting, found_of("grpo").best.blocks))
+    timings = (Timing("policy.update", 9.0, ("policy.update",)), Timing("prompts", 1.0, ("prompts",)))
+    found = repair([MeasuredRun("run", setting, homes, timings)], "run")
+    assert found.unused == {"run prompts": "no seconds are forecast for prompts"}
+
+
+def test_runs_that_measured_nothing_are_refused() -> None:
+    with pytest.raises(DataError, match="has measured no seconds of a node that is forecast"):
+        repair([], "nothing")
