@@ -37,10 +37,16 @@ from flowgraph.models.table import full_name
 from placements.calibration.fit_constants import MeasuredCase, calibrate
 from placements.hardware.architectures import ADA, AMPERE, BLACKWELL, HOPPER, AttainedShares, attained
 from placements.hardware.device_profiles import DeviceProfile, profile
-from placements.hardware.engine_constants import ConstantBounds, EngineConstants, bounds, constant_names, constants
+from placements.hardware.engine_constants import (
+    ConstantBounds,
+    EngineConstants,
+    ServingConstants,
+    TrainingConstants,
+    bounds,
+    constant_names,
+    constants,
+)
 from placements.report.published_errors import FILE
-from placements.time.decode import ServingConstants
-from placements.time.training_passes import TrainingConstants
 
 AGAIN = "the engine's constants are fitted again to at most 100 rows of the other groups"
 BY_HAND = "constants were set by hand; one scale from the other groups"

@@ -30,8 +30,7 @@ from flowgraph.calibration import Calibration
 from flowgraph.errors import DataError
 from placements.calibration.fit_constants import MeasuredCase, calibrate
 from placements.calibration.fit_scales import Key, Observation, fit_scales
-from placements.hardware.engine_constants import constants
-from placements.time.training_passes import TrainingConstants
+from placements.hardware.engine_constants import TrainingConstants, constants
 
 Reader = Callable[[Row], Trained | str]
 Chosen = Callable[[Trained], bool]

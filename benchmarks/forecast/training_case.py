@@ -17,8 +17,9 @@ from flowgraph.models.shapes import ModelShape, shape_of
 from flowgraph.models.table import full_name, listed
 from flowgraph.plan import Checkpointing, Layout, Precision
 from placements.hardware.device_profiles import DeviceProfile, PoolLinks, profile
-from placements.time.training import PassTokens, update_seconds
-from placements.time.training_passes import TrainingConstants
+from placements.hardware.engine_constants import TrainingConstants
+from placements.time.training import update_seconds
+from placements.workload.node_workload import PassTokens
 
 RANK = 16  # of adapters, where a table only says that there are some
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def print_costed(question: Question, sought: Sought, out: Path | None, as_json: bool) -> None:
     """Print the best plans of a question, and write the best one to `out`."""
     from placements.report.search_report import is_disaggregated, search_report, what_if_text
+    from placements.report.staleness_report import staleness_text
     from placements.search.plan_builder import plan_of
     from placements.search.search import find
-    from placements.search.staleness import staleness_text
 
     posed = _in_ratio(pose(question).having(streamed=sought.streamed), sought.ratio)
     asked, named = asked_of(sought, posed.setting), sought.objective != "devices"

@@ -11,6 +11,7 @@ from typing import Literal
 
 from placements.calibration.measured_runs import STEP, SYNC, Timing
 from placements.calibration.timing_logs import TimingLog
+from placements.time.host_work import host_work_of
 from placements.workload.planning_problem import PlanningProblem
 
 Group = Literal[
@@ -127,6 +128,6 @@ def _host_nodes(setting: PlanningProblem, *, scores: bool) -> Iterator[str]:
     for node in setting.running.nodes:
         judge = scores and node.op.kind == "score" and any(load.node == node.name for load in setting.loads)
         on_host = node.name not in own and (node.op.kind == "score") == scores
-        seconds = setting.host_work.node_seconds(node.name, setting.host).total_s if on_host else 0.0
+        seconds = host_work_of(setting).node_seconds(node.name, setting.host).total_s if on_host else 0.0
         if judge or seconds:
             yield node.name

@@ -10,11 +10,12 @@ from flowgraph.diagrams.charts import Comparison, Part, Strip
 from flowgraph.diagrams.layout_text import layout_text
 from flowgraph.plan import Layout, Plan
 from placements.report.search_report import MEASURES, against, by_name, sorted_parts
+from placements.search.block_placements import homes_of
 from placements.search.named_placements import PlacementVariant
 from placements.search.ranked_plan import RankedPlan
 from placements.search.search import SearchResult
 from placements.solver.problem import Objective
-from placements.step.role_placements import RolePlacement, homes_by, homes_of
+from placements.step.role_placements import RolePlacement, homes_by
 
 CHOSEN, BEST = "this plan", "the best found"
 

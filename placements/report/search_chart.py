@@ -11,11 +11,11 @@ from flowgraph.lowering.task_names import numbered
 from flowgraph.plan import Plan
 from placements.report.comparison import is_plan, period_s
 from placements.report.search_report import MEASURES, against, by_name, pools_of, sorted_parts
+from placements.search.block_placements import homes_of
 from placements.search.ranked_plan import RankedPlan
 from placements.search.search import SearchResult
 from placements.solver.problem import Objective
 from placements.step.memory_forecast import forecasts_of
-from placements.step.role_placements import homes_of
 
 Point = tuple[float, int]
 """Seconds of a step, and bytes on the fullest device."""

@@ -14,6 +14,7 @@ from flowgraph.cluster import show_bytes
 from flowgraph.diagrams.amounts import show_s as show_s
 from flowgraph.plan import Forecast, Plan, Pool, Timed
 from placements.format import broken, flowing, pool_sizes, show_devices, show_range, table
+from placements.hardware.engine_constants import HOST
 from placements.report.chunked_logits import chunk_lines
 from placements.report.published_errors import error_lines
 from placements.search.alternatives import CurrentPlan
@@ -25,7 +26,6 @@ from placements.search.sensitivity import COST_ERROR, DRAWS
 from placements.search.what_if import WhatIf
 from placements.solver.problem import Objective
 from placements.step.task_rows import TaskRow, task_rows
-from placements.step.tasks import HOST
 from placements.workload.batch_partition import many
 from placements.workload.planning_problem import PlanningProblem
 

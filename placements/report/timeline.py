@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from placements.hardware.engine_constants import HOST
 from placements.step.idle_time import causes, idle_spans
-from placements.step.tasks import HOST
 from placements.step.timeline import Timeline, TimelineEvent
 from placements.workload.batch_partition import many
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from flowgraph.diagrams.amounts import listed, many, show_s
 from flowgraph.diagrams.charts import Bar, Lane, Lanes
+from placements.hardware.engine_constants import HOST
 from placements.step.idle_time import OVER, IdleSpan, idle_spans
-from placements.step.tasks import HOST
 from placements.step.timeline import Timeline, TimelineEvent
 
 

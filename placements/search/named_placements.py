@@ -7,16 +7,15 @@ scores (a reward model, a judge).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flowgraph.errors import UnknownNameError
 from flowgraph.graph import Graph, Node, carried_from, reachable
-from flowgraph.lowering.program import read_by
 from flowgraph.roles import Role, models_read, roles
 from flowgraph.values import Model
 from placements.solver.problem import fused
-from placements.workload.graph_workload import passes_rows
+from placements.workload.graph_workload import passes_rows, read_together
 
 Parts = tuple[tuple[str, ...], ...]
 """Roles by the pool that they share."""
@@ -173,16 +172,6 @@ def variant(name: str) -> PlacementVariant:
 def parts(graph: Graph, name: str) -> Parts:
     """Return the roles of a named graph by the pool that they share under a named placement."""
     return variant(name).parts_of(graph)
-
-
-def read_together(graph: Graph) -> Iterator[frozenset[str]]:
-    """Return the roles of each node of a named graph that reads models in several roles: they must share a pool."""
-    role_of = {(role.param, name): role.name for role in roles(graph) for name in role.nodes}
-    for node in graph.nodes:
-        models = ((edge, reader) for edge, reader in read_by(node) if issubclass(edge.type, Model))
-        read = {role_of[root.name, reader] for edge, reader in models if (root := carried_from(edge)) is not None}
-        if len(read) > 1:
-            yield frozenset(read)
 
 
 def kept_together(graph: Graph, parts: Parts) -> Parts:

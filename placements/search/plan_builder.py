@@ -9,8 +9,9 @@ from flowgraph.plan import Assumed, Placed, Plan, Pool
 from flowgraph.store import structure_hash
 from placements.hardware.topology import PoolRequest, realise
 from placements.memory.footprint import Footprint, room_bytes, total_bytes
+from placements.search.block_placements import Block, homes_of
 from placements.step.memory_forecast import footprint_of, forecast_pool, forecasts_of, peaks_of
-from placements.step.role_placements import Block, RolePlacement, homes_by, homes_of, in_order
+from placements.step.role_placements import RolePlacement, homes_by, in_order
 from placements.step.step_forecast import step_of
 from placements.workload.planning_problem import PlanningProblem
 

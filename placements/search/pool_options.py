@@ -24,11 +24,11 @@ from placements.step.role_costs import DeviceGroup, process_of
 from placements.time.collectives import network_bytes_per_s
 from placements.time.seconds import added
 from placements.time.training import WEIGHT_BYTES
-from placements.time.transitions import reshard_seconds, sync_seconds, wake_seconds
+from placements.time.transitions import reshard_seconds, sync_seconds, tensors, wake_seconds
 from placements.workload.planning_problem import PlanningProblem
 
 if TYPE_CHECKING:
-    from flowgraph.models import ModelShape
+    pass
 
 ANY_ROLE = Role("", "", "infer", ())
 
@@ -410,13 +410,3 @@ def least_sync_s(
     own = ("pause", "install", "transfer") if draws is not None else ("pause", "gather")
     sent_s = 0.0 if draws is not None else size_bytes / network_bytes_per_s(links)
     return factor * (fsum(parts.get(name) or 0.0 for name in own) + sent_s)
-
-
-def tensors(shape: ModelShape) -> int:
-    """Return about how many tensors a sync sends of a decoder: nine a layer, three of each expert, three besides.
-
-    Adapters are on layers outside the experts, with two tensors on each of seven matrices of a layer.
-    """
-    if shape.adapters:
-        return 14 * shape.layers
-    return 9 * shape.layers + 3 * shape.experts * shape.expert_layers + 3

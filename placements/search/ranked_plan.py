@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flowgraph.plan import Assumed, Plan, Step
+from placements.search.block_placements import Block, homes_of
 from placements.search.plan_builder import plan_of
-from placements.step.role_placements import Block, homes_of
 from placements.step.step_forecast import period_of, step_of
 from placements.workload.planning_problem import PlanningProblem
 

@@ -23,6 +23,7 @@ from math import fsum
 
 from flowgraph.graph import Node, reachable
 from flowgraph.roles import roles
+from placements.time.host_work import host_work_of
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
@@ -77,7 +78,7 @@ def _host_seconds(setting: PlanningProblem) -> dict[str, float]:
     of_roles = {name for role in roles(setting.running) for name in role.nodes}
     nodes = [node.name for node in setting.running.nodes if node.name not in of_roles]
     factor = setting.host_factor
-    found = {name: factor * (setting.host_work.node_seconds(name, setting.host).total_s or 0.0) for name in nodes}
+    found = {name: factor * (host_work_of(setting).node_seconds(name, setting.host).total_s or 0.0) for name in nodes}
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 

@@ -11,7 +11,6 @@ from flowgraph.lowering.program import Read, Run, Switch, Sync, Transfer
 from flowgraph.lowering.program import Task as ProgramTask
 from flowgraph.plan import Step, Timed, Waits
 from placements.memory.footprint import total_bytes
-from placements.search.pool_options import tensors
 from placements.step.memory_forecast import footprint_of
 from placements.step.period import makespan, period
 from placements.step.role_costs import best_in_flight, offloaded_seconds, passing_seconds, sampling_seconds, streams
@@ -19,10 +18,18 @@ from placements.step.role_placements import RolePlacement, in_order
 from placements.step.schedule import Schedule, ScheduledTask, TaskWait
 from placements.step.tasks import ProgramPlacement, StagedNode, StepOutline, outline, overlapped
 from placements.time.collectives import network_bytes_per_s
+from placements.time.host_work import host_work_of
 from placements.time.in_flight import InFlight
 from placements.time.seconds import Seconds, added
 from placements.time.training import WEIGHT_BYTES
-from placements.time.transitions import HOST_SHARE, offload_seconds, reshard_seconds, sync_seconds, wake_seconds
+from placements.time.transitions import (
+    HOST_SHARE,
+    offload_seconds,
+    reshard_seconds,
+    sync_seconds,
+    tensors,
+    wake_seconds,
+)
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
@@ -164,7 +171,7 @@ class _TaskSeconds:
                 return Seconds({"call": self._setting.host.call_s})
             case Transfer(value, source, target, parts):
                 rate = self._bytes_per_s(source, target)
-                return self._setting.host_work.travel_seconds(value, parts, rate, self._setting.host)
+                return host_work_of(self._setting).travel_seconds(value, parts, rate, self._setting.host)
             case Sync(_, source, target):
                 ends = self._by_copy[source][0], self._by_copy[target][0]
                 return _sync_seconds(self._setting, *ends).times(1 / self.synced_every(task))
@@ -193,7 +200,7 @@ class _TaskSeconds:
 
     def _host_seconds(self, name: str) -> Seconds:
         """Return the seconds of host work; of the last prompt alone where rows come one by one, as they are drawn."""
-        found = self._setting.host_work.node_seconds(name, self._setting.host)
+        found = host_work_of(self._setting).node_seconds(name, self._setting.host)
         return found.times(1 / self._setting.prompts) if self._streams_along(name) else found
 
     def _streams_along(self, name: str) -> bool:

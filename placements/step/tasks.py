@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Final
 
 from flowgraph.graph import Graph
 from flowgraph.lowering import LOWERING, Pass
@@ -19,38 +18,9 @@ from flowgraph.lowering.task_names import kind_of, pool_of, task_names
 from flowgraph.lowering.waits import homes_of, moved_on, waits_for
 from flowgraph.plan import Placed, Plan, Running, TaskKind, Waits
 from flowgraph.roles import roles
-from placements.hardware.engine_constants import EngineConstants, constants
 
-HOST: Final = "host"
 NOWHERE = ""
 """The pool of roles that a run does without: what would run there is no task of its step."""
-
-
-@dataclass(frozen=True)
-class HostConstants(EngineConstants):
-    """What the host takes: `call_s` for each task, `score_row_s` to score a row by a rule, and what else it works on.
-
-    A host node takes `row_s` for each row and `token_s` for each token that it reads or makes. Values travel at
-    `arrow_bytes_per_s` into and out of Arrow tables. `driver_share` of a step's seconds pass between it and the next.
-    `slowed_share` is how much sharing a pool slows training. Of the rates that an engine attains in pre-training, its
-    log-prob passes have `forward_share` in a step of RL, and its updates `update_share`: rows are of all lengths, and
-    what is read out goes through the host.
-    """
-
-    driver_share: float
-    call_s: float
-    score_row_s: float
-    row_s: float
-    token_s: float
-    arrow_bytes_per_s: float
-    slowed_share: float
-    forward_share: float
-    update_share: float
-
-
-def host_constants(moved: Mapping[str, float] | None = None) -> HostConstants:
-    """Return the constants of host work, those of `moved` in place of the shipped ones."""
-    return constants(HostConstants, HOST).moved(moved or {})
 
 
 # ---------------------------------------------------------------------------------------- the program

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from flowgraph.plan import Layout
 from placements.hardware.device_profiles import PoolLinks
-from placements.time.decode import ServingConstants, cache_bytes, replica_of, weight_bytes
+from placements.hardware.engine_constants import ServingConstants
+from placements.time.decode import cache_bytes, replica_of, weight_bytes
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape

@@ -12,7 +12,7 @@ from math import log2
 from typing import TYPE_CHECKING
 
 from placements.hardware.architectures import AttainedShares, attained
-from placements.hardware.engine_constants import EngineConstants
+from placements.hardware.engine_constants import ServingConstants
 from placements.memory.kv_cache import sequence_bytes
 from placements.time.kernels import WIDTH_BYTES, peak_flops
 from placements.time.seconds import Seconds
@@ -55,42 +55,6 @@ Source: NCCL tables of aiconfigurator-core 0.12.0: on 8 H200 each MB takes 11 µ
 """
 
 MERGED = 2  # all-reduces in a layer: after attention, and after the MLP
-
-
-@dataclass(frozen=True)
-class ServingConstants(EngineConstants):
-    """What an inference engine adds to the arithmetic of a model, and keeps of a device's memory.
-
-    step_s: of a step, whatever is in it: scheduling, sampling, sending tokens.
-    layer_s: of each layer in a step: starts and small kernels.
-    row_s: of each running sequence in a step.
-    request_s: of each request once: tokenizing, scheduling, what its prefill waits for.
-    expert_layer_s: what a layer with experts adds: routing and sorting.
-    expert_exchange_s: what it adds where whole experts lie on several devices.
-    expert_share: what products of experts attain, of what dense products of the precision do.
-    expert_read_share: the rate at which weights of experts are read, of that of dense weights.
-    rollout_step_s: of a step, what it adds that a training framework drives the engine and reads log-probs.
-    rollout_joined_s: what it adds to such a step that a replica's ranks are processes which are told of each step.
-    fixed_bytes: of each device, whatever the model: context, graphs, buffers.
-    joint_bytes: of each device that talks to others: buffers of collectives.
-    inside: 1 if these bytes lie in the share of memory that the engine is given, 0 if they lie beside it.
-    most_rows: the most sequences that run at a time on a replica.
-    """
-
-    step_s: float
-    layer_s: float
-    row_s: float
-    request_s: float
-    expert_layer_s: float
-    expert_exchange_s: float
-    expert_share: float
-    expert_read_share: float
-    rollout_step_s: float
-    rollout_joined_s: float
-    fixed_bytes: float
-    joint_bytes: float
-    inside: float
-    most_rows: float
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
+from placements.hardware.engine_constants import ServingConstants
 from placements.time.cache_capacity import cache_tokens, reserved_bytes
-from placements.time.decode import ServingConstants, ServingReplica, prefill_seconds, replica_of, step_s, step_seconds
+from placements.time.decode import ServingReplica, prefill_seconds, replica_of, step_s, step_seconds
 from placements.time.kernels import peak_flops
 from placements.time.long_tail import drained_seconds, uneven_tokens
 from placements.time.seconds import Seconds

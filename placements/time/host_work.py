@@ -15,10 +15,11 @@ from flowgraph.graph import Graph, Node, Param
 from flowgraph.lowering.program import Parts, results_of
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.values import Kind
-from placements.step.tasks import HostConstants
+from placements.hardware.engine_constants import HostConstants
 from placements.time.seconds import Seconds
 from placements.workload.graph_workload import StepWorkload
 from placements.workload.lengths import LengthDistribution
+from placements.workload.planning_problem import PlanningProblem
 from placements.workload.value_bytes import ValueExtent, columns_of, extents, widest
 
 TEXT_BYTES = 4.0  # of a token as text, or in a table whose columns nobody knows: English has 4 to 5 characters a token
@@ -95,6 +96,14 @@ class HostWork:
     def _known(self, extent: ValueExtent) -> ValueExtent:
         prompts = ceil(self.rows / extent.n) if extent.prompts is None else extent.prompts
         return replace(extent, prompts=prompts, tokens=self.response_tokens if prompts else extent.tokens)
+
+
+@lru_cache(maxsize=16)
+def host_work_of(problem: PlanningProblem) -> HostWork:
+    """Return what the host works on in a step of a planning problem."""
+    rows = max((load.rows for load in problem.loads), default=problem.prompts)
+    response = problem.response or max((load.response for load in problem.loads), key=lambda each: each.mean)
+    return host_work(problem.running, problem.prompts, problem.prompt, response, rows)
 
 
 @lru_cache(maxsize=64)

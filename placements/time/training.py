@@ -7,15 +7,16 @@ A roofline of each kernel, with what an engine attains of it and what it adds as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from placements.hardware.engine_constants import TrainingConstants
 from placements.memory.footprint import BOUNDS
 from placements.time.seconds import Seconds
 from placements.time.training_collectives import DeviceNumbers, gathered_seconds, reduced_seconds, sent_seconds
 from placements.time.training_layers import MicroBatch, memory_bytes_per_s
-from placements.time.training_passes import Parts, TrainingConstants, TrainingPasses, summed
+from placements.time.training_passes import Parts, TrainingPasses, summed
+from placements.workload.node_workload import PassTokens
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
@@ -35,21 +36,6 @@ OFFLOADED_BYTES: Mapping[Offloaded, int] = {"parameters": 4, "gradients": 4, "op
 """Bytes in host memory for each number: float32 weights and gradients, and Adam's two moments."""
 
 WEIGHT_BYTES = 2.0  # of a weight as data ranks gather it: bfloat16
-
-
-@dataclass(frozen=True)
-class PassTokens:
-    """What passes a model in one go, on all its devices together.
-
-    `pairs` are of a token and one that it sees: half the sum of squared lengths. `read_out` counts the tokens that have
-    logits. `filled` is the share of a micro-batch's budget that whole rows fill.
-    """
-
-    tokens: float
-    pairs: float
-    read_out: float
-    rows: float
-    filled: float = 1.0
 
 
 def forward_seconds(

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from flowgraph.plan import Layout
-from placements.hardware.engine_constants import EngineConstants
+from placements.hardware.engine_constants import TrainingConstants
 from placements.time.kernels import peak_flops
 from placements.time.training_collectives import expert_seconds, ring_seconds, sequence_seconds, tensor_seconds
 from placements.time.training_layers import (
@@ -35,46 +35,6 @@ if TYPE_CHECKING:
 
 Parts: TypeAlias = Mapping[str, float]
 """Seconds by part, all of them known."""
-
-
-@dataclass(frozen=True)
-class TrainingConstants(EngineConstants):
-    """What an engine attains and adds when it trains.
-
-    matmul_share: of the rate at which products run alone, what they attain between other kernels.
-    attention_share: of the device's peak, what attention attains, counting the pairs that the mask leaves.
-    attention_flops: the most that its kernels do in a second on any device; a later generation's they do not use.
-    score_bytes: bytes moved for an attention score in a forward pass; 0 for kernels that keep scores to themselves.
-    traffic: how often what a layer keeps for its backward pass is moved in a forward pass.
-    replicated: 1 if each rank of tensor parallelism does all norms and residuals, 0 if ranks share them.
-    logit_bytes: bytes moved for a logit, a third of them forward and the rest backward.
-    launch_s: what the host takes to launch one pass of one layer that has both attention and an MLP.
-    expert_launch_s: what it takes besides in a layer with experts: routing, sorting, counts that it waits for.
-    call_s: what one collective adds to that.
-    step_s: what an optimizer step takes besides.
-    exposed: the part of transfers inside a layer and between stages that products do not hide.
-    overlap: of the shorter of a pass and a transfer between data ranks, the part in which both go on.
-    gradient_bytes: of a number of the gradient, as data ranks exchange it.
-    ring: 1 if keys and values go around the ranks of a sequence, 0 if these trade tokens for heads (Ulysses).
-    chunks: pieces of a pipeline stage, between which micro-batches take turns.
-    """
-
-    matmul_share: float
-    attention_share: float
-    attention_flops: float
-    score_bytes: float
-    traffic: float
-    replicated: float
-    logit_bytes: float
-    launch_s: float
-    expert_launch_s: float
-    call_s: float
-    step_s: float
-    exposed: float
-    overlap: float
-    gradient_bytes: float
-    ring: float
-    chunks: float
 
 
 @dataclass(frozen=True)

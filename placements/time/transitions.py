@@ -13,6 +13,7 @@ from placements.time.collectives import collective_seconds, link_bytes_per_s, ma
 from placements.time.seconds import Seconds
 
 if TYPE_CHECKING:
+    from flowgraph.models import ModelShape
     from flowgraph.plan import Layout
     from placements.hardware.device_profiles import DeviceProfile, PoolLinks
 
@@ -209,3 +210,13 @@ def offload_seconds(size_bytes: float, device: DeviceProfile) -> float:
 def wake_seconds(size_bytes: float, device: DeviceProfile) -> Seconds:
     """Return the seconds in which an engine that slept has its weights on the device again, and answers."""
     return Seconds({"copy": offload_seconds(size_bytes, device), "wake": WAKE_S})
+
+
+def tensors(shape: ModelShape) -> int:
+    """Return about how many tensors a sync sends of a decoder: nine a layer, three of each expert, three besides.
+
+    Adapters are on layers outside the experts, with two tensors on each of seven matrices of a layer.
+    """
+    if shape.adapters:
+        return 14 * shape.layers
+    return 9 * shape.layers + 3 * shape.experts * shape.expert_layers + 3

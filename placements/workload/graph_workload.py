@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from flowgraph.graph import Const, Node, Param, reachable
+from flowgraph.graph import Const, Graph, Node, Param, carried_from, reachable
+from flowgraph.lowering.program import read_by
+from flowgraph.roles import roles
 from flowgraph.rows import leaf_paths
 from flowgraph.values import Context, Lengths, Model
 
@@ -117,3 +120,13 @@ def uncounted(node: Node) -> tuple[str, ...]:
 def pass_of(node: Node) -> object:
     """Name the forward pass of a node, so that nodes which read one pass name the same; else the node itself."""
     return tuple((edge.source, edge.port) for _, edge in node.inputs) if node.op.stat is not None else node
+
+
+def read_together(graph: Graph) -> Iterator[frozenset[str]]:
+    """Return the roles of each node of a named graph that reads models in several roles: they must share a pool."""
+    role_of = {(role.param, name): role.name for role in roles(graph) for name in role.nodes}
+    for node in graph.nodes:
+        models = ((edge, reader) for edge, reader in read_by(node) if issubclass(edge.type, Model))
+        read = {role_of[root.name, reader] for edge, reader in models if (root := carried_from(edge)) is not None}
+        if len(read) > 1:
+            yield frozenset(read)

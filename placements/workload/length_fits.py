@@ -11,13 +11,16 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from flowgraph.errors import SettingError
-from placements.workload.lengths import POINTS
 
 if TYPE_CHECKING:
     from numpy import float64
     from numpy.typing import NDArray
 
     Points = NDArray[float64]
+
+POINTS = 4096
+"""How many points tell a distribution; what happens only once in more draws than these is not told."""
+
 
 SPREAD = 0.7
 """The sigma of lengths of which only one quantity is said.

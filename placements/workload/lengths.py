@@ -12,13 +12,11 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import SettingError
+from placements.workload.length_fits import POINTS, fitted, quantities, quantity, refuse_lengths, stretched
 
 if TYPE_CHECKING:
     from numpy import float64
     from numpy.typing import NDArray
-
-POINTS = 4096
-"""How many points tell a distribution; what happens only once in more draws than these is not told."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,6 @@ class LengthDistribution:
 
         Raises SettingError if the text is no number and names no such lengths.
         """
-        from placements.workload.length_fits import fitted, quantities
-
         asked = quantities(text, where)
         return cls.fixed(asked["tokens"]) if "tokens" in asked else cls(fitted(asked, where), tuple(asked.items()))
 
@@ -72,8 +68,6 @@ class LengthDistribution:
         import numpy
         import pyarrow
         from pyarrow import types
-
-        from placements.workload.length_fits import refuse_lengths
 
         column = values.combine_chunks() if isinstance(values, pyarrow.ChunkedArray) else pyarrow.array(values)
         if types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
@@ -175,8 +169,6 @@ class LengthDistribution:
 
         Raises SettingError as `parse` does, and for a quantity that no such lengths have.
         """
-        from placements.workload.length_fits import fitted, quantity, stretched
-
         asked = {name: quantity(name, text, where) for name, text in changes.items()}
         if self.said or (self.points[0] == self.most and set(asked) - {"mean", "p50", "max"}):
             said = {**(dict(self.said) or {"mean": self.mean}), **asked}

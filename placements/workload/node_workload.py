@@ -13,7 +13,6 @@ from functools import cached_property
 from flowgraph.errors import FlowTypeError
 from flowgraph.graph import Graph, Node, reachable
 from flowgraph.roles import Role, roles
-from placements.time.training import PassTokens
 from placements.workload.batch_partition import BatchSizes, many
 from placements.workload.batch_sizes import sizes_of
 from placements.workload.graph_workload import (
@@ -29,6 +28,21 @@ from placements.workload.graph_workload import (
 )
 from placements.workload.lengths import LengthDistribution
 from placements.workload.packing import filled_share, rows_tokens
+
+
+@dataclass(frozen=True)
+class PassTokens:
+    """What passes a model in one go, on all its devices together.
+
+    `pairs` are of a token and one that it sees: half the sum of squared lengths. `read_out` counts the tokens that have
+    logits. `filled` is the share of a micro-batch's budget that whole rows fill.
+    """
+
+    tokens: float
+    pairs: float
+    read_out: float
+    rows: float
+    filled: float = 1.0
 
 
 @dataclass(frozen=True)

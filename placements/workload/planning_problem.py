@@ -14,14 +14,19 @@ from flowgraph.engines.table import ENGINES
 from flowgraph.graph import Graph, carried_from
 from flowgraph.plan import Precision
 from flowgraph.roles import Role, Use, models_read, roles
-from placements.hardware.engine_constants import EngineConstants, constant_names, constants
+from placements.hardware.engine_constants import (
+    HOST,
+    EngineConstants,
+    HostConstants,
+    ServingConstants,
+    TrainingConstants,
+    constant_names,
+    constants,
+    host_constants,
+)
 from placements.hardware.topology import DeviceClass, classes
-from placements.search.named_placements import read_together
-from placements.step.tasks import HOST, HostConstants, host_constants
-from placements.time.decode import ServingConstants
-from placements.time.host_work import HostWork, host_work
-from placements.time.training_passes import TrainingConstants
 from placements.workload.batch_sizes import most_ranks
+from placements.workload.graph_workload import read_together
 from placements.workload.lengths import LengthDistribution
 from placements.workload.node_workload import NodeWorkload, node_workloads, of_role, stage_count
 
@@ -221,13 +226,6 @@ class PlanningProblem:
         """Return the constants of what is done beside models; rates of CPU devices are those of steps of RL already."""
         found = host_constants(self.calibrated.get(HOST))
         return found if self.kind == "gpu" else replace(found, slowed_share=1.0, forward_share=1.0, update_share=1.0)
-
-    @cached_property
-    def host_work(self) -> HostWork:
-        """Return what is done beside models in a step."""
-        rows = max((load.rows for load in self.loads), default=self.prompts)
-        response = self.response or max((load.response for load in self.loads), key=lambda each: each.mean)
-        return host_work(self.running, self.prompts, self.prompt, response, rows)
 
     def training_of(self, engine: str) -> TrainingConstants:
         """Return the constants of an engine that trains, or that reads rows without training."""

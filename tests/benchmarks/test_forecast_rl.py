@@ -18,7 +18,7 @@ from benchmarks.forecast.rl_rows import Read, read_end_to_end, read_nemo_rl
 from benchmarks.forecast.rl_steps import homes_of, seconds_of, setting_of, step
 from benchmarks.forecast.rl_workloads import FOLDER, Workload, from_toml, read, to_toml
 from flowgraph.plan import Step
-from placements.step.tasks import host_constants
+from placements.hardware.engine_constants import host_constants
 
 
 def rows(name: str) -> list[dict[str, str]]:

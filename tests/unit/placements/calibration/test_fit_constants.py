@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from flowgraph.errors import DataError, UnknownNameError
 from placements.calibration.fit_constants import MeasuredCase, calibrate, forecast_errors, read_profile, scale_of
-from placements.hardware.engine_constants import ConstantBounds, EngineConstants, bounds
-from placements.time.training_passes import TrainingConstants
+from placements.hardware.engine_constants import ConstantBounds, EngineConstants, TrainingConstants, bounds
 
 
 @dataclass(frozen=True)

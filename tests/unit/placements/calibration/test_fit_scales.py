@@ -19,8 +19,8 @@ from placements.calibration.fit_scales import (
     fit_scales,
 )
 from placements.calibration.measured_runs import MeasuredRun, Timing, repair
+from placements.search.block_placements import homes_of
 from placements.search.search import find
-from placements.step.role_placements import homes_of
 from placements.step.step_forecast import step_of
 from placements.workload.planning_problem import PlanningProblem
 from tests.unit.placements.small_settings import found_of, setting_of

@@ -9,8 +9,8 @@ import pytest
 
 from flowgraph.errors import DataError
 from placements.calibration.measured_runs import MeasuredRun, Timing, repair, seconds_by_node
+from placements.search.block_placements import homes_of
 from placements.search.search import find
-from placements.step.role_placements import homes_of
 from placements.step.step_forecast import node_seconds, step_of
 from tests.unit.placements.small_settings import found_of, setting_of
 

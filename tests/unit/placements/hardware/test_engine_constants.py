@@ -10,10 +10,18 @@ from hypothesis import strategies as st
 
 from flowgraph.engines.table import ENGINES
 from flowgraph.errors import UnknownNameError
-from placements.hardware.engine_constants import EngineConstants, bounds, constant_names, constants, engines
-from placements.step.tasks import HOST, HostConstants, host_constants
-from placements.time.decode import ServingConstants
-from placements.time.training_passes import TrainingConstants
+from placements.hardware.engine_constants import (
+    HOST,
+    EngineConstants,
+    HostConstants,
+    ServingConstants,
+    TrainingConstants,
+    bounds,
+    constant_names,
+    constants,
+    engines,
+    host_constants,
+)
 
 
 def kinds_of(engine: str) -> list[type[EngineConstants]]:

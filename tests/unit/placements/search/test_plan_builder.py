@@ -19,6 +19,7 @@ from placements.search.ranked_plan import RankedPlan
 from placements.search.search import solved
 from placements.step.step_forecast import schedule_of
 from placements.step.timeline import play
+from placements.time.host_work import host_work_of
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.unit.placements.small_settings import SHIPPED, Of, called, found_of, graph_of, lagging, prompt, setting_of
@@ -160,7 +161,7 @@ def test_host_work_is_beside_the_models_and_in_the_way_of_a_step() -> None:
     """Draw: read prompts → generate → score and advantages on the host, ref.logprobs on the pool → update."""
     ranked = placed("grpo", ALL)
     seconds = {each.name: each.seconds or 0.0 for each in ranked.step.tasks}
-    host, work = ranked.setting.host, ranked.setting.host_work
+    host, work = ranked.setting.host, host_work_of(ranked.setting)
     nodes = [work.node_seconds(name, host).total_s or 0.0 for name in ("score", "group_normalize")]
     assert seconds["score, group_normalize"] == pytest.approx(host.call_s + fsum(nodes))
     assert seconds["read prompts"] == host.call_s

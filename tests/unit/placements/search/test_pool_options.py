@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.flows.seven_rewards import seven_rewards
 from flowgraph.plan import Layout, Running
+from placements.hardware.engine_constants import host_constants
 from placements.memory.footprint import fits, room_bytes
 from placements.search.combined_options import (
     CARRIED_AT_MOST,
@@ -24,14 +25,14 @@ from placements.search.combined_options import (
     SYNC_BYTES,
     CombinedOptions,
 )
-from placements.search.pool_options import OptionSource, PoolOptions, sync_s, tensors
+from placements.search.pool_options import OptionSource, PoolOptions, sync_s
 from placements.search.role_options import RoleOption, RoleOptions
 from placements.search.search import find
 from placements.solver.problem import Option
 from placements.step.role_costs import DeviceGroup
 from placements.step.role_placements import RolePlacement
 from placements.step.step_forecast import work_of
-from placements.step.tasks import host_constants
+from placements.time.transitions import tensors
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 from tests.unit.placements.small_settings import cluster_of, graph_of, seat_of, setting_of, shapes_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from placements.search.staleness import LOOKED_AT, best_staleness, staleness_text, stalenesses
+from placements.report.staleness_report import staleness_text
+from placements.search.staleness import LOOKED_AT, best_staleness, stalenesses
 from tests.unit.placements.small_settings import setting_of
 
 LONG = {"model": "Qwen/Qwen3-8B", "prompts": 256, "response": "mean=2k,max=16k"}

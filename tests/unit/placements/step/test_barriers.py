@@ -17,6 +17,7 @@ from placements.search.ranked_plan import RankedPlan
 from placements.search.search import PlanRequest, SearchResult, find, problem, value_of
 from placements.solver.problem import Assignment, Objective, Option, assignment_of
 from placements.step.barriers import StepBarriers, barriers_of
+from placements.time.host_work import host_work_of
 from placements.workload.planning_problem import PlanningProblem
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
@@ -43,7 +44,7 @@ def test_a_chain_of_stages_has_a_barrier_after_the_sync_and_after_each() -> None
     assert (found.spans, found.of_stage, found.syncs) == (4, (1, 2, 3), ("policy.sample",))
     setting = setting_of("grpo")
     scored_s = [
-        setting.host_work.node_seconds(name, setting.host).total_s or 0.0 for name in ("score", "group_normalize")
+        host_work_of(setting).node_seconds(name, setting.host).total_s or 0.0 for name in ("score", "group_normalize")
     ]
     assert found.host_s == pytest.approx((0.0, 0.0, sum(scored_s), 0.0))
     assert (found.tokens, found.synced, found.share) == (1, 1.0, 1 + setting.host.driver_share)

@@ -13,7 +13,7 @@ from flowgraph.models.shapes import shape
 from flowgraph.models.sources import resolve
 from flowgraph.plan import Layout, Running
 from flowgraph.roles import Role, Use
-from placements.hardware.engine_constants import constants
+from placements.hardware.engine_constants import TrainingConstants, constants
 from placements.memory.activations import EAGER, kept_numbers
 from placements.memory.footprint import GIB, MemoryConstants, room_bytes
 from placements.memory.training import TrainingSettings, training_bytes
@@ -23,7 +23,6 @@ from placements.search.role_options import RoleOption, all_role_options, role_op
 from placements.search.search import find
 from placements.step.role_costs import footprint, passing_seconds
 from placements.time.training_collectives import ring_seconds, sequence_seconds
-from placements.time.training_passes import TrainingConstants
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 from tests.unit.placements.small_settings import seat_of, setting_of, shapes_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from flowgraph.plan import Layout, Running
+from placements.hardware.engine_constants import host_constants
 from placements.step.role_costs import passing_seconds, sampling_seconds
-from placements.step.tasks import host_constants
 from placements.time.seconds import Seconds
 from placements.time.training import forward_seconds, update_seconds
 from placements.workload.node_workload import NodeWorkload

@@ -26,9 +26,10 @@ from nodes import (
     score,
     update,
 )
+from placements.hardware.engine_constants import HOST
 from placements.step.period import makespan, period
 from placements.step.step_forecast import DRIVER, schedule_of
-from placements.step.tasks import HOST, ProgramPlacement, StagedNode, StepOutline, outline, overlapped, shifts
+from placements.step.tasks import ProgramPlacement, StagedNode, StepOutline, outline, overlapped, shifts
 from placements.step.timeline import play
 from placements.workload.lengths import LengthDistribution
 from placements.workload.node_workload import node_workloads

@@ -20,12 +20,11 @@ from flowgraph.models.shapes import shape_of
 from flowgraph.models.table import full_name, listed
 from flowgraph.plan import Layout
 from placements.hardware.device_profiles import PoolLinks, Precision, profile
-from placements.hardware.engine_constants import bounds, constants
+from placements.hardware.engine_constants import ServingConstants, bounds, constants
 from placements.time.cache_capacity import cache_tokens, reserved_bytes
 from placements.time.decode import (
     CROSSING_S,
     QUANTISED_SHARE,
-    ServingConstants,
     ServingReplica,
     cache_bytes,
     prefill_seconds,

@@ -13,11 +13,11 @@ import pytest
 
 from flowgraph.plan import Layout, Running
 from flowgraph.roles import Role
+from placements.search.block_placements import homes_of
 from placements.search.named_placements import variant
 from placements.search.pool_options import PoolOptions
 from placements.search.search import PlanRequest, SearchResult, find, solved
 from placements.step.role_costs import best_in_flight, sampling_seconds, streams
-from placements.step.role_placements import homes_of
 from placements.step.step_forecast import synced_every
 from placements.time.in_flight import GRAINS, MOST_ADMITTED, InFlight, ways_in_flight
 from placements.workload.planning_problem import PlanningProblem

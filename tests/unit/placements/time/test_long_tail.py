@@ -12,7 +12,7 @@ import pytest
 from flowgraph.models import ModelShape
 from flowgraph.plan import Layout
 from placements.hardware.device_profiles import DeviceProfile, PoolLinks
-from placements.time.decode import ServingConstants
+from placements.hardware.engine_constants import ServingConstants
 from placements.time.generation import generate_seconds
 from placements.workload.lengths import LengthDistribution
 

@@ -15,10 +15,11 @@ from placements.hardware.device_profiles import PoolLinks, profile
 from placements.hardware.engine_constants import bounds, constant_names, constants, engines
 from placements.time.kernels import matmul_seconds
 from placements.time.seconds import Seconds
-from placements.time.training import PassTokens, TrainingConstants, forward_seconds, update_seconds
+from placements.time.training import TrainingConstants, forward_seconds, update_seconds
 from placements.time.training_collectives import every, expert_seconds, tensor_seconds
 from placements.time.training_layers import MicroBatch, activation_bytes, blocks, merges
 from placements.time.training_passes import TrainingPasses
+from placements.workload.node_workload import PassTokens
 
 H100, A100 = profile("h100-sxm-80g"), profile("a100-sxm-80g")
 FSDP, MEGATRON = constants(TrainingConstants, "fsdp"), constants(TrainingConstants, "megatron")

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.errors import SettingError
-from placements.workload.lengths import POINTS, LengthDistribution
+from placements.workload.length_fits import POINTS
+from placements.workload.lengths import LengthDistribution
 
 points = st.lists(st.floats(1, 1e5), min_size=1, max_size=6).map(lambda each: LengthDistribution(tuple(sorted(each))))
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from flowgraph.plan import Layout, Running
 from placements.hardware.engine_constants import constants
 from placements.step.role_costs import footprint, offloaded_seconds, passing_seconds
-from placements.time.training import PassTokens, TrainingConstants, forward_seconds, update_seconds
+from placements.time.training import TrainingConstants, forward_seconds, update_seconds
 from placements.workload.lengths import LengthDistribution
-from placements.workload.node_workload import NodeWorkload
+from placements.workload.node_workload import NodeWorkload, PassTokens
 from placements.workload.packing import ROWS, filled_share, rows_tokens
 from placements.workload.planning_problem import PlanningProblem
 from tests.unit.placements.small_settings import SMALL, seat_of, setting_of, shapes_of
