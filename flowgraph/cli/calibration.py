@@ -18,9 +18,9 @@ from flowgraph.foreign import read_bytes, read_text
 
 if TYPE_CHECKING:
     from flowgraph.plan import Plan
+    from placements import PlanningProblem
     from placements.calibration.measured_runs import CalibrationResult, MeasuredRun, Timing
     from placements.step.role_placements import RolePlacement
-    from placements.workload.planning_problem import PlanningProblem
 
 TIMED = ("generate", "logprob", "update", "score", "host", "sync")  # kinds of tasks whose seconds a calibration scales
 LOG_BYTES = 2**26  # of a log or a trace: as much as a profile of ours has at most
@@ -30,12 +30,12 @@ def calibrate(
     paths: Sequence[Path], plan: Path | None, measured: Sequence[str], out: Path | None, as_json: bool
 ) -> None:
     """Fit scales to what runs have measured, print them and what they repair, and write them to `out`."""
-    from placements.calibration.measured_runs import repair
+    from placements import calibrate as fitted
 
     if measured and len(paths) > 1:
         what = "is of one plan, and several files are named"
         raise UsageError(what, where=f"--measured {measured[0]}", hint="calibrate each plan with its own seconds")
-    found = repair([_run(path, plan, measured) for path in paths], _source(paths, measured))
+    found = fitted([_run(path, plan, measured) for path in paths], _source(paths, measured))
     _refuse_unknown(found, measured)
     if out is not None:
         write_text(out, found.calibration.to_json())
@@ -54,7 +54,7 @@ def asked_calibration(file: Path | None, measured: Sequence[str], plan: Path | N
 
     Raises UsageError for both, and for seconds that do not say on which plan they were measured.
     """
-    from placements.calibration.measured_runs import repair
+    from placements import calibrate as fitted
 
     if not measured:
         return None if file is None else read_calibration(file)
@@ -65,7 +65,7 @@ def asked_calibration(file: Path | None, measured: Sequence[str], plan: Path | N
     if plan is None:
         what = "does not say which plan took these seconds"
         raise UsageError(what, where=where, hint="--measured-on PLAN.json, the plan that ran")
-    found = repair([_run(plan, None, measured)], _source([plan], measured))
+    found = fitted([_run(plan, None, measured)], _source([plan], measured))
     _refuse_unknown(found, measured)
     return found.calibration
 

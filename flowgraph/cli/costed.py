@@ -16,20 +16,18 @@ from flowgraph.errors import PlanError, ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
 
 if TYPE_CHECKING:
+    from placements import PlanningProblem, PlanRequest, SearchResult
     from placements.search.ranked_plan import RankedPlan
-    from placements.search.search import PlanRequest, SearchResult
     from placements.search.staleness import StalenessOption
     from placements.search.what_if import WhatIf
     from placements.solver.problem import Objective
-    from placements.workload.planning_problem import PlanningProblem
 
 
 def print_costed(question: Question, sought: Sought, out: Path | None, as_json: bool) -> None:
     """Print the best plans of a question, and write the best one to `out`."""
+    from placements import plan as find_plan
     from placements.report.search_report import is_disaggregated, search_report, what_if_text
     from placements.report.staleness_report import staleness_text
-    from placements.search.plan_builder import plan_of
-    from placements.search.search import find
 
     posed = _in_ratio(pose(question).having(streamed=sought.streamed), sought.ratio)
     asked, named = asked_of(sought, posed.setting), sought.objective != "devices"
@@ -42,14 +40,14 @@ def print_costed(question: Question, sought: Sought, out: Path | None, as_json: 
     setting = posed.setting
     searched = next((each.found for each in tried if each.staleness == setting.staleness), None)
     if searched is None or sought.robust:
-        searched = find(setting, asked, robust=sought.robust)
+        searched = find_plan(setting, asked, robust=sought.robust)
     found = searched if named else replace(searched, named=())
     if sought.ratio and not is_disaggregated(found.best):
         print(
             f"--ratio {sought.ratio} holds nowhere: in the best plan drawing and training share a pool", file=sys.stderr
         )
     others = [_changed(setting, text, sought) for text in sought.what_if]
-    plan = plan_of(setting, found.best.blocks, posed.assumed, asked.pins)
+    plan = found.best.plan(posed.assumed, asked.pins)
     planned = Planned(posed, plan, question.cluster, found)
     sizes_of(planned)
     if out is not None:
@@ -167,7 +165,7 @@ def given_options(question: Question, sought: Sought) -> str:
 
 def _changed(setting: PlanningProblem, text: str, sought: Sought) -> WhatIf:
     """Search again with one thing changed. Raises UsageError for nominal seconds beside those of known devices."""
-    from placements.search.search import find
+    from placements import plan as find_plan
     from placements.search.what_if import WhatIf, changed
 
     other = changed(setting, text, cluster_of)
@@ -175,15 +173,15 @@ def _changed(setting: PlanningProblem, text: str, sought: Sought) -> WhatIf:
         hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"
         raise UsageError(f"the speed of {unknown}, is not known", where=f"--what-if {text}", hint=hint)
     try:
-        return WhatIf(text, find(other, asked_of(sought, other)))
+        return WhatIf(text, find_plan(other, asked_of(sought, other)))
     except ResourceError:
         return WhatIf(text, None)
 
 
 def asked_of(sought: Sought, setting: PlanningProblem) -> PlanRequest:
     """Read what is asked of a search; raises UsageError or UnknownNameError for what is not known."""
+    from placements import PlanRequest
     from placements.search.named_placements import variant
-    from placements.search.search import PlanRequest
     from placements.solver.problem import Objective
     from placements.solver.solve import Method
 

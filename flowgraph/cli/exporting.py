@@ -16,9 +16,9 @@ from flowgraph.plan import Plan
 if TYPE_CHECKING:
     from flowgraph.cli.setting import Posed
     from nodes.interop import AsRun, Exported
+    from placements import PlanningProblem
     from placements.search.ranked_plan import RankedPlan
     from placements.step.role_placements import RolePlacement
-    from placements.workload.planning_problem import PlanningProblem
 
 WORTH_SHARE = 0.02  # of a step, that another plan has to save before it is written to be compared
 MOST_TRIED = 200  # layouts of what trains, fastest first, where the plan's own does not fit as a system runs it
@@ -125,10 +125,10 @@ def searched(posed: Posed, target: Target) -> Searched | None:
 
     Plans are written in their own order, until none can be faster than one that the system runs.
     """
-    from placements.search.search import find
+    from placements import plan as find_plan
 
     try:
-        ranked = find(posed.setting).ranked
+        ranked = find_plan(posed.setting).ranked
     except ResourceError:
         return None
     found: Written | None = None
@@ -167,7 +167,7 @@ def _plan_from(posed: Posed, run: PlanningProblem, homes: Sequence[RolePlacement
 
 def _faults(setting: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan) -> Iterator[str]:
     """Say what is short of memory, on devices and on their hosts, and what is too short for one row."""
-    from placements.search.infeasibility import overflows
+    from placements import overflows
 
     for error in overflows(plan, setting, plan.flow):
         yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flowgraph.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from placements.workload.lengths import LengthDistribution
+    from placements import LengthDistribution
 
 
 def lengths(option: str, text: str) -> LengthDistribution:
@@ -16,7 +16,7 @@ def lengths(option: str, text: str) -> LengthDistribution:
 
     Raises SettingError for a text that tells no lengths, DataError for a file that cannot be read.
     """
-    from placements.workload.lengths import LengthDistribution
+    from placements import LengthDistribution
 
     file, column = _file_and_column(text)
     if not file:

@@ -86,14 +86,12 @@ def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
 
 def forecast_lanes(plan: Plan, steps: int, first_step: int = 0) -> Lanes | None:
     """Play steps of a plan; None where it does not forecast the seconds of each task."""
-    from placements.report.timeline_chart import timeline_chart
-    from placements.step.step_forecast import schedule_of
-    from placements.step.timeline import play
+    from placements import simulate
 
     if plan.step is None or not plan.step.tasks or any(task.seconds is None for task in plan.step.tasks):
         return None
-    played = play(schedule_of(plan.step.tasks, plan.step.waits), steps=steps)
-    return _in_order(timeline_chart(played, f"{plan.flow}: {many(steps, 'step')}", first_step=first_step), plan)
+    played = simulate(plan.step, steps)
+    return _in_order(played.chart(f"{plan.flow}: {many(steps, 'step')}", first_step=first_step), plan)
 
 
 def _in_order(lanes: Lanes, plan: Plan) -> Lanes:

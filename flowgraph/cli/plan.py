@@ -20,9 +20,8 @@ from flowgraph.machine import warnings_for
 from flowgraph.plan import Plan
 
 if TYPE_CHECKING:
-    from placements.search.search import SearchResult
+    from placements import PlanningProblem, SearchResult
     from placements.workload.batch_partition import BatchSizes
-    from placements.workload.planning_problem import PlanningProblem
 
 
 @dataclass(frozen=True)
@@ -166,13 +165,12 @@ def planned_for(question: Question, where: Where, *, fits: bool = True, check: C
 def searched(posed: Posed, sought: Sought, where: str) -> Planned:
     """Search the plan of a question. Raises ResourceError where nothing fits."""
     from flowgraph.cli.costed import asked_of
-    from placements.search.plan_builder import plan_of
-    from placements.search.search import find
+    from placements import plan as find_plan
 
     asked = asked_of(sought, posed.setting)
     warn(posed)
-    found = find(posed.setting, asked, robust=sought.robust)
-    plan = plan_of(posed.setting, found.best.blocks, posed.assumed, asked.pins)
+    found = find_plan(posed.setting, asked, robust=sought.robust)
+    plan = found.best.plan(posed.assumed, asked.pins)
     check_plan(plan, posed.setting.graph, f"plan of {plan.flow}")
     return Planned(posed, plan, where, found)
 

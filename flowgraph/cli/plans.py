@@ -28,23 +28,18 @@ SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take w
 def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     """Play the steps of a plan, and write what was played as a Chrome trace to `out`."""
     from flowgraph.cli.reforecast import known_step, refuse_broken
-    from placements.report.chrome_trace import chrome_trace
+    from placements import simulate as simulated
     from placements.report.published_errors import error_lines
-    from placements.report.timeline import timeline_text
-    from placements.step.idle_time import idle_spans
-    from placements.step.step_forecast import schedule_of
-    from placements.step.timeline import play
 
     plan = read_plan(path)
     refuse_broken(plan, str(path))
     step, period_s = known_step(plan.step, str(path))
-    played = play(schedule_of(step.tasks, step.waits), steps=steps)
+    played = simulated(step, steps)
     if out is not None:
-        write_text(out, json.dumps(chrome_trace(played, f"{plan.flow}, predicted"), indent=1) + "\n")
+        write_text(out, json.dumps(played.trace(f"{plan.flow}, predicted"), indent=1) + "\n")
     if as_json:
         idle = [
-            {"pool": each.pool, "start_s": each.start_s, "end_s": each.end_s, "why": each.why}
-            for each in idle_spans(played)
+            {"pool": each.pool, "start_s": each.start_s, "end_s": each.end_s, "why": each.why} for each in played.idle
         ]
         runs = [
             {"task": each.task, "pool": each.pool, "step": each.step, "start_s": each.start_s, "end_s": each.end_s}
@@ -53,7 +48,7 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
         told = {"period_s": period_s, "played_s": played.period_s, "events": runs, "bubbles": idle}
         print(json.dumps(told, indent=1))
     else:
-        print(timeline_text(played, columns_there()))
+        print(played.text(columns_there()))
         if played.period_s is None or not isclose(played.period_s, period_s, rel_tol=SETTLED_SHARE):
             print(f"a step takes {period_s:,.1f} s once steps follow each other")
         print("\n".join(error_lines(plan)))
@@ -64,7 +59,7 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
 def compare(paths: Sequence[Path], as_json: bool) -> None:
     """Print plans beside each other."""
     from flowgraph.cli.reforecast import refuse_broken
-    from placements.report.explain_report import plans_text
+    from placements import compare as compared
 
     if len(paths) < 2:
         raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
@@ -74,17 +69,14 @@ def compare(paths: Sequence[Path], as_json: bool) -> None:
     if as_json:
         print(json.dumps({name: json.loads(plan.to_json()) for name, plan in plans}, indent=1))
     else:
-        print(plans_text(plans, columns_there()))
+        print(compared(plans, columns_there()))
 
 
 def explain(path: Path, role: str | None, as_json: bool) -> None:
     """Say why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
     from flowgraph.cli.reforecast import forecast_of
-    from placements.report.explain_report import alternatives_text, fastest_text, layouts_text
-    from placements.search.alternatives import CurrentPlan, alternative_layouts, alternative_pools, parts_of
-    from placements.search.infeasibility import overflows
-    from placements.search.pool_options import PoolOptions
-    from placements.search.search import solved
+    from placements import explain as explained
+    from placements import overflows
 
     read = read_plan(path)
     posed = posed_by(read, str(path))
@@ -92,25 +84,25 @@ def explain(path: Path, role: str | None, as_json: bool) -> None:
     known = [each.name for each in setting.roles]
     if role is not None and role not in known:
         raise UsageError(f"no role `{role}`", where=f"explain {path}", hint=nearest(role, known))
-    plan, step, step_s = forecast_of(read, posed, str(path))
-    parts, here = parts_of(plan), CurrentPlan(step, step_s, len(plan.used()))
+    plan, _, step_s = forecast_of(read, posed, str(path))
+    found = explained(setting, plan)
     for fault in overflows(plan, setting, str(path)):
         print(fault, file=sys.stderr)
-    faster = "" if as_json else fastest_text(here, solved(setting, PoolOptions(setting), parts))
+    faster = "" if as_json else found.faster_text()
     if faster:
         print(faster)
     told = list[dict[str, object]]()
     for each in (one for one in setting.roles if role in (None, one.name)):
-        part = next(part for part in parts if each.name in part)
-        found = list(alternative_pools(setting, parts, each.name))
+        elsewhere = found.alternatives(each.name)
         if as_json:
-            others = [{"beside": list(m.beside), "step_s": m.ranked.step_s if m.ranked else None} for m in found]
-            told.append({"role": each.name, "beside": list(part), "step_s": here.step_s, "elsewhere": others})
+            others = [{"beside": list(m.beside), "step_s": m.ranked.step_s if m.ranked else None} for m in elsewhere]
+            told.append(
+                {"role": each.name, "beside": list(found.neighbours(each.name)), "step_s": step_s, "elsewhere": others}
+            )
             continue
-        print(alternatives_text(each.name, part, here, found))
+        print(found.text(each.name, elsewhere))
         if role is not None:
-            pool = next(pool for one in plan.placed for pool in plan.pools if (one.role, one.pool) == (role, pool.name))
-            print(layouts_text(each.name, alternative_layouts(setting, plan, each.name), len(pool.devices)))
+            print(found.layouts_text(each.name))
     if as_json:
         print(json.dumps(told, indent=1))
 

@@ -15,9 +15,9 @@ from flowgraph.plan import Plan, Step
 
 if TYPE_CHECKING:
     from flowgraph.cluster import Cluster
+    from placements import PlanningProblem
     from placements.step.role_placements import RolePlacement
     from placements.workload.graph_workload import StepWorkload
-    from placements.workload.planning_problem import PlanningProblem
 
 
 def posed_again(plan: Plan, question: Question, where: str) -> Posed:
@@ -33,8 +33,7 @@ def posed_again(plan: Plan, question: Question, where: str) -> Posed:
 
 def planned_again(plan: Plan, posed: Posed, where: str, *, fits: bool = True) -> Planned:
     """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
-    from placements.search.infeasibility import overflows
-    from placements.search.plan_builder import forecast_again
+    from placements import forecast, overflows
     from placements.step.role_placements import homes_by
 
     setting = posed.setting
@@ -42,7 +41,7 @@ def planned_again(plan: Plan, posed: Posed, where: str, *, fits: bool = True) ->
     refuse(law_faults(plan, setting, where))
     if fits:
         refuse(_home_faults(setting, homes_by(setting, plan), where))
-    found = Planned(posed, forecast_again(setting, plan, posed.assumed), where)
+    found = Planned(posed, forecast(setting, plan, posed.assumed), where)
     if fits:
         sizes_of(found)
         refuse(overflows(found.plan, setting, where))
@@ -56,7 +55,8 @@ def forecast_of(
 
     Raises what is wrong with the plan, but not that it does not fit.
     """
-    from placements.search.plan_builder import forecast_again, plan_from
+    from placements import forecast
+    from placements.search.plan_builder import plan_from
     from placements.step.role_placements import homes_by
 
     setting = posed.setting
@@ -64,7 +64,7 @@ def forecast_of(
     homes = homes_by(setting, plan)
     refuse(_home_faults(setting, homes, where, spans=spans))
     elsewhere = cluster is not None
-    there = plan_from(setting, homes, posed.assumed) if elsewhere else forecast_again(setting, plan, posed.assumed)
+    there = plan_from(setting, homes, posed.assumed) if elsewhere else forecast(setting, plan, posed.assumed)
     return there, *known_step(there.step, where)
 
 
@@ -76,7 +76,7 @@ def faults_of(
     What is found last is looked for only in a plan that keeps the laws. A plan of what another system `ran` may fill
     its devices, where one of ours leaves a tenth for the error of the forecast, and have tensor groups over domains.
     """
-    from placements.search.infeasibility import overflows
+    from placements import overflows
     from placements.step.role_placements import homes_by
 
     setting = posed.setting

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flowgraph.plan import Layout, Running
     from flowgraph.roles import Role
     from nodes.interop import Imported
-    from placements.workload.planning_problem import PlanningProblem
+    from placements import PlanningProblem
 
 PARTS = (2, 4, 8, 16)  # of the longest rows, the lengths at which a run is tried that does not fit with the longest
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flowgraph.models.shapes import ModelShape
     from flowgraph.models.sources import ModelSource
     from flowgraph.values import Head
-    from placements.workload.planning_problem import PlanningProblem
+    from placements import PlanningProblem
 
 DEFAULT_CLUSTER = "laptop"
 DEFAULT_BATCH, DEFAULT_PROMPT_TOKENS = 256, "512"  # where neither a command line nor a data set says
@@ -253,7 +253,7 @@ def _setting(
     response_option: str,
 ) -> PlanningProblem:
     """Give the setting of all that is assumed; the options are what an error names."""
-    from placements.workload.planning_problem import PlanningProblem
+    from placements import PlanningProblem
 
     heads, response = heads_of(graph), assumed.response_tokens
     setting = PlanningProblem(

@@ -26,7 +26,7 @@ from flowgraph.store import structure_hash
 if TYPE_CHECKING:
     from flowgraph.lowering.program import Program
     from flowgraph.runtime.record import RunFolder
-    from placements.search.search import SearchResult
+    from placements import SearchResult
 
 Kind = Literal["flow", "plan", "program", "run", "picture"]
 
@@ -131,9 +131,9 @@ def _of(made: Planned) -> Placement:
     """Return a plan to be drawn, with the search that found it, or that its file says it comes from."""
 
     def search() -> SearchResult:
-        from placements.search.search import find
+        from placements import plan as find_plan
 
-        return find(made.setting)
+        return find_plan(made.setting)
 
     known = made.found
     return Placement(made.plan, made.graph, search if known is None else lambda: known, made, where=made.where)

@@ -67,14 +67,11 @@ def trace_run(path: Path, out: Path | None, steps: int, compare: bool, as_json: 
 
 def predicted_events(plan: Plan, steps: int) -> list[dict[str, Any]]:
     """Give the events of so many steps as the plan forecasts them, as process 1, a lane for each pool; else none."""
-    from placements.report.chrome_trace import chrome_trace
-    from placements.step.step_forecast import schedule_of
-    from placements.step.timeline import play
+    from placements import simulate
 
     if plan.step is None or any(task.seconds is None for task in plan.step.tasks):
         return []
-    played = play(schedule_of(plan.step.tasks, plan.step.waits), steps=steps)
-    found: list[dict[str, Any]] = chrome_trace(played, f"{plan.flow}, predicted")["traceEvents"]
+    found: list[dict[str, Any]] = simulate(plan.step, steps).trace(f"{plan.flow}, predicted")["traceEvents"]
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,6 +46,6 @@ class RankedPlan:
         """Return the roles by the pool that they share."""
         return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
-    def plan(self, assumed: Assumed | None = None) -> Plan:
-        """Return the plan itself."""
-        return plan_of(self.setting, self.blocks, assumed)
+    def plan(self, assumed: Assumed | None = None, pins: Mapping[str, str] | None = None) -> Plan:
+        """Return the plan itself, its pools named as roles are pinned."""
+        return plan_of(self.setting, self.blocks, assumed, pins)

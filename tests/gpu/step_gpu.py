@@ -31,7 +31,7 @@ from flowgraph.runtime.in_process import InProcess
 from flowgraph.runtime.measure import Measures, note_process
 from flowgraph.runtime.measured_step import MeasuredStep, measured_step
 from flowgraph.store import structure_hash
-from placements import forecast_again
+from placements import forecast
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -162,7 +162,7 @@ def planned(case: Case, graph: Graph, model: Path, places: tuple[str, str]) -> P
 def _forecast(case: Case, graph: Graph, model: Path, cluster: str) -> Plan:
     """Give the hybrid plan with its forecast on a cluster of one device."""
     posed = posed_of(case, model, cluster)
-    return forecast_again(posed.setting, hybrid(graph, cluster), posed.assumed)
+    return forecast(posed.setting, hybrid(graph, cluster), posed.assumed)
 
 
 def prompts_of(case: Case) -> Source:

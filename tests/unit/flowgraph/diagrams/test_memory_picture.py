@@ -40,11 +40,11 @@ def test_roles_of_a_found_plan_hold_all_of_each_peak(flow: str) -> None:
 def test_roles_and_the_process_of_a_plan_of_this_machine_hold_all_of_each_peak(
     flow: str, one_device: Callable[[Graph], Plan]
 ) -> None:
-    from placements import forecast_again
+    from placements import forecast
 
     setting = setting_of(flow, prompts=4, prompt_tokens="16")
     plan = one_device(setting.graph)
-    plan = forecast_again(replace(setting, cluster=plan.cluster), plan)
+    plan = forecast(replace(setting, cluster=plan.cluster), plan)
     peaks = plan.forecast[0].peaks
     assert peaks and all(sum(peak.held.values()) == peak.memory_bytes for peak in peaks)
     assert set(peaks[0].held) <= {"process", *(each.role for each in plan.placed)}
@@ -85,11 +85,11 @@ def test_what_is_too_much_is_said_and_what_was_measured_stands_beside() -> None:
 
 
 def test_a_plan_may_fill_all_of_a_cpu_device(one_device: Callable[[Graph], Plan]) -> None:
-    from placements import forecast_again
+    from placements import forecast
 
     setting = setting_of("grpo", prompts=4, prompt_tokens="16")
     plan = one_device(setting.graph)
-    plan = forecast_again(replace(setting, cluster=plan.cluster), plan)
+    plan = forecast(replace(setting, cluster=plan.cluster), plan)
     (store,) = memory_picture(plan, fills=FILLS).stores
     assert store.room_bytes == store.capacity_bytes == plan.cluster.nodes[0].devices[0].memory_bytes
 
