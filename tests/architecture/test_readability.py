@@ -9,20 +9,20 @@ import pytest
 from tests.architecture.readability import PACKAGES, Sources
 
 LIMITS = {
-    "late_imports": 422,
-    "shared_class_names": 0.21,
+    "late_imports": 398,
+    "shared_class_names": 0.126,
     "filler_identifiers": 0.119,
     "private_functions_used_once": 0.284,
     "vague_docstrings": 0.348,
     "old_phrases": 476,
     "lines": 66_700,
     "public_names": 25,
-    "planner_names": 90,
+    "planner_names": 77,
     "golden_lines": 34_779,
 }
 """The most that each figure of `Sources` may be; lower one whenever it has shrunk."""
 
-CYCLES = [41, 9, 6, 6, 2]
+CYCLES = [41, 9, 6, 6]
 """How many modules import each other, group by group, imports inside functions included."""
 
 

@@ -85,19 +85,7 @@ def test_files_lie_in_rooms() -> None:
 
 
 FRONT_DOOR = 12  # names that `placements` exports, at most
-BESIDE_THE_DOOR = 66  # names of its modules that the command line imports all the same; may only shrink, to none
 
 
 def test_the_front_door_has_few_names() -> None:
     assert len(placements.__all__) <= FRONT_DOOR
-
-
-def test_the_command_line_comes_through_the_front_door_more_and_more() -> None:
-    beside = {
-        (each.module, name)
-        for file in sources("flowgraph")
-        for each in imports(file, types_too=True)
-        if each.module.startswith("placements.")
-        for name in each.names
-    }
-    assert len(beside) <= BESIDE_THE_DOOR, sorted(beside)
