@@ -82,7 +82,7 @@ def _options() -> argparse.Namespace:
 
 def measure(setting: Setting, ranks: int) -> Told:
     """Run each rank's rows each way, in turns; the first round is not counted."""
-    from flowgraph.executors.forward import cut
+    from flowgraph.engines.forward_pass.forward import cut
 
     model, rows = model_of(setting), drawn(setting)
     shares = {"number": by_number(setting, ranks), "work": by_work(setting, rows, ranks)}
@@ -134,11 +134,11 @@ def by_work(setting: Setting, rows: Any, ranks: int) -> list[list[int]]:
     import numpy as np
     import pyarrow as pa
 
-    from flowgraph.runtime import sharing
+    from flowgraph.runtime import row_sharding
 
     group = np.arange(setting.prompts).repeat(setting.samples)
     columns = {"context": rows.context, "lengths": pa.array(rows.lengths.numpy()), "#group": pa.array(group)}
-    shares = sharing.by_work(pa.table(columns), sharing.Guide("rollout", "context", "lengths"), ranks)
+    shares = row_sharding.by_work(pa.table(columns), row_sharding.Guide("rollout", "context", "lengths"), ranks)
     return [np.flatnonzero(np.isin(group, shares.of(group, rank, ranks))).tolist() for rank in range(ranks)]
 
 

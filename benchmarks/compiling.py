@@ -18,10 +18,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's own folder is on the path
 
 from flowgraph import Flow, Kind, Linear, Loss, Mask, Trainable, flow, node
+from flowgraph.analysis.flat_graph import full_hash, to_json
 from flowgraph.passes import named, simplified
-from flowgraph.restore import from_json
-from flowgraph.store import full_hash, to_json
-from flowgraph.text import graph_text
+from flowgraph.serialize.graph import from_json
+from flowgraph.serialize.graph_text import graph_text
 from nodes import LogProbs, update
 from tests.flows.ppo_shaped import ppo_shaped
 

@@ -22,15 +22,15 @@ sys.path[:0] = [str(ROOT)]
 
 from benchmarks.figures import Spread, ratios, table  # noqa: E402 - after the path above
 from benchmarks.machine import ONE_THREAD, machine  # noqa: E402
-from flowgraph.cli.inputs import Asked  # noqa: E402
+from flowgraph.cli.draw_target import DrawTarget, subject_of  # noqa: E402
+from flowgraph.cli.flow_request import FlowRequest  # noqa: E402
 from flowgraph.cli.page import page_of  # noqa: E402
-from flowgraph.cli.pictures import Shown, picture_named  # noqa: E402
-from flowgraph.cli.plan import Where  # noqa: E402
-from flowgraph.cli.setting import Question  # noqa: E402
-from flowgraph.cli.subject import Subject, subject_of  # noqa: E402
-from flowgraph.diagrams.formats import text_in  # noqa: E402
-from flowgraph.diagrams.layout import arranged  # noqa: E402
-from flowgraph.diagrams.picture import Arrow, Box, Picture  # noqa: E402
+from flowgraph.cli.pictures import PictureDetail, picture_named  # noqa: E402
+from flowgraph.cli.plan import PlanTarget  # noqa: E402
+from flowgraph.cli.planning_request import PlanRequest  # noqa: E402
+from flowgraph.diagrams.model.picture import Arrow, Box, Picture  # noqa: E402
+from flowgraph.diagrams.write.formats import text_in  # noqa: E402
+from flowgraph.diagrams.write.svg.layout import arranged  # noqa: E402
 
 LARGE = ("--cluster", "128x8xh100", "--model", "policy=Qwen/Qwen2.5-7B", "--response-tokens", "mean=1k,max=4k")
 HELP, GRAPHVIZ = "--help", "Graphviz alone, PPO"
@@ -63,17 +63,19 @@ def large(boxes: int = 500) -> Picture:
 
 def pictures() -> dict[str, Callable[[], object]]:
     """Give what is drawn in one process, by name; what is searched is searched before."""
-    flow = picture_named("flow", subject_of(Question(Asked("ppo"), ""), Where()), Shown())
+    flow = picture_named("flow", subject_of(PlanRequest(FlowRequest("ppo"), ""), PlanTarget()), PictureDetail())
     assert isinstance(flow, Picture)
-    asked = Asked("ppo", models=("policy=Qwen/Qwen2.5-7B",))
-    searched: Subject = subject_of(Question(asked, "128x8xh100", None, "mean=1k,max=4k"), Where("128x8xh100"))
-    drawn, wide = picture_named("plan", searched, Shown()), large()
-    picture_named("search", searched, Shown())
+    asked = FlowRequest("ppo", models=("policy=Qwen/Qwen2.5-7B",))
+    searched: DrawTarget = subject_of(
+        PlanRequest(asked, "128x8xh100", None, "mean=1k,max=4k"), PlanTarget("128x8xh100")
+    )
+    drawn, wide = picture_named("plan", searched, PictureDetail()), large()
+    picture_named("search", searched, PictureDetail())
     made: dict[str, Callable[[], object]] = {GRAPHVIZ: lambda: arranged(flow)}
     for name in ("svg", "mmd", "dot", "json", "text"):
         made[f"PPO as {name}"] = lambda name=name: text_in(flow, name)  # type: ignore[misc]
     made["plan of 1,024 devices as svg"] = lambda: text_in(drawn, "svg")
-    made["page of it"] = lambda: page_of(searched, Shown())
+    made["page of it"] = lambda: page_of(searched, PictureDetail())
     made["500 boxes, Graphviz alone"] = lambda: arranged(wide)
     made["500 boxes as svg"] = lambda: text_in(wide, "svg")
     made["500 boxes as text"] = lambda: text_in(wide, "text")

@@ -22,8 +22,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's own folder is on the path
 
 from benchmarks.curves import EVERY, HELD_OUT, KEPT, ROOT, SETTINGS, steps_to
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.plan import Where, plan_flow
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.plan import PlanTarget, plan_flow
 from flowgraph.cli.run import RunOptions, run_flow
 
 LAG = 4  # updates
@@ -32,8 +32,8 @@ STALE = ("decoupled_ppo", str(ROOT / "benchmarks" / "flows" / "uncorrected.py"))
 
 def train(flow: str, seed: int, steps: int, folder: Path, sets: Sequence[str] = (), plan: Path | None = None) -> Any:
     """Run a flow and give its curve: the accuracy on held-out prompts by step, and the mean reward of each step."""
-    asked = Asked(flow, steps=steps, seed=seed, sets=tuple(sets), cache=folder / "cache")
-    where = Where("1xcpu") if plan is None else Where(plan=plan, runtime="local")
+    asked = FlowRequest(flow, steps=steps, seed=seed, sets=tuple(sets), cache=folder / "cache")
+    where = PlanTarget("1xcpu") if plan is None else PlanTarget(plan=plan, runtime="local")
     out = folder / f"{Path(flow).stem}-{seed}"
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         code = run_flow(RunOptions(asked, EVERY, HELD_OUT, out, None, where))
@@ -50,7 +50,7 @@ def late_plan(flow: str, lag: int, folder: Path) -> Path:
     """Write a plan that samples from a copy of its own, `lag` updates late."""
     path = folder / f"{Path(flow).stem}.plan.json"
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        plan_flow(Asked(flow, cache=folder / "cache"), Where("2xcpu-4GiB"), path, as_json=False)
+        plan_flow(FlowRequest(flow, cache=folder / "cache"), PlanTarget("2xcpu-4GiB"), path, as_json=False)
     plan = json.loads(path.read_text("utf-8"))
     devices = plan["pools"][0]["devices"]
     plan["pools"] = [{"name": "train", "devices": devices[:1]}, {"name": "sample", "devices": devices[1:]}]

@@ -25,8 +25,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]  # so that `python benchmarks/memory_on_cpu.py` works too
 
-from flowgraph.cli.setting import posed_by  # noqa: E402 - after the path above
-from flowgraph.plan import Plan  # noqa: E402
+from flowgraph.cli.planning_request import posed_by  # noqa: E402 - after the path above
+from flowgraph.cluster.plan import Plan  # noqa: E402
 from placements.footprint import MemoryConstants  # noqa: E402
 from placements.placing import forecast_again  # noqa: E402
 
@@ -155,7 +155,7 @@ def line(each: Compared) -> str:
 
 def compared(case: Case, work: Path, *, again: bool = False) -> Iterator[Compared]:
     """Run a case and yield its pools; `again` holds the forecast against the last run that is there."""
-    from flowgraph.runtime.measured_file import read_measured
+    from flowgraph.runtime.measure.measured_file import read_measured
 
     runs = work / "runs"
     ray_bytes, run = 0, max(runs.glob(f"{named(case)}-*"), default=runs) if again else runs
@@ -259,7 +259,7 @@ def made(name: str, folder: Path) -> Path:
     from flowgraph.models import tiny
     from flowgraph.models.libraries import transformers
     from flowgraph.models.saving import save
-    from flowgraph.models.seeded import seeded
+    from flowgraph.models.seeded_init import seeded
 
     _, tokenizer = tiny.build(SEED)
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

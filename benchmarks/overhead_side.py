@@ -35,10 +35,10 @@ from nodes import (  # noqa: E402
 )
 
 if TYPE_CHECKING:
-    from flowgraph.graph import Graph
+    from flowgraph.cluster.plan import Plan
+    from flowgraph.language.graph import Graph
     from flowgraph.lowering.program import Program
-    from flowgraph.plan import Plan
-    from flowgraph.runtime.execute import Executor, Places
+    from flowgraph.runtime.interpreter import Executor, Places
 
 BY_HAND, IN_PROCESS, RAY = "by hand", "in process", "Ray"
 WAYS = (BY_HAND, IN_PROCESS, RAY)
@@ -108,7 +108,7 @@ def used_s() -> float:
 def opened(way: str, job: Job) -> Generator[tuple[Step, Callable[[], dict[str, float]]]]:
     """Give what takes a step, and what times calls of nodes that do nothing."""
     from flowgraph.lowering.lower import lower
-    from flowgraph.runtime.execute import Executor
+    from flowgraph.runtime.interpreter import Executor
 
     flow = grpo_graph(job)
     program = lower(flow, one_pool(flow))
@@ -132,15 +132,15 @@ def opened(way: str, job: Job) -> Generator[tuple[Step, Callable[[], dict[str, f
 def grpo_graph(job: Job) -> Graph:
     """Compile the flow that is measured."""
     from examples.grpo import grpo
+    from flowgraph.flows.settings import resolve_settings
     from flowgraph.passes import compile_graph
-    from flowgraph.settings import resolve_settings
 
     return resolve_settings(compile_graph(grpo.graph()), [], job.settings)[0]
 
 
 def call_graph(name: str) -> Graph:
     """Compile a flow of nodes that do nothing."""
-    from flowgraph.files import find_flow
+    from flowgraph.flows.flow_files import find_flow
     from flowgraph.passes import compile_graph
 
     return compile_graph(find_flow(f"{HERE / 'flows' / 'calls.py'}:{name}").flow.graph({"calls": CALLS}))
@@ -148,19 +148,19 @@ def call_graph(name: str) -> Graph:
 
 def one_pool(graph: Graph) -> Plan:
     """Put all roles on one CPU device."""
-    from flowgraph.cluster import Cluster, Device, Node
-    from flowgraph.plan import Placed, Plan, Pool
-    from flowgraph.roles import roles
-    from flowgraph.store import structure_hash
+    from flowgraph.analysis.flat_graph import structure_hash
+    from flowgraph.analysis.roles import roles
+    from flowgraph.cluster.cluster import Cluster, Device, Machine
+    from flowgraph.cluster.plan import PlacedRole, Plan, Pool
 
     cpu = Device(kind="cpu", memory_bytes=DEVICE_MEMORY_BYTES)
-    laptop = Node(name="laptop", devices=(cpu,), host_memory_bytes=HOST_MEMORY_BYTES, cores=2)
+    laptop = Machine(name="laptop", devices=(cpu,), host_memory_bytes=HOST_MEMORY_BYTES, cores=2)
     return Plan(
         flow=graph.name,
         structure_hash=structure_hash(graph),
         cluster=Cluster(nodes=(laptop,)),
         pools=(Pool(name="all", devices=(("laptop", 0),)),),
-        placed=tuple(Placed(role=role.name, pool="all", engine="local") for role in roles(graph)),
+        placed=tuple(PlacedRole(role=role.name, pool="all", engine="local") for role in roles(graph)),
     )
 
 
@@ -222,17 +222,17 @@ def hand_loop(program: Program, job: Job) -> Step:
 def places(way: str, program: Program, graphs: list[Graph], job: Job) -> Generator[Places]:
     """Give the places of the program's plan, ready to run any of the graphs, which share its homes."""
     from flowgraph.runtime.hosting import host
-    from flowgraph.runtime.in_process import InProcess
+    from flowgraph.runtime.local import InProcess
 
     if way == IN_PROCESS:
         yield InProcess(host(program.homes, program.trained, setup(job))[0])
         return
-    from flowgraph.runtime.ray_session import connect
+    from flowgraph.runtime.ray.session import connect
 
     session = connect(program.plan, None, None, threads=1)
-    from flowgraph.runtime.device import Flows
-    from flowgraph.runtime.ray_start import start
-    from flowgraph.store import to_json
+    from flowgraph.analysis.flat_graph import to_json
+    from flowgraph.runtime.ray.device import Flows
+    from flowgraph.runtime.ray.start import start
 
     flows = Flows(tuple(map(to_json, graphs)), str(HERE / "flows" / "calls.py"))
     there = start(program, graphs, flows, setup(job), session)

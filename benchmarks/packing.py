@@ -110,8 +110,8 @@ def _options() -> argparse.Namespace:
 
 def measure(setting: Setting) -> Told:
     """Run all ways in turns; the first round of each is not counted."""
-    from flowgraph.executors.forward import cut
-    from flowgraph.executors.packing import pack
+    from flowgraph.engines.forward_pass.forward import cut
+    from flowgraph.engines.forward_pass.packing import pack
 
     model = model_of(setting)
     rows = drawn(setting)
@@ -157,7 +157,7 @@ def drawn(setting: Setting) -> Any:
     import pyarrow as pa
     import torch
 
-    from flowgraph.executors.base import Rows
+    from flowgraph.language.handle import ResponseRows
 
     random = np.random.default_rng(0)
     count = setting.prompts * setting.samples
@@ -168,7 +168,7 @@ def drawn(setting: Setting) -> Any:
     prompts = random.integers(5, VOCABULARY, (setting.prompts, setting.prompt_tokens))
     contexts = pa.array(np.repeat(prompts, setting.samples, 0).tolist(), pa.list_(pa.int64()))
     tokens = random.integers(5, VOCABULARY, (count, int(lengths.max())))
-    return Rows(contexts, torch.from_numpy(tokens), torch.from_numpy(lengths))
+    return ResponseRows(contexts, torch.from_numpy(tokens), torch.from_numpy(lengths))
 
 
 def arrived(rows: Any, parts: int, *, by_length: bool = False) -> list[Batch]:
@@ -188,7 +188,7 @@ def arrived(rows: Any, parts: int, *, by_length: bool = False) -> list[Batch]:
 
 def packed_pass(model: Any, rows: Any) -> float:
     """Run packed tokens forward and backward; give the sum of log-probs less entropies."""
-    from flowgraph.executors.forward import forward_stats
+    from flowgraph.engines.forward_pass.forward import forward_stats
 
     stats = forward_stats(model, rows, WANTED)
     assert stats.logprobs is not None and stats.entropy is not None

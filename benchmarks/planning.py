@@ -18,8 +18,8 @@ from statistics import median
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from flowgraph.cli.inputs import Asked as Named  # noqa: E402 - after the path above
-from flowgraph.cli.setting import Question, pose  # noqa: E402
+from flowgraph.cli.flow_request import FlowRequest as Named  # noqa: E402 - after the path above
+from flowgraph.cli.planning_request import PlanRequest, pose  # noqa: E402
 from placements.blocks import Blocks  # noqa: E402
 from placements.finding import Asked, find, problem  # noqa: E402
 from placements.setting import Setting  # noqa: E402
@@ -53,7 +53,7 @@ CASES = (
 def setting(case: Case) -> Setting:
     """Return the setting of a case: every model of 8B, prompts of 512 tokens, responses of 1k on average."""
     asked = Named(str(FLOWS / f"{case.flow}.py"), models=(f"policy={MODEL}",), batch=case.batch)
-    return pose(Question(asked, case.cluster, "512", "mean=1k,max=4k")).setting
+    return pose(PlanRequest(asked, case.cluster, "512", "mean=1k,max=4k")).setting
 
 
 def forget() -> None:

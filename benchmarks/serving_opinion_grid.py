@@ -12,7 +12,7 @@ from itertools import product
 from benchmarks.forecast.report import Row
 from benchmarks.forecast.serving import Served, cached, served
 from benchmarks.forecast.serving_models import model
-from flowgraph.models.shapes import ModelShape
+from flowgraph.models.sizes import ModelShape
 from placements.profiles import Precision
 
 MODELS = (

@@ -7,7 +7,7 @@ from functools import cache
 from benchmarks.forecast.serving_models import device, links_within, release
 from benchmarks.serving_opinion_answers import Answer
 from benchmarks.serving_opinion_grid import Question, Setup
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
 from placements.cache_room import reserved_bytes
 from placements.constants import constants
 from placements.decode import Replica, cache_bytes, prefill_seconds, replica_of, step_seconds, weight_bytes

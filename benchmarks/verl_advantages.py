@@ -22,7 +22,7 @@ from benchmarks.verl_case import (
     scores,
     told,
 )
-from flowgraph.values import Lengths
+from flowgraph.language.values import Lengths
 from nodes import advantages as a
 from nodes import kl as k
 from nodes import rewards as r

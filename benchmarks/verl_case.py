@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from flowgraph import Aggregation, Loss
-from flowgraph.values import Group, Mask
+from flowgraph.language.values import Group, Mask
 from nodes.values import Advantages, LogProbs, Scores, TokenAdvantages
 
 Columns = Mapping[str, Tensor]

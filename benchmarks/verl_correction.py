@@ -19,7 +19,7 @@ from benchmarks.verl_case import (
     reduced,
     told,
 )
-from flowgraph.values import Mask
+from flowgraph.language.values import Mask
 from nodes import correction as c
 from nodes import losses as one
 from nodes.mismatch import mismatch

@@ -25,7 +25,7 @@ from benchmarks.verl_case import (
     reduced,
 )
 from flowgraph import Aggregation, Loss
-from flowgraph.values import Sample, Trajectory
+from flowgraph.language.values import Sample, Trajectory
 from nodes import covariance as cov
 from nodes import kl as k
 from nodes import losses as one

@@ -19,15 +19,15 @@ from typing import Any
 
 from benchmarks.curves import EVERY, HELD_OUT, SETTINGS, Curve, kept, middle, steps_to
 from flowgraph import Flow, Loss
-from flowgraph.diagrams.curves import Series, curves_svg
-from flowgraph.diagrams.flow_picture import flow_picture
-from flowgraph.diagrams.mermaid import mermaid
-from flowgraph.graph import Edge, Graph, Node
-from flowgraph.loss import Aggregation
+from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.write.mermaid.flowchart import mermaid
+from flowgraph.diagrams.write.svg.curves import Series, curves_svg
+from flowgraph.language.graph import Edge, Graph, Node
+from flowgraph.language.loss import Aggregation
+from flowgraph.language.signature import type_name
+from flowgraph.language.values import Model
 from flowgraph.passes import compile_graph
-from flowgraph.signature import type_name
-from flowgraph.text import shown_settings
-from flowgraph.values import Model
+from flowgraph.serialize.graph_text import shown_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = ROOT / "docs" / "templates" / "algorithms.toml"

@@ -28,9 +28,10 @@ import flows  # noqa: E402 - the checkout is what is written about, installed or
 import jinja2  # noqa: E402
 from pages import Page  # noqa: E402
 
-from flowgraph import errors, op_of, spec  # noqa: E402
-from flowgraph.graph import Op, Port  # noqa: E402
-from flowgraph.values import Kind, Linear, Model, Record, State, Value, fields  # noqa: E402
+from flowgraph import errors, op_of  # noqa: E402
+from flowgraph.language import laws  # noqa: E402
+from flowgraph.language.graph import Op, Port  # noqa: E402
+from flowgraph.language.values import Kind, Linear, Model, Record, State, Value, fields  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden" / "errors"
 FLOW_IMPORTS = "from __future__ import annotations\nfrom flowgraph import *\nfrom nodes import *\n"
@@ -106,7 +107,9 @@ def modules(package: str) -> Iterator[types.ModuleType]:
 
 def nodes_page() -> str:
     """List every shipped node by kind: ports, settings, result, traits, metrics, docstring, source."""
-    ops = dict.fromkeys(op for module in (*modules("nodes"), _module("flowgraph.arithmetic")) for op in ops_of(module))
+    ops = dict.fromkeys(
+        op for module in (*modules("nodes"), _module("flowgraph.language.arithmetic")) for op in ops_of(module)
+    )
     kinds = {title: [node_told(op) for op in ops if op.kind == kind] for kind, title in KINDS.items()}
     return rendered("nodes.md.j2", kinds={title: told for title, told in kinds.items() if told})
 
@@ -259,7 +262,7 @@ def type_text(hint: Any) -> str:
 
 def values_page() -> str:
     """List every shipped value type: kind, dtype, what it is, and the parts of records."""
-    ours = (_module("flowgraph.values"), _module("flowgraph.loss"), *modules("nodes"))
+    ours = (_module("flowgraph.language.values"), _module("flowgraph.language.loss"), *modules("nodes"))
     found = dict.fromkeys(each for module in ours for each in vars(module).values() if is_value(each, module))
     bases = (Value, Linear, Record, State, Model)
     told = [value_told(kind) for kind in found if kind not in bases]
@@ -292,7 +295,7 @@ def imported_from(kind: type[Value]) -> str:
 
     >>> from nodes import Rollout
     >>> imported_from(Rollout), imported_from(Record), imported_from(fields(Rollout)["group"])
-    ('nodes', 'flowgraph', 'flowgraph.values')
+    ('nodes', 'flowgraph', 'flowgraph.language.values')
     """
     package, name = kind.__module__.partition(".")[0], kind.__name__
     return package if name in _module(package).__all__ else kind.__module__
@@ -303,7 +306,7 @@ def imported_from(kind: type[Value]) -> str:
 
 def laws_page() -> str:
     """List the laws by the stage that each is about, with what holds it and what that says of itself."""
-    return rendered("laws.md.j2", stages=spec.LAWS)
+    return rendered("laws.md.j2", stages=laws.LAWS)
 
 
 # ------------------------------------------------------------------------------------------------------------ errors

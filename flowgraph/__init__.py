@@ -1,12 +1,12 @@
 """flowgraph: a compiler for typed training pipelines on language models."""
 
-from flowgraph.dsl import Flow, flow, node, op_of, stale
-from flowgraph.evaluate import BoundRegion
-from flowgraph.graph import Graph, NodeKind
-from flowgraph.keys import Key
-from flowgraph.loss import Aggregation, Loss
-from flowgraph.traits import By, Corrects, Parts, Rows
-from flowgraph.values import Kind, Linear, Mask, Measure, Metric, Model, Record, State, Trainable, Value
+from flowgraph.language.flow import Flow, flow, node, op_of, stale
+from flowgraph.language.graph import Graph, NodeKind
+from flowgraph.language.keys import Key
+from flowgraph.language.loss import Aggregation, Loss
+from flowgraph.language.region import BoundRegion
+from flowgraph.language.traits import By, Corrects, Parts, Rows
+from flowgraph.language.values import Kind, Linear, Mask, Measure, Metric, Model, Record, State, Trainable, Value
 
 __all__ = [
     "Aggregation",

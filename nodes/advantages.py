@@ -12,7 +12,7 @@ from pydantic import Field
 
 from flowgraph import By, Corrects, Measure, Metric, Rows, node
 from flowgraph.errors import LawError
-from flowgraph.values import Group, Mask, Tokens
+from flowgraph.language.values import Group, Mask, Tokens
 from nodes.terms import masked
 from nodes.values import (
     Advantages,

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from flowgraph import By, Measure, Metric, node
 from flowgraph.errors import LawError
-from flowgraph.values import Mask
+from flowgraph.language.values import Mask
 from nodes.terms import LIMIT, mean_of
 from nodes.values import ImportanceWeights, LogProbs
 

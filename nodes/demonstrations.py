@@ -9,7 +9,7 @@ from pydantic import Field
 
 from flowgraph import Measure, Metric, node
 from flowgraph.errors import DataError
-from flowgraph.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
+from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
 from nodes.sampling import pad
 from nodes.values import LanguageModel, Prompts, Responses, Temperature
 

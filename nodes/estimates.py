@@ -54,7 +54,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class ResponseLengths:
     """How many tokens responses have."""
 
     mean: float
@@ -63,18 +63,18 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Report:
+class ScoreReport:
     """What scored responses tell: `pass_at` k → chance of full marks in k responses; `truncated` is a share of 1."""
 
     prompts: int
     responses: int
     score: Estimate
     pass_at: dict[int, Estimate]
-    tokens: Lengths | None
+    tokens: ResponseLengths | None
     truncated: float | None
 
 
-def reported(marks: Marks) -> Report:
+def reported(marks: Marks) -> ScoreReport:
     """Sum scored responses up; k goes to the fewest responses that any prompt has. LawError if there are none."""
     import numpy as np
 
@@ -83,7 +83,7 @@ def reported(marks: Marks) -> Report:
     _, index, counts = np.unique(marks.prompt, return_inverse=True, return_counts=True)
     sums = np.bincount(index, marks.score.astype(np.float64))
     full = np.bincount(index, marks.score >= np.float32(FULL_MARKS)).astype(np.int64)
-    return Report(
+    return ScoreReport(
         prompts=len(counts),
         responses=len(marks.prompt),
         score=estimate(sums / counts),
@@ -146,7 +146,7 @@ def _pass_at(counts: Column, full: Column, k: int) -> Estimate:
     return estimate(np.array([chance_at_k(n, c, k) for n, c in pairs]))
 
 
-def _lengths(tokens: Column) -> Lengths:
+def _lengths(tokens: Column) -> ResponseLengths:
     import numpy as np
 
-    return Lengths(float(np.mean(tokens)), float(np.median(tokens)), int(tokens.max()))
+    return ResponseLengths(float(np.mean(tokens)), float(np.median(tokens)), int(tokens.max()))

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flowgraph import Measure, Metric, flow, node
-from flowgraph.values import Group
+from flowgraph.language.values import Group
 from nodes.estimates import chance_at_k
 from nodes.sampling import generate
 from nodes.scoring import FULL_MARKS, Rule, score

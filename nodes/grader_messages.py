@@ -50,7 +50,7 @@ class _Answer(_Message):
     spent: bool = False
 
 
-class Scored(_Answer):
+class ScoredAnswer(_Answer):
     """A response's score; `unreadable` says that the rule found nothing in it to score."""
 
     score: Annotated[float, Field(ge=-LARGEST_SCORE, le=LARGEST_SCORE, allow_inf_nan=False)]
@@ -100,7 +100,7 @@ class Forged(_Answer):
     failed: Literal["forged"]
 
 
-Answer = Scored | LacksColumn | LacksTruth | Raised | BadValue | Died | Forged
+Answer = ScoredAnswer | LacksColumn | LacksTruth | Raised | BadValue | Died | Forged
 LoadAnswer = Ready | NotLoaded | Lacks
 _LOADS: TypeAdapter[LoadAnswer] = TypeAdapter(LoadAnswer)
 _ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)

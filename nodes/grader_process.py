@@ -52,7 +52,7 @@ class Asks:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedRule:
     """A rule that is ready: its function, the file of its code, what it asks for, the caller's settings."""
 
     function: Callable[..., object]
@@ -228,7 +228,7 @@ def import_packages(source: str, name: str) -> None:
             raise Failure("lacks_package", name=package) from None
 
 
-def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> Loaded:
+def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
     """Load a rule and check the caller's settings against what it takes; Failure says what is wrong."""
     sys.path_hooks.insert(0, beside("grader_finder.py").UnlistedFinder)
     sys.path_importer_cache.clear()
@@ -247,10 +247,10 @@ def load(source: str, name: str, settings: dict[str, object], import_path: list[
         if setting not in asks.names and not asks.takes_rest:
             raise Failure("lacks_setting", name=setting, known=list(asks.names))
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return Loaded(function, code.co_filename if code else source, asks, settings, source == "nodes.rules")
+    return LoadedRule(function, code.co_filename if code else source, asks, settings, source == "nodes.rules")
 
 
-def arguments_of(rule: Loaded, row: Mapping[str, Any]) -> dict[str, object]:
+def arguments_of(rule: LoadedRule, row: Mapping[str, Any]) -> dict[str, object]:
     """Return what a rule is called with for a row; Failure if the row lacks a name that it asks for, or its truth."""
     arguments = bind(rule.asks, row, rule.settings)
     asked = "ground_truth" in rule.asks.required
@@ -259,7 +259,7 @@ def arguments_of(rule: Loaded, row: Mapping[str, Any]) -> dict[str, object]:
     return arguments
 
 
-def score(rule: Loaded, arguments: Mapping[str, object]) -> dict[str, object]:
+def score(rule: LoadedRule, arguments: Mapping[str, object]) -> dict[str, object]:
     """Call the rule; return the score, or what went wrong: it raises, or returns no number."""
     try:
         try:
@@ -301,7 +301,7 @@ class Channel:
 
 
 def score_apart(
-    rule: Loaded, arguments: Mapping[str, object], channel: Channel, *, alone: bool, enclosed: bool
+    rule: LoadedRule, arguments: Mapping[str, object], channel: Channel, *, alone: bool, enclosed: bool
 ) -> dict[str, object]:
     """Score one response in a fork of this process; return what it said, or how it ended without a word.
 
@@ -321,7 +321,7 @@ def score_apart(
 
 
 def _score_in_child(
-    rule: Loaded, arguments: Mapping[str, object], channel: Channel, read: int, write: int, *, enclosed: bool
+    rule: LoadedRule, arguments: Mapping[str, object], channel: Channel, read: int, write: int, *, enclosed: bool
 ) -> None:
     with contextlib.suppress(BaseException):
         os.setpgid(0, 0)

@@ -30,7 +30,7 @@ _LAST_READS = 64
 _PROCESS_FILE, _GUARD_FILE = (str(Path(__file__).with_name(name)) for name in ("grader_process.py", "grader_guard.py"))
 
 
-class Worker:
+class GraderWorker:
     """One grader process: its channel, the rows it owes an answer for, and the end of what it printed.
 
     `deadline_s`, on the pool's clock, is infinite while nothing is asked of it.
@@ -144,7 +144,7 @@ class Worker:
         return code
 
 
-def kill_all(workers: list[Worker], owner: int) -> None:
+def kill_all(workers: list[GraderWorker], owner: int) -> None:
     """Kill these workers and forget them, unless this process is a fork of the `owner` that started them."""
     while os.getpid() == owner and workers:
         workers[-1].kill()

@@ -36,11 +36,11 @@ from nodes.grader_messages import (
     LoadAnswer,
     Raised,
     Ready,
-    Scored,
+    ScoredAnswer,
     read_answer,
     read_load,
 )
-from nodes.grader_worker import Worker, kill_all
+from nodes.grader_worker import GraderWorker, kill_all
 from nodes.rules import RuleRef
 
 START_LIMIT_S = 60.0
@@ -95,7 +95,7 @@ class _Job:
     on_error: OnError
     chunk_rows: int
     waiting: deque[int]
-    workers: list[Worker]
+    workers: list[GraderWorker]
     deadline_s: float
     scores: dict[int, float] = field(default_factory=dict[int, float])
     failed: dict[int, RuleError] = field(default_factory=dict[int, RuleError])
@@ -151,8 +151,8 @@ class Graders:
     ) -> None:
         self._count, self._limit_s, self._start_limit_s = workers, limit_s, start_limit_s
         self._allow, self._call_limit_s = tuple(allow), call_limit_s
-        self._of_rule: dict[str, list[Worker]] = {}
-        self._workers: list[Worker] = []
+        self._of_rule: dict[str, list[GraderWorker]] = {}
+        self._workers: list[GraderWorker] = []
         self._lock = threading.Lock()
         self._clock = Clock()
         self._ids = itertools.count()
@@ -216,7 +216,7 @@ class Graders:
             deadline_s=self._clock.now_s() + limit_s,
         )
 
-    def _workers_of(self, load: str) -> list[Worker]:
+    def _workers_of(self, load: str) -> list[GraderWorker]:
         """Return the living workers of a rule; those of the rule that was used the longest ago end first."""
         mine = self._of_rule.pop(load, [])
         for worker in [worker for worker in mine if not worker.idle()]:
@@ -228,7 +228,7 @@ class Graders:
                 self._end(worker, oldest)
         return mine
 
-    def _end(self, worker: Worker, among: list[Worker]) -> int:
+    def _end(self, worker: GraderWorker, among: list[GraderWorker]) -> int:
         among.remove(worker)
         self._workers.remove(worker)
         return worker.kill()
@@ -247,7 +247,7 @@ class Graders:
         """Start the workers that the waiting rows need, and give the idle ones something to do."""
         chunks = math.ceil(len(job.waiting) / job.chunk_rows)
         while len(job.workers) < min(self._count, len(_busy(job)) + chunks):
-            worker = Worker(job.rule, job.may, sys.path)
+            worker = GraderWorker(job.rule, job.may, sys.path)
             self._workers.append(worker)
             job.workers.append(worker)
             _watch(selector, worker)
@@ -255,7 +255,7 @@ class Graders:
             if job.waiting and worker.deadline_s == math.inf:
                 self._feed(worker, job)
 
-    def _feed(self, worker: Worker, job: _Job) -> None:
+    def _feed(self, worker: GraderWorker, job: _Job) -> None:
         """Send the rule to a worker that has not loaded it, else its next chunk of rows."""
         if not worker.ready:
             worker.owed.append((next(self._ids), -1))
@@ -294,7 +294,7 @@ class Graders:
                 if worker in job.workers and worker.deadline_s < self._clock.now_s():
                     self._lose(worker, job, selector, late=True)
 
-    def _hear(self, worker: Worker, job: _Job, selector: selectors.BaseSelector) -> None:
+    def _hear(self, worker: GraderWorker, job: _Job, selector: selectors.BaseSelector) -> None:
         """Act on what a worker has answered; one that answers what it was not asked is lost."""
         lines = worker.lines()
         if lines is None:
@@ -311,11 +311,11 @@ class Graders:
                 self._lose(worker, job, selector, blamed=False)
                 return
 
-    def _take(self, worker: Worker, job: _Job, answer: Answer | LoadAnswer) -> None:
+    def _take(self, worker: GraderWorker, job: _Job, answer: Answer | LoadAnswer) -> None:
         """Note what a worker answered: that the rule is loaded, a score, or a failure."""
         _, index = worker.owed.popleft()
         worker.deadline_s = self._clock.now_s() + self._limit_s if worker.owed else math.inf
-        if isinstance(answer, Scored):
+        if isinstance(answer, ScoredAnswer):
             job.scores[index] = answer.score
             job.unreadable += answer.unreadable
             return
@@ -335,7 +335,7 @@ class Graders:
 
     def _lose(
         self,
-        worker: Worker,
+        worker: GraderWorker,
         job: _Job,
         selector: selectors.BaseSelector,
         *,
@@ -366,7 +366,7 @@ class Graders:
                 error = RuleError.died(job.rule.text, ending(code), notes=notes)
             job.end(blamed_index, error)
 
-    def _load_failure(self, worker: Worker, job: _Job, code: int, *, hung: bool, forged: bool) -> RuleError:
+    def _load_failure(self, worker: GraderWorker, job: _Job, code: int, *, hung: bool, forged: bool) -> RuleError:
         if forged:
             why = "its process answered what it was not asked"
         elif hung:
@@ -387,11 +387,11 @@ class Graders:
             job.end(index, RuleError.overtime(job.rule.text, limit_s, scored, len(job.rows), notes=notes))
 
 
-def _busy(job: _Job) -> list[Worker]:
+def _busy(job: _Job) -> list[GraderWorker]:
     return [worker for worker in job.workers if worker.deadline_s < math.inf]
 
 
-def _watch(selector: selectors.BaseSelector, worker: Worker) -> None:
+def _watch(selector: selectors.BaseSelector, worker: GraderWorker) -> None:
     selector.register(worker.answers, selectors.EVENT_READ, worker)
     selector.register(worker.output, selectors.EVENT_READ, worker)
 

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from flowgraph import Key, Measure, Metric, Parts, node
 from flowgraph.errors import RuleError, nearest
-from flowgraph.executors.base import Request, gather
-from flowgraph.executors.base import Rows as Texts
+from flowgraph.language.handle import ResponseRows as Texts
+from flowgraph.language.handle import SampleRequest, gather
 from nodes.scoring import OF_SCORES, measures_of
 from nodes.values import Judge, RewardModel, Rollout, Scores
 
@@ -72,7 +72,7 @@ def judged(
     asked = [filled(question, _seen(row, text)) for row, text in zip(rows, texts, strict=True)]
     ids = zip(asked, rollout.group.data.tolist(), rollout.sample.data.tolist(), strict=True)
     chats = ((handle.tokenizer.encode([{"role": "user", "content": text}]), *identity) for text, *identity in ids)
-    requests = [Request(chat, group, sample, max_tokens, temperature, key) for chat, group, sample in chats]
+    requests = [SampleRequest(chat, group, sample, max_tokens, temperature, key) for chat, group, sample in chats]
     verdicts = [handle.tokenizer.decode(each.tokens) for each in gather(handle, requests)]
     grades = [grade(each, scale) for each in verdicts]
     missing = [verdict for verdict, found in zip(verdicts, grades, strict=True) if found is None]

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from flowgraph import By, Loss, Measure, Metric, node
 from flowgraph.errors import SettingError
-from flowgraph.loss import How
-from flowgraph.values import Mask
+from flowgraph.language.loss import How
+from flowgraph.language.values import Mask
 from nodes.terms import LIMIT, MEAN, masked, mean_of, row_means
 from nodes.values import KLWeight, LogProbs, TokenKL
 

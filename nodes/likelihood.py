@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from flowgraph import Parts, node
-from flowgraph.executors.base import Rows
+from flowgraph.language.handle import ResponseRows
 from nodes.values import Critic, Entropy, LanguageModel, LogProbs, Responses, SquaredProbs, Values
 
 if TYPE_CHECKING:
@@ -39,6 +39,6 @@ def critic_values(model: Critic, rollout: Annotated[Responses, READ]) -> Values:
 
 
 def _stat(model: LanguageModel | Critic, rollout: Responses, name: str) -> Tensor:
-    rows = Rows(rollout.context.data, rollout.tokens.data, rollout.lengths.data, rollout.temperature.data)
+    rows = ResponseRows(rollout.context.data, rollout.tokens.data, rollout.lengths.data, rollout.temperature.data)
     stat: Tensor = getattr(model.handle.token_stats(rows, (name,)), name)
     return stat

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from flowgraph import By, Corrects, Loss, Metric, node
-from flowgraph.loss import How
-from flowgraph.values import Mask
+from flowgraph.language.loss import How
+from flowgraph.language.values import Mask
 from nodes.terms import APPROX_KL, CLIPPED, MEAN, gains, log_ratio, masked, mean_of, surrogates, weighed
 from nodes.values import Advantages, Entropy, ImportanceWeights, LogProbs, Returns, Values
 

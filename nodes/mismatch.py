@@ -13,8 +13,8 @@ from pydantic import Field
 
 from flowgraph import Measure, Metric, Value, node
 from flowgraph.errors import LawError
-from flowgraph.graph import Edge, Graph, Node, carried_from, newest
-from flowgraph.values import Mask, fields
+from flowgraph.language.graph import Edge, Graph, Node, carried_from, newest
+from flowgraph.language.values import Mask, fields
 from nodes.likelihood import logprobs
 from nodes.terms import LIMIT, masked, mean_of, row_means
 from nodes.values import LanguageModel, LogProbs, Responses

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from flowgraph import Key, Measure, Metric, node
-from flowgraph.rows import take
-from flowgraph.values import Kind, Value
+from flowgraph.language.rows import take
+from flowgraph.language.values import Kind, Value
 from nodes.sampling import METRICS as OF_SAMPLING
 from nodes.sampling import generate
 from nodes.scoring import METRICS as OF_SCORING

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from flowgraph import Measure, Metric, node
 from flowgraph.errors import SettingError
-from flowgraph.values import Lengths, Mask
+from flowgraph.language.values import Lengths, Mask
 from nodes.terms import masked
 from nodes.values import KLWeight, Rewards, Scores, TokenKL
 

@@ -19,8 +19,8 @@ from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from flowgraph.entry_points import find, names, target
 from flowgraph.errors import RuleError
+from flowgraph.flows.entry_points import find, names, target
 from nodes.gym_scoring import extract_answer, score_answer
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from flowgraph import Key, Measure, Metric, node
-from flowgraph.executors.base import Completion, Request, gather
-from flowgraph.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
+from flowgraph.language.handle import Completion, SampleRequest, gather
+from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
 from nodes.values import Columns, Finished, LanguageModel, LogProbs, Prompts, Rollout, Temperature, Text, Versions
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def generate(
     encode = policy.handle.tokenizer.encode
     contexts = [encode(messages) for messages in prompts.columns.data.column("prompt").to_pylist()]
     requests = [
-        Request(context, group, sample, max_tokens, temperature, key)
+        SampleRequest(context, group, sample, max_tokens, temperature, key)
         for context, group in zip(contexts, prompts.group.data.tolist(), strict=True)
         for sample in range(n)
     ]
@@ -49,7 +49,11 @@ def generate(
 
 
 def _rollout(
-    policy: LanguageModel, prompts: Prompts, requests: Sequence[Request], done: Sequence[Completion], temperature: float
+    policy: LanguageModel,
+    prompts: Prompts,
+    requests: Sequence[SampleRequest],
+    done: Sequence[Completion],
+    temperature: float,
 ) -> Rollout:
     import pyarrow as pa
     import torch

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flowgraph import Aggregation, By, Corrects, Loss, Metric, node
-from flowgraph.values import Mask
+from flowgraph.language.values import Mask
 from nodes.terms import (
     APPROX_KL,
     CLIPPED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowgraph import Aggregation, Measure, Metric
-from flowgraph.values import Mask
+from flowgraph.language.values import Mask
 from nodes.values import Advantages, ImportanceWeights, LogProbs
 
 if TYPE_CHECKING:

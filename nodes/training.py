@@ -12,8 +12,8 @@ from pydantic import Field
 
 from flowgraph import BoundRegion, Key, Loss, Metric, Trainable, node
 from flowgraph.errors import LawError
-from flowgraph.executors.base import TOLD_AT_MOST, WHOLE, NotFinite, Optimizer, Stepped
-from flowgraph.values import Measure
+from flowgraph.language.handle import TOLD_AT_MOST, WHOLE, NotFinite, Optimizer, StepReport
+from flowgraph.language.values import Measure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,7 +101,7 @@ def scheduled(step: int, schedule: str, warmup_steps: int, decay_steps: int, lea
     return least + (1 - least) * left
 
 
-def _step(region: BoundRegion, model: Trainable, parts: list[Tensor], batch: Tensor, rule: Optimizer) -> Stepped:
+def _step(region: BoundRegion, model: Trainable, parts: list[Tensor], batch: Tensor, rule: Optimizer) -> StepReport:
     """Take one optimizer step on `batch`, its loss summed over `parts`, each divided by the counts of the whole."""
     counts, parts = region.counts(batch), region.level(parts)
 

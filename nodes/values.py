@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowgraph.values import (
+from flowgraph.language.values import (
     Context,
     Group,
     Kind,

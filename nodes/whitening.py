@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowgraph import node
-from flowgraph.values import Mask
+from flowgraph.language.values import Mask
 from nodes.terms import masked
 from nodes.values import Advantages, TokenAdvantages
 

@@ -10,8 +10,8 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Checkpointing, Layout
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Checkpointing, Layout
 
 LAST_WIDTHS = 12.0
 """Hidden widths that the last norm and its backward pass hold. Derived as `EAGER`, and equal to the same tracker."""

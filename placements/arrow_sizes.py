@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flowgraph.diagrams.arrow_sizes import ArrowSizes
-from flowgraph.graph import Graph
-from flowgraph.plan import Plan
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.arrow_sizes import ArrowSizes
+from flowgraph.language.graph import Graph
 from placements.step_facts import step_facts
 from placements.wire import sent_number_bytes
 from placements.work import Workload

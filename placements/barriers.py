@@ -21,8 +21,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import fsum
 
-from flowgraph.graph import Node, reachable
-from flowgraph.roles import roles
+from flowgraph.analysis.roles import roles
+from flowgraph.language.graph import Node, reachable
 from placements.loads import Load
 from placements.setting import Setting
 

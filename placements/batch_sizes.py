@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from flowgraph.analysis.roles import Role, roles
 from flowgraph.errors import BatchError
-from flowgraph.graph import Graph, Node
-from flowgraph.roles import Role, roles
-from flowgraph.values import Group
+from flowgraph.language.graph import Graph, Node
+from flowgraph.language.values import Group
 from placements.cuts import DATA, BatchSizes, Cut, Drawn, Fault, Share, Size, many, span
 from placements.size_rules import AtLeast, AtMost, Blocks, Rule, least_minibatch, nearest_values
 from placements.work import prompts_reaching, row_sources, samplers_read, samples_of, whole_setting
 
 if TYPE_CHECKING:
-    from flowgraph.plan import Plan
+    from flowgraph.cluster.plan import Plan
 
 IDLE_SHARE = 0.01  # of minibatches in which a rank has no row by chance: more is told
 

@@ -11,8 +11,8 @@ from functools import cached_property
 from math import fsum, inf
 from typing import TYPE_CHECKING
 
-from flowgraph.plan import Layout
-from flowgraph.roles import USES, Role
+from flowgraph.analysis.roles import USES, Role
+from flowgraph.cluster.plan import Layout
 from placements.barriers import Barriers, barriers_of
 from placements.choices import Ways
 from placements.collectives import network_bytes_per_s

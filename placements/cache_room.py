@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
 from placements.decode import ServingConstants, cache_bytes, replica_of, weight_bytes
 from placements.profiles import Links
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flowgraph.errors import DataError, UnknownNameError
-from flowgraph.foreign import parse_toml
+from flowgraph.files.untrusted import parse_toml
 from placements.constants import Bounds, C, Constants, bounds, engines, known
 from placements.cuts import many
 

@@ -11,10 +11,10 @@ from functools import cached_property
 from itertools import groupby, pairwise
 from math import ceil, inf
 
+from flowgraph.analysis.roles import Role
+from flowgraph.cluster.plan import Checkpointing, Layout, Logits, Offloaded, RoleSettings, Sharding
 from flowgraph.engines.capabilities import Support
 from flowgraph.engines.table import ENGINES, VERBS, is_server
-from flowgraph.plan import Checkpointing, Layout, Logits, Offloaded, Running, Sharding
-from flowgraph.roles import Role
 from placements.activations import forward_numbers, row_numbers
 from placements.cache_room import cache_tokens
 from placements.footprint import Footprint, MemoryConstants, logits_bytes, total_bytes
@@ -252,22 +252,22 @@ class Ways:
         """Return whether a node of the role reads all rows together, so that ranks cannot share them."""
         return bool(self.setting.whole_rows.intersection(self.role.nodes))
 
-    def _runnings(self, engine: str, layout: Layout, local: float, *, trains: bool) -> Iterator[Running]:
+    def _runnings(self, engine: str, layout: Layout, local: float, *, trains: bool) -> Iterator[RoleSettings]:
         """Return the ways to compute: on a CPU as executors do unasked, or less at once; else in mixed precision."""
         longest = max(load.longest_tokens for load in self._own)
         settings = self.setting.support_of(engine).settings
         if self.seat.of.kind == "cpu":
-            yield Running()
+            yield RoleSettings()
             if trains and settings is not None and "micro_batch_tokens" in settings:
-                yield Running(micro_batch_tokens=longest)
+                yield RoleSettings(micro_batch_tokens=longest)
             return
         if settings is not None and "precision" not in settings:
-            yield Running()
+            yield RoleSettings()
             return
         for micro, checkpointing in self._micro_batches(local, longest, trains=trains):
             if self._is_beside_the_point(layout, longest, micro, checkpointing):
                 continue
-            plain = Running(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
+            plain = RoleSettings(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
             for logits in self._logits(engine, layout, micro, trains=trains):
                 yield plain if logits == plain.logits else plain.model_copy(update={"logits": logits})
 
@@ -329,9 +329,9 @@ class Ways:
 
     def _drawing(self, engine: str, layout: Layout, share: float | None) -> Iterator[Way]:
         precision = self.setting.sampling_precision
-        running = Running(precision=precision, cache_share=share, sleeps=share is not None)
+        running = RoleSettings(precision=precision, cache_share=share, sleeps=share is not None)
         if not is_server(engine) and ENGINES[engine].supported is not None:
-            running = Running()
+            running = RoleSettings()
         awake = running.model_copy(update={"sleeps": False})  # as it is where it has a pool of its own
         told = [sampling_seconds(self.setting, self.seat, engine, layout, awake, load) for load in self._own]
         yield from self._way(engine, layout, running, self._own, [each for each in told if each is not None])
@@ -351,7 +351,7 @@ class Ways:
         return max(map(wanted, self._own))
 
     def _way(
-        self, engine: str, layout: Layout, running: Running, own: Sequence[Load], told: Sequence[Seconds]
+        self, engine: str, layout: Layout, running: RoleSettings, own: Sequence[Load], told: Sequence[Seconds]
     ) -> Iterator[Way]:
         stages = [0.0] * (self.setting.stages + 1)
         totals = [each.total_s for each in told]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from flowgraph.cluster import show_bytes
-from flowgraph.plan import Plan
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.plan import Plan
 from placements.footprint import room_bytes
 from placements.homes import Home, homes_by
 from placements.memory_forecast import footprint_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flowgraph.cluster import Cluster
-from flowgraph.diagrams.amounts import show_s
-from flowgraph.diagrams.charts import Comparison, Part, Strip
-from flowgraph.diagrams.layout_text import layout_text
-from flowgraph.plan import Layout, Plan
+from flowgraph.cluster.cluster import Cluster
+from flowgraph.cluster.plan import Layout, Plan
+from flowgraph.diagrams.model.charts import Comparison, PoolShare, Strip
+from flowgraph.diagrams.model.layout_text import layout_text
+from flowgraph.diagrams.model.quantities import show_s
 from placements.finding import Found
 from placements.found_text import MEASURES, against, by_name, sorted_parts
 from placements.homes import Home, homes_by, homes_of
@@ -85,11 +85,11 @@ def _strip(found: Found, names: Names, first: Variant, ranked: Ranked | None, ob
     return Strip(", ".join(names), ranked.step_s, _parts(ranked), against(found, ranked, MEASURES[objective]))
 
 
-def _parts(ranked: Ranked) -> tuple[Part, ...]:
+def _parts(ranked: Ranked) -> tuple[PoolShare, ...]:
     homes = homes_of(ranked.setting, ranked.blocks)
     devices = {home.pool: home.seat.devices for home in homes}
     own = {pool: [_role(home.role.name, home.layout) for home in homes if home.pool == pool] for pool in devices}
-    return tuple(Part(pool, count, tuple(own[pool])) for pool, count in devices.items())
+    return tuple(PoolShare(pool, count, tuple(own[pool])) for pool, count in devices.items())
 
 
 def _role(name: str, layout: Layout) -> str:
@@ -110,10 +110,10 @@ def _about(strips: Sequence[Strip]) -> str:
     return " ".join([*told, f"{'; '.join(short)} would not fit."] if short else told)
 
 
-def plan_parts(plan: Plan) -> tuple[Part, ...]:
+def plan_parts(plan: Plan) -> tuple[PoolShare, ...]:
     """Return the pools of a plan with their devices and roles."""
     roles = {pool.name: [each for each in plan.placed if each.pool == pool.name] for pool in plan.pools}
     return tuple(
-        Part(pool.name, len(pool.devices), tuple(_role(each.role, each.layout) for each in roles[pool.name]))
+        PoolShare(pool.name, len(pool.devices), tuple(_role(each.role, each.layout) for each in roles[pool.name]))
         for pool in plan.pools
     )

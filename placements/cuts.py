@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import comb
 
-from flowgraph.diagrams.amounts import many as many
+from flowgraph.diagrams.model.quantities import many as many
 
 DATA = "data"
 """The setting of roles that says how many data ranks they have."""

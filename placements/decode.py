@@ -18,8 +18,8 @@ from placements.kv_cache import sequence_bytes
 from placements.seconds import Seconds
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Layout
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout
     from placements.profiles import Links, Precision
 
 SCALED_BYTES = 0.5625

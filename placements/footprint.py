@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal, get_args
 
-from flowgraph.cluster import DeviceKind
+from flowgraph.cluster.cluster import DeviceKind
 from placements.constants import Bounds, Constants
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Layout
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout
 
 Part = Literal[
     "weights",

@@ -17,8 +17,8 @@ from placements.footprint import Bytes, Footprint, MemoryConstants, Part, added,
 from placements.largest_pass import Pass, packed_pass, padded_pass, sampled_pass
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Layout, RoleSettings
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout, Running
     from placements.loads import Load
 
 Block = tuple[Part, float, float]
@@ -32,7 +32,7 @@ gone by then. Read: themselves and what logsumexp makes; entropy adds one. Drawn
 noise. Derived from torch's autograd, and equal to its profiler's allocations to 1% (torch 2.13).
 """
 CHUNK_LOGITS = 2**24
-"""Of a chunk of the head that is there at once: `flowgraph.executors.chunked_head`."""
+"""Of a chunk of the head that is there at once: `flowgraph.engines.forward_pass.chunked_head`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Case:
 
     shape: ModelShape
     layout: Layout
-    running: Running
+    running: RoleSettings
     constants: MemoryConstants
 
     @property
@@ -99,7 +99,7 @@ def process_footprint(
     shape: ModelShape,
     loads: Sequence[Load],
     layout: Layout,
-    running: Running,
+    running: RoleSettings,
     *,
     sample_rows: int,
     forward_tokens: int,
@@ -287,7 +287,7 @@ def _reading(case: _Case, once: Pass, *, entropy: bool) -> Iterator[list[Block]]
 
 def _layer(case: _Case, once: Pass) -> Iterator[Block]:
     """List what one layer has while tokens pass it without gradients: keys, masks, and numbers of each token."""
-    from flowgraph.plan import Layout
+    from flowgraph.cluster.plan import Layout
 
     each, shape = case.each_bytes, case.shape
     numbers, widest = forward_numbers(shape, Layout()), max(shape.hidden, case.inner)

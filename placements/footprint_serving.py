@@ -25,8 +25,8 @@ from placements.holding import WEIGHT_BYTES, Stage, layer_numbers, root_numbers,
 from placements.kv_cache import sequence_bytes
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Layout, Offloaded, Precision, RoleSettings
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout, Offloaded, Precision, Running
     from placements.footprint import Logits
 
 NUMBER_BYTES = 2  # of activations, and of keys and values unless a cache is quantised
@@ -132,11 +132,11 @@ def generation_bytes(
 
 
 CPU_CACHE_TOKENS, CPU_CHUNK_TOKENS, CPU_ROWS = 16384, 4096, 256
-"""What a server on a CPU is started with where nothing is said: `flowgraph.executors.engine`, and vLLM's defaults."""
+"""What a server on a CPU is started with where nothing is said: `server_engine`, and vLLM's defaults."""
 
 
 def server_bytes(
-    shape: ModelShape, layout: Layout, running: Running, process_bytes: float, constants: MemoryConstants
+    shape: ModelShape, layout: Layout, running: RoleSettings, process_bytes: float, constants: MemoryConstants
 ) -> Footprint:
     """Return what a server has on a CPU device, with the process of ours beside it, which has so many bytes.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
 from placements.activations import (
     EAGER,
     LAST_WIDTHS,
@@ -44,8 +44,8 @@ from placements.holding import (
 )
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Checkpointing, Offloaded, Precision
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Checkpointing, Offloaded, Precision
     from placements.footprint import Logits
 
 WIDTH_BYTES: Mapping[Precision, int] = {"float32": 4, "bfloat16": 2, "fp8": 2, "fp4": 2}

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, inf
 
-from flowgraph.cluster import show_bytes
-from flowgraph.diagrams.amounts import show_s as show_s
-from flowgraph.plan import Forecast, Plan, Pool, Timed
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.plan import Plan, Pool, PoolForecast, TimedTask
+from flowgraph.diagrams.model.quantities import show_s as show_s
 from placements.chunked_logits import chunk_lines
 from placements.cuts import many
 from placements.finding import TIED_SHARE, Found
@@ -160,7 +160,7 @@ def _devices(plan: Plan, pool: Pool) -> str:
     return f"{len(pool.devices)} {', '.join(sorted(found))} of {sizes}: {show_devices(pool.devices)}"
 
 
-def _peaks(plan: Plan, pool: Pool, forecast: Forecast) -> Iterator[str]:
+def _peaks(plan: Plan, pool: Pool, forecast: PoolForecast) -> Iterator[str]:
     room = min(pool_sizes(plan, pool), default=0)
     rows = [
         [f"  {peak.phase}", peak.role, show_bytes(peak.memory_bytes), f"{peak.memory_bytes / room:.0%} of a device"]
@@ -202,12 +202,12 @@ def bar(seconds: float | None, longest: float) -> str:
     return "▇" * round(BAR_CELLS * seconds / longest) if seconds and longest else ""
 
 
-def show_seconds_by_part(task: Timed) -> str:
+def show_seconds_by_part(task: TimedTask) -> str:
     """Name the largest parts of a task, none below a twentieth, and first those that are not known; then the rest.
 
-    >>> show_seconds_by_part(Timed(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.6}))
+    >>> show_seconds_by_part(TimedTask(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.6}))
     'matmul 9 s · data 600 ms'
-    >>> show_seconds_by_part(Timed(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.4}))
+    >>> show_seconds_by_part(TimedTask(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.4}))
     'matmul 9 s · rest 800 ms'
     """
     total = task.seconds or fsum(each for each in task.parts.values() if each is not None)
@@ -344,13 +344,13 @@ def why_slower(one: Played, other: Played) -> str:
     return "; ".join(said) if said else _waiting(one.step.tasks)
 
 
-def _waiting(tasks: Sequence[Timed]) -> str:
+def _waiting(tasks: Sequence[TimedTask]) -> str:
     """Say why a step takes longer in which no task does: what works on one pool takes turns, pools wait."""
     pools = {pool for task in tasks for pool in task.pools} - {HOST}
     return "its pools wait for each other" if len(pools) > 1 else "all of it takes turns on one pool"
 
 
-def _by_task(tasks: Iterable[Timed]) -> Mapping[str, float]:
+def _by_task(tasks: Iterable[TimedTask]) -> Mapping[str, float]:
     return {task.name: task.seconds for task in tasks if task.seconds is not None}
 
 

@@ -15,8 +15,8 @@ from placements.long_tail import drained_seconds, uneven_tokens
 from placements.seconds import Seconds
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Layout
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout
     from placements.lengths import Lengths
     from placements.profiles import Links, Precision
 

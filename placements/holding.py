@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from flowgraph.cluster.plan import Layout, Precision
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout, Precision
 
 WEIGHT_BYTES: Mapping[Precision, float] = {"float32": 4.0, "bfloat16": 2.0, "fp8": 1.0, "fp4": 0.5625}
 """Of a weight as it lies there: one of 4 bits shares a scale of 8 bits with 15 others, or of 32 bits with 63.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flowgraph.cluster import Device
+from flowgraph.analysis.roles import Role
+from flowgraph.cluster.cluster import Device
+from flowgraph.cluster.plan import Layout, Plan, Pool, RoleSettings
 from flowgraph.errors import ResourceError
-from flowgraph.plan import Layout, Plan, Pool, Running
-from flowgraph.roles import Role
 from placements.blocks import Offered, Sitting
 from placements.problem import Option
 from placements.role_costs import Seat
@@ -28,7 +28,7 @@ class Home:
     seat: Seat
     engine: str
     layout: Layout
-    running: Running
+    running: RoleSettings
     shared: bool
     lag: int = 0
 

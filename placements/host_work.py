@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil
 
-from flowgraph.graph import Graph, Node, Param
+from flowgraph.language.graph import Graph, Node, Param
+from flowgraph.language.values import Kind
 from flowgraph.lowering.program import Parts, results_of
 from flowgraph.lowering.project_columns import value_types
-from flowgraph.values import Kind
 from placements.lengths import Lengths
 from placements.seconds import Seconds
 from placements.steps import HostConstants

@@ -53,7 +53,7 @@ def packed_pass(load: Load, ranks: int, budget_tokens: int) -> Pass:
 
     A row is never cut, so a pass has at least one.
 
-    >>> from flowgraph.roles import Role
+    >>> from flowgraph.analysis.roles import Role
     >>> from placements.lengths import Lengths
     >>> from placements.loads import Load
     >>> role, six, four = Role("m.train", "m", "train", ("m.update",)), Lengths.fixed(6), Lengths.fixed(4)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from flowgraph.analysis.roles import Role, roles
 from flowgraph.errors import FlowTypeError
-from flowgraph.graph import Graph, Node, reachable
-from flowgraph.roles import Role, roles
+from flowgraph.language.graph import Graph, Node, reachable
 from placements.batch_sizes import sizes_of
 from placements.cuts import BatchSizes, many
 from placements.lengths import Lengths

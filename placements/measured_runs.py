@@ -8,9 +8,9 @@ from functools import cached_property
 from statistics import median
 from typing import Any, Final
 
-from flowgraph.calibration import Calibration, Phase
+from flowgraph.cluster.calibration import Calibration, Phase
+from flowgraph.cluster.plan import StepForecast
 from flowgraph.errors import DataError
-from flowgraph.plan import Step
 from placements.calibrate import Measured, Misses, far_from, misses, refuse_no_seconds
 from placements.homes import Home
 from placements.loads import Load
@@ -150,7 +150,7 @@ class _Forecasts:
         return {name: each.total_s for name, each in node_seconds(self.setting, self.run.homes).items()}
 
     @cached_property
-    def _step(self) -> Step:
+    def _step(self) -> StepForecast:
         return step_of(self.setting, self.run.homes)
 
     @cached_property

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flowgraph.cluster import DeviceKind
+from flowgraph.cluster.cluster import DeviceKind
+from flowgraph.cluster.plan import PhasePeak, Plan, Pool, PoolForecast
 from flowgraph.engines.table import shares_process
-from flowgraph.plan import Forecast, Peak, Plan, Pool
 from placements.footprint import Footprint, MemoryConstants, room_bytes, total_bytes, with_more
 from placements.homes import Home, homes_by
 from placements.loads import Load
@@ -23,7 +23,7 @@ def footprint_of(setting: Setting, home: Home) -> Footprint:
 
 def forecasts_of(
     setting: Setting, homes: Sequence[Home], held: Mapping[str, Footprint] | None = None
-) -> tuple[Forecast, ...]:
+) -> tuple[PoolForecast, ...]:
     """Return the forecast of each pool of roles that live so; what roles hold is worked out unless it is `held`."""
     known = held or {home.role.name: footprint_of(setting, home) for home in homes}
     return tuple(forecast_pool(setting, pool, homes, known) for pool in dict.fromkeys(home.pool for home in homes))
@@ -61,14 +61,16 @@ def _resident(setting: Setting, pool: Pool, homes: Sequence[Home], held: Mapping
     return Resident(pool.name, len(pool.devices), least, room_bytes(least, kind), len({*memory}) <= 1, peaks)
 
 
-def forecast_pool(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[str, Footprint]) -> Forecast:
+def forecast_pool(setting: Setting, pool: str, homes: Sequence[Home], held: Mapping[str, Footprint]) -> PoolForecast:
     """Return the peaks of a pool: of each phase, and of each change of hands before it, named `to PHASE`."""
     roles, found = peaks_of(setting, pool, homes, held)
     contexts = dict[str, int]()
     for each in roles:
         context = each.footprint.resident.get("context", 0)
         contexts[each.process] = max(contexts.get(each.process, 0), context)
-    return Forecast(pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(dict.fromkeys(map(_told_peak, found))))
+    return PoolForecast(
+        pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(dict.fromkeys(map(_told_peak, found)))
+    )
 
 
 def peaks_of(
@@ -141,10 +143,10 @@ def _one_copy(one: Home, other: Home) -> bool:
     return alike and one.seat.of.kind == "cpu" and one.role.param == other.role.param
 
 
-def _told_peak(peak: PoolPeak) -> Peak:
+def _told_peak(peak: PoolPeak) -> PhasePeak:
     context = sum(parts.get("context", 0) for parts in peak.roles.values())
     own = {role: total_bytes(parts) - parts.get("context", 0) for role, parts in peak.roles.items()}
-    return Peak(
+    return PhasePeak(
         phase=f"to {peak.phase}" if peak.entering else peak.phase,
         role=peak.role,
         memory_bytes=peak.peak_bytes,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.cluster import Cluster
-from flowgraph.graph import Graph, Node, rewrite
+from flowgraph.cluster.cluster import Cluster
+from flowgraph.language.graph import Graph, Node, rewrite
 from placements.lengths import Lengths
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def fewest(fits: Callable[[int], bool], least: int, most: int) -> int | None:
 def with_machines(cluster: Cluster, machines: int) -> Cluster:
     """Return a cluster of so many machines: its own, and copies of them in their order.
 
-    >>> from flowgraph.cluster import Device, Node
+    >>> from flowgraph.cluster.cluster import Device, Machine as Node
     >>> one = Node(name="a", devices=(Device(kind="gpu", memory_bytes=1),), host_memory_bytes=1, cores=1)
     >>> [node.name for node in with_machines(Cluster(nodes=(one,)), 3).nodes]
     ['a', 'a.2', 'a.3']

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
-from flowgraph.plan import Layout, Plan, Running, Step
+from flowgraph.cluster.plan import Layout, Plan, RoleSettings, StepForecast
 from placements.blocks import Blocks
 from placements.choices import all_choices
 from placements.finding import solved
@@ -38,7 +38,7 @@ class Other:
     """
 
     layout: Layout
-    running: Running
+    running: RoleSettings
     seconds: float
     peak_bytes: int
     fits: bool
@@ -49,7 +49,7 @@ class Other:
 class Here:
     """A plan as it stands: its step, the seconds of it, and its devices."""
 
-    step: Step
+    step: StepForecast
     step_s: float
     devices: int
 
@@ -83,7 +83,7 @@ def layouts(setting: Setting, plan: Plan, role: str) -> tuple[Other, ...]:
     """
     home = next(each for each in homes_by(setting, plan) if each.role.name == role)
     own = home.layout, home.running
-    ways_of = dict[Layout, list[tuple[Layout, Running]]]()
+    ways_of = dict[Layout, list[tuple[Layout, RoleSettings]]]()
     for each in all_choices(setting, home.role, home.seat):
         ways_of.setdefault(each.layout, []).append((each.layout, each.running))
     kept = {own: _other(setting, plan, home, *own, own=True)}
@@ -95,7 +95,9 @@ def layouts(setting: Setting, plan: Plan, role: str) -> tuple[Other, ...]:
     return tuple(sorted(kept.values(), key=lambda each: (each.seconds, each.layout.tensor)))
 
 
-def _other(setting: Setting, plan: Plan, home: Home, layout: Layout, running: Running, *, own: bool = False) -> Other:
+def _other(
+    setting: Setting, plan: Plan, home: Home, layout: Layout, running: RoleSettings, *, own: bool = False
+) -> Other:
     there = replace(home, layout=layout, running=running)
     works = [work_of(setting, there, load).total_s for load in setting.loads_of(home.role)]
     works.append(switching_of(setting, there).total_s)

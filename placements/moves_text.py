@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flowgraph.cluster import DeviceKind, show_bytes
-from flowgraph.plan import Plan
+from flowgraph.cluster.cluster import DeviceKind, show_bytes
+from flowgraph.cluster.plan import Plan
 from placements.cuts import many
 from placements.finding import TIED_SHARE
 from placements.footprint import fits

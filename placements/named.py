@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flowgraph.analysis.roles import Role, models_read, roles
 from flowgraph.errors import UnknownNameError
-from flowgraph.graph import Graph, Node, carried_from, reachable
+from flowgraph.language.graph import Graph, Node, carried_from, reachable
+from flowgraph.language.values import Model
 from flowgraph.lowering.program import read_by
-from flowgraph.roles import Role, models_read, roles
-from flowgraph.values import Model
 from placements.problem import fused
 from placements.work import passes_rows
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.cluster.plan import PlacedRole, Plan, PlanAssumptions, Pool
 from flowgraph.errors import ResourceError
-from flowgraph.plan import Assumed, Placed, Plan, Pool
-from flowgraph.store import structure_hash
 from placements.footprint import Footprint, room_bytes, total_bytes
 from placements.homes import Block, Home, homes_by, homes_of, in_order
 from placements.memory_forecast import footprint_of, forecast_pool, forecasts_of, peaks_of
@@ -18,7 +18,7 @@ from placements.topology import Wanted, realise
 def plan_of(
     setting: Setting,
     blocks: Sequence[Block],
-    assumed: Assumed | None = None,
+    assumed: PlanAssumptions | None = None,
     pins: Mapping[str, str] | None = None,
 ) -> Plan:
     """Return the plan of these blocks, pools named as their roles are pinned, else `pool0`, `pool1` and so on.
@@ -28,7 +28,7 @@ def plan_of(
     return plan_from(setting, homes_of(setting, blocks, pins), assumed)
 
 
-def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None = None) -> Plan:
+def plan_from(setting: Setting, homes: Sequence[Home], assumed: PlanAssumptions | None = None) -> Plan:
     """Return the plan of roles that live so. Raises ResourceError if the cluster has no such pools."""
     step = step_of(setting, homes)
     pools = _pools(setting, homes)
@@ -45,7 +45,7 @@ def plan_from(setting: Setting, homes: Sequence[Home], assumed: Assumed | None =
     )
 
 
-def forecast_again(setting: Setting, plan: Plan, assumed: Assumed | None = None) -> Plan:
+def forecast_again(setting: Setting, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
     """Return a plan with its bytes and seconds as they are forecast now, for what `assumed` says; all else stays.
 
     Raises ResourceError where it is not known how fast its devices are.
@@ -113,8 +113,8 @@ def _synced(setting: Setting, own: Sequence[Home], pool_of: Mapping[str, str]) -
             yield pool_of[source if target in names else target]
 
 
-def _placed(setting: Setting, home: Home) -> Placed:
-    return Placed(
+def _placed(setting: Setting, home: Home) -> PlacedRole:
+    return PlacedRole(
         role=home.role.name,
         pool=home.pool,
         engine=home.engine,
@@ -125,8 +125,8 @@ def _placed(setting: Setting, home: Home) -> Placed:
 
 
 def _with_parts(
-    setting: Setting, placed: Iterable[Placed], homes: Sequence[Home], held: Mapping[str, Footprint]
-) -> tuple[Placed, ...]:
+    setting: Setting, placed: Iterable[PlacedRole], homes: Sequence[Home], held: Mapping[str, Footprint]
+) -> tuple[PlacedRole, ...]:
     """Return roles with the parts that each holds when it holds most: of the peaks of its pool, so that both agree."""
     found = dict[str, dict[str, int]]()
     for pool in dict.fromkeys(home.pool for home in homes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flowgraph.cluster import DeviceKind
+from flowgraph.cluster.cluster import DeviceKind
 from placements.footprint import Bytes, Footprint, Part, added, room_bytes, total_bytes
 
 

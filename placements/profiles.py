@@ -16,9 +16,9 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from flowgraph.cluster import Data, Device, DeviceKind, Node
+from flowgraph.cluster.cluster import Data, Device, DeviceKind, Machine
+from flowgraph.cluster.plan import Precision as Precision
 from flowgraph.errors import UnknownNameError
-from flowgraph.plan import Precision as Precision
 
 FOLDER = Path(__file__).with_name("devices")
 NOMINAL = FOLDER / "nominal"
@@ -93,11 +93,11 @@ def profile_of(device: Device) -> Profile:
 
 
 def known_devices() -> Mapping[str, Device]:
-    """Return a device of each kind by its name and aliases, as `flowgraph.cluster_text.read_cluster` asks for it."""
+    """Return a device of each kind by its name and aliases, as `cluster.short_form.read_cluster` asks for it."""
     return {name: found.device for name, found in _names().items()}
 
 
-def domain_of(node: Node, device: Device, same: int) -> int:
+def domain_of(node: Machine, device: Device, same: int) -> int:
     """Say how many devices NVLink joins into one domain there; `same` is how many of this device the node has.
 
     A node may tell it, else the profile does; of a device without a profile, the machine is taken to be a domain.
@@ -108,7 +108,7 @@ def domain_of(node: Node, device: Device, same: int) -> int:
     return known.domain if known.joins_machines else min(known.domain, same)
 
 
-def domains(nodes: Sequence[Node]) -> Mapping[Place, int]:
+def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
     """Return the number of the domain that each device of these nodes is in.
 
     A domain holds devices that follow each other on a machine; one that joins machines holds those that follow each
@@ -133,7 +133,7 @@ def domains(nodes: Sequence[Node]) -> Mapping[Place, int]:
     return found
 
 
-def network_share(node: Node, kind: Profile) -> float | None:
+def network_share(node: Machine, kind: Profile) -> float | None:
     """Return what one device of this kind gets of the node's network, in bytes per second; None where nobody knows."""
     told = node.network_bytes_per_s
     return kind.network_bytes_per_s if told is None else told / len(node.devices)

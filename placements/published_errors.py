@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from flowgraph.plan import Plan
+from flowgraph.cluster.plan import Plan
 from placements.profiles import profile_of
 
 FILE = Path(__file__).with_name("published_errors.toml")

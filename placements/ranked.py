@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from flowgraph.plan import Assumed, Plan, Step
+from flowgraph.cluster.plan import Plan, PlanAssumptions, StepForecast
 from placements.homes import Block, homes_of
 from placements.placing import plan_of
 from placements.setting import Setting
@@ -21,7 +21,7 @@ class Ranked:
     bound: float
 
     @cached_property
-    def step(self) -> Step:
+    def step(self) -> StepForecast:
         """Return the step as the simulator plays it."""
         return step_of(self.setting, homes_of(self.setting, self.blocks))
 
@@ -45,6 +45,6 @@ class Ranked:
         """Return the roles by the pool that they share."""
         return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
-    def plan(self, assumed: Assumed | None = None) -> Plan:
+    def plan(self, assumed: PlanAssumptions | None = None) -> Plan:
         """Return the plan itself."""
         return plan_of(self.setting, self.blocks, assumed)

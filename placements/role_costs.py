@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
+from flowgraph.analysis.roles import Role
+from flowgraph.cluster.plan import Checkpointing, Layout, Logits, Precision, RoleSettings
 from flowgraph.engines.table import ENGINES, shares_process
-from flowgraph.plan import Checkpointing, Layout, Logits, Precision, Running
-from flowgraph.roles import Role
 from placements.cache_room import cache_tokens
 from placements.decode import replica_of
 from placements.footprint import Footprint, MemoryConstants, total_bytes
@@ -42,7 +42,9 @@ class Seat:
     links: Links
 
 
-def passing_seconds(setting: Setting, seat: Seat, engine: str, layout: Layout, running: Running, load: Load) -> Seconds:
+def passing_seconds(
+    setting: Setting, seat: Seat, engine: str, layout: Layout, running: RoleSettings, load: Load
+) -> Seconds:
     """Return the seconds of one load of a role that trains or reads rows, what it offloads left out."""
     micro = running.micro_batch_tokens or load.longest_tokens
     return _passing(setting, seat, engine, layout, micro, running.checkpointing, running.logits, load)
@@ -90,7 +92,7 @@ def sampling_seconds(
     seat: Seat,
     engine: str,
     layout: Layout,
-    running: Running,
+    running: RoleSettings,
     load: Load,
     in_flight: InFlight | None = None,
 ) -> Seconds | None:
@@ -109,7 +111,7 @@ def best_in_flight(
     seat: Seat,
     engine: str,
     layout: Layout,
-    running: Running,
+    running: RoleSettings,
     load: Load,
     *,
     ahead: int = 1,
@@ -182,14 +184,16 @@ def _sampling(
     return once.times(setting.factor_of("generate", load.role.name, seat.of.model))
 
 
-def woken_seconds(found: Footprint, seat: Seat, running: Running) -> Seconds:
+def woken_seconds(found: Footprint, seat: Seat, running: RoleSettings) -> Seconds:
     """Return the seconds of a step in which what sleeps comes to its devices and goes back, once each."""
     if not running.sleeps:
         return Seconds()
     return Seconds({"wake": 2 * offload_seconds(total_bytes(found.asleep_host), seat.links.device)})
 
 
-def offloaded_seconds(found: Footprint, seat: Seat, layout: Layout, running: Running, own: Sequence[Load]) -> Seconds:
+def offloaded_seconds(
+    found: Footprint, seat: Seat, layout: Layout, running: RoleSettings, own: Sequence[Load]
+) -> Seconds:
     """Return the seconds of a step in which offloaded weights, gradients and optimizer states come and go.
 
     Weights come in each pass of each micro-batch, and gradients go with each backward pass; the optimizer steps on the
@@ -208,7 +212,9 @@ def offloaded_seconds(found: Footprint, seat: Seat, layout: Layout, running: Run
     return Seconds({"offload": offload_seconds(passes * weights + 2 * steps * states, seat.links.device)})
 
 
-def footprint(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
+def footprint(
+    setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: RoleSettings
+) -> Footprint:
     """Return what a role holds on each device, on one engine, in one layout and one way to run."""
     shape, own = setting.shape(role), setting.loads_of(role)
     if seat.of.kind == "cpu":
@@ -257,7 +263,7 @@ def process_of(engine: str) -> str:
     return "device" if shares_process(engine) else engine
 
 
-def _on_cpu(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: Running) -> Footprint:
+def _on_cpu(setting: Setting, role: Role, seat: Seat, engine: str, layout: Layout, running: RoleSettings) -> Footprint:
     """Return what a role holds on each CPU device: in the process of the device, or in a server beside it."""
     shape, constants = setting.shape(role), MemoryConstants()
     if not shares_process(engine):

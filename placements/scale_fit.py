@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import TYPE_CHECKING
 
-from flowgraph.calibration import MAX_SCALE, MIN_SCALE, PHASES, Calibration, Phase, Scale
+from flowgraph.cluster.calibration import MAX_SCALE, MIN_SCALE, PHASES, Calibration, Phase, Scale
 
 if TYPE_CHECKING:
     import numpy as np

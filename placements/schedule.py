@@ -13,8 +13,8 @@ from itertools import pairwise
 from math import fsum, inf
 from typing import TYPE_CHECKING
 
+from flowgraph.cluster.plan import TaskKind
 from flowgraph.errors import PlanError, UnknownNameError
-from flowgraph.plan import TaskKind
 
 if TYPE_CHECKING:
     from networkx import DiGraph

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flowgraph.cluster import show_bytes
-from flowgraph.diagrams.amounts import listed, many, show_s
-from flowgraph.diagrams.charts import Dot, DotMark, Scatter
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.charts import Dot, DotMark, Scatter
+from flowgraph.diagrams.model.quantities import listed, many, show_s
 from flowgraph.lowering.task_names import numbered
-from flowgraph.plan import Plan
 from placements.comparison_picture import is_plan, period_s
 from placements.finding import Found
 from placements.found_text import MEASURES, against, by_name, pools_of, sorted_parts

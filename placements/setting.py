@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from flowgraph.calibration import Calibration, Phase
-from flowgraph.cluster import Cluster, DeviceKind
+from flowgraph.analysis.roles import Role, Use, models_read, roles
+from flowgraph.cluster.calibration import Calibration, Phase
+from flowgraph.cluster.cluster import Cluster, DeviceKind
+from flowgraph.cluster.plan import Precision
 from flowgraph.engines.capabilities import Support
 from flowgraph.engines.table import ENGINES
-from flowgraph.graph import Graph, carried_from
-from flowgraph.plan import Precision
-from flowgraph.roles import Role, Use, models_read, roles
+from flowgraph.language.graph import Graph, carried_from
 from placements.batch_sizes import most_ranks
 from placements.constants import Constants, constants, known
 from placements.decode import ServingConstants

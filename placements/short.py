@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from flowgraph.cluster import Cluster, show_bytes
+from flowgraph.analysis.roles import Role
+from flowgraph.cluster.cluster import Cluster, show_bytes
+from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.errors import ResourceError
-from flowgraph.plan import Layout, Plan, Running
-from flowgraph.roles import Role
 from placements.choices import choices
 from placements.footprint import Bytes, Footprint, room_bytes
 from placements.footprint_serving import generation_bytes
@@ -33,7 +33,7 @@ class Least:
     role: Role
     seat: Seat
     layout: Layout
-    running: Running
+    running: RoleSettings
     held: Footprint
 
     @property
@@ -139,7 +139,7 @@ def _with_one_row(setting: Setting, role: Role, seat: Seat) -> Iterator[Least]:
             device_bytes=seat.of.memory_bytes,
             cache_tokens=longest,
         )
-        yield Least(role, seat, layout, Running(precision=setting.sampling_precision), held)
+        yield Least(role, seat, layout, RoleSettings(precision=setting.sampling_precision), held)
 
 
 def _seats(of: DeviceClass) -> Iterator[Seat]:

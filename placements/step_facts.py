@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from flowgraph.graph import Edge, Graph, Node, Param, carried_from
+from flowgraph.analysis.roles import Role, roles
+from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from
+from flowgraph.language.values import Model, Value
 from flowgraph.lowering.parts import parts_needed
 from flowgraph.lowering.program import HOST, read_by, typed_results, value_name
-from flowgraph.roles import Role, roles
-from flowgraph.values import Model, Value
 from placements.batch_sizes import sizes_of
 from placements.cuts import Cut
 from placements.flops import Pass, contexts_read, decoding, even, forward_flops, reading, training_flops
@@ -23,8 +23,8 @@ from placements.wire import Extent, Part, columns_of, extents, sent_number_bytes
 from placements.work import Workload, pass_of
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import PlacedRole, Plan
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Placed, Plan
 
 RETURN = "return"
 """Who reads what a flow returns."""
@@ -244,7 +244,7 @@ class _Step:
         return next((role for role in own if reader in role.nodes), None)
 
     @cached_property
-    def _placed(self) -> Mapping[str, Placed]:
+    def _placed(self) -> Mapping[str, PlacedRole]:
         return {each.role: each for each in self.plan.placed} if self.plan is not None else {}
 
     def _home(self, role: Role) -> tuple[object, ...]:

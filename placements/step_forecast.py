@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import fsum
 
-from flowgraph.graph import Node, reachable
+from flowgraph.cluster.plan import StepForecast, TaskOrder, TimedTask
+from flowgraph.language.graph import Node, reachable
 from flowgraph.lowering.program import Home as ProgramHome
 from flowgraph.lowering.program import Read, Run, Switch, Sync, Transfer
 from flowgraph.lowering.program import Task as ProgramTask
-from flowgraph.plan import Step, Timed, Waits
 from placements.blocks import tensors
 from placements.collectives import network_bytes_per_s
 from placements.cycles import makespan, period
@@ -30,7 +30,7 @@ DRIVER = "the driver"
 """What is waited for between steps."""
 
 
-def step_of(setting: Setting, homes: Sequence[Home]) -> Step:
+def step_of(setting: Setting, homes: Sequence[Home]) -> StepForecast:
     """Return the forecast of a step of placed roles: the tasks of its program, what they wait for, and its period.
 
     A step begins once the one before has ended, unless the setting asks for steps that overlap.
@@ -40,14 +40,14 @@ def step_of(setting: Setting, homes: Sequence[Home]) -> Step:
     seconds = [each.seconds for each in tasks]
     alone = period(schedule_of(tasks, found.waits)) if found.shifts else makespan(found.names, found.before, seconds)
     if alone.seconds is None:
-        return Step(tasks=tasks, waits=found.waits, period_s=None)
+        return StepForecast(tasks=tasks, waits=found.waits, period_s=None)
     driver_s = setting.host.driver_share * alone.seconds
     waits = found.waits_with(driver_s)
     if not found.shifts:
-        return Step(tasks=tasks, waits=waits, period_s=alone.seconds + driver_s, cycle=alone.cycle)
+        return StepForecast(tasks=tasks, waits=waits, period_s=alone.seconds + driver_s, cycle=alone.cycle)
     longest = period(schedule_of(tasks, waits))
     cycle = tuple(name for name in longest.cycle if name != DRIVER)
-    return Step(tasks=tasks, waits=waits, period_s=longest.seconds, cycle=cycle)
+    return StepForecast(tasks=tasks, waits=waits, period_s=longest.seconds, cycle=cycle)
 
 
 def period_of(setting: Setting, homes: Sequence[Home]) -> float | None:
@@ -100,9 +100,9 @@ def _seconds(setting: Setting, homes: Sequence[Home], found: Outline) -> list[Se
     return [work.seconds(task, moves=moves) for task, moves in zip(found.tasks, found.moving, strict=True)]
 
 
-def _timed(found: Outline, seconds: Sequence[Seconds]) -> Iterator[Timed]:
+def _timed(found: Outline, seconds: Sequence[Seconds]) -> Iterator[TimedTask]:
     for place, each in enumerate(seconds):
-        yield Timed(
+        yield TimedTask(
             name=found.names[place],
             kind=found.kinds[place],
             role=found.roles[place],
@@ -227,7 +227,7 @@ def node_seconds(setting: Setting, homes: Sequence[Home]) -> dict[str, Seconds]:
     return _Worked(setting, homes, outline_of(setting, homes)).node_seconds()
 
 
-def schedule_of(tasks: Sequence[Timed], waits: Sequence[Waits]) -> Schedule:
+def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Schedule:
     """Return a plan's tasks as the schedule that is played; what passes between steps is a task without a pool."""
     played = [Task(each.name, each.kind, each.pools, each.seconds, shift=each.shift) for each in tasks]
     paused = [each for each in waits if each.pause_s]

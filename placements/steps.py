@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final
 
-from flowgraph.graph import Graph
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings, TaskKind, TaskOrder
+from flowgraph.language.graph import Graph
 from flowgraph.lowering import LOWERING, Pass
 from flowgraph.lowering.insert_switches import insert_switches
 from flowgraph.lowering.lower import lower_unchecked
 from flowgraph.lowering.program import Home, Program, Run, Switch, Sync, Task, Transfer
 from flowgraph.lowering.task_names import kind_of, pool_of, task_names
 from flowgraph.lowering.waits import homes_of, moved_on, waits_for
-from flowgraph.plan import Placed, Plan, Running, TaskKind, Waits
-from flowgraph.roles import roles
 from placements.constants import Constants, constants
 
 HOST: Final = "host"
@@ -68,10 +68,10 @@ class Spot:
     lag: int = 0
 
     @property
-    def placed(self) -> Placed:
+    def placed(self) -> PlacedRole:
         """Return the spot as a plan has it; of layout and settings a program depends on nothing but their equality."""
-        running = Running(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
-        return Placed(role=self.role, pool=self.pool, engine=self.engine, lag=self.lag, running=running)
+        running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
+        return PlacedRole(role=self.role, pool=self.pool, engine=self.engine, lag=self.lag, running=running)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,15 +137,17 @@ class Outline:
         return tuple(found)
 
     @cached_property
-    def waits(self) -> tuple[Waits, ...]:
+    def waits(self) -> tuple[TaskOrder, ...]:
         """Return what waits for what: in its own step, on rows of an earlier one, and last for the step before."""
         names, late = self.names, self.shifts or (0,) * len(self.tasks)
         rows = (
-            Waits(before=names[need], after=names[place], delay=0 if self._is_first(need) else late[place] - late[need])
+            TaskOrder(
+                before=names[need], after=names[place], delay=0 if self._is_first(need) else late[place] - late[need]
+            )
             for place, needs in enumerate(self.needs)
             for need in sorted(needs)
         )
-        return (*rows, *(Waits(before=names[one], after=names[after], delay=1) for one, after in self._next))
+        return (*rows, *(TaskOrder(before=names[one], after=names[after], delay=1) for one, after in self._next))
 
     @cached_property
     def _next(self) -> tuple[tuple[int, int], ...]:
@@ -156,7 +158,7 @@ class Outline:
         begins = [place for place, before in enumerate(self.before) if not before]
         return tuple((end, begin) for end in sorted(ends) for begin in begins)
 
-    def waits_with(self, driver_s: float) -> tuple[Waits, ...]:
+    def waits_with(self, driver_s: float) -> tuple[TaskOrder, ...]:
         """Return the same, where so many seconds pass between the end of a step and the begin of the next.
 
         Where steps overlap, they pass between an update and the runs that read its weights in the next step; syncs and

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
 
-from flowgraph.cluster import show_bytes
-from flowgraph.plan import Plan, Pool
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.plan import Plan, Pool
 
 COLUMNS = 100
 NARROW = 30  # columns, in fewer of which nothing is broken into lines

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowgraph.diagrams.amounts import listed, many, show_s
-from flowgraph.diagrams.charts import Bar, Lane, Lanes
+from flowgraph.diagrams.model.charts import Bar, Lane, Lanes
+from flowgraph.diagrams.model.quantities import listed, many, show_s
 from placements.bubbles import OVER, Bubble, bubbles
 from placements.steps import HOST
 from placements.timeline import Event, Timeline

@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from flowgraph.errors import DataError
-from flowgraph.foreign import parse_json
+from flowgraph.files.untrusted import parse_json
 from placements.measured_runs import medians
 
 System = Literal["verl", "NeMo RL", "trace"]

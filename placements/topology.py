@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flowgraph.cluster import Cluster, Device, DeviceKind
+from flowgraph.cluster.cluster import Cluster, Device, DeviceKind
+from flowgraph.cluster.plan import Pool
 from flowgraph.errors import ResourceError
-from flowgraph.plan import Pool
 from placements.profiles import Links, Place, domain_of, domains, network_share, profile_of
 
 

@@ -18,8 +18,8 @@ from placements.training_parallel import Held, gathered_seconds, reduced_seconds
 from placements.training_passes import Parts, Passes, TrainingConstants, summed
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Checkpointing, Layout, Logits, Offloaded, Precision
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Checkpointing, Layout, Logits, Offloaded, Precision
     from placements.profiles import Links
 
 __all__ = ["Tokens", "TrainingConstants", "forward_seconds", "micro_batches", "update_seconds"]

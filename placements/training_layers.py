@@ -14,8 +14,8 @@ from placements.architectures import attained
 from placements.kernels import WIDTH_BYTES, matmul_seconds
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Layout, Precision
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout, Precision
     from placements.profiles import Profile
 
 Part = Literal["forward", "inputs", "weights"]

@@ -15,8 +15,8 @@ from placements.profiles import Links
 from placements.training_layers import blocks, merges
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Layout
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Layout
 
 ACTIVATION_BYTES = 2.0  # of a number that is sent between layers, whatever the products are computed in
 

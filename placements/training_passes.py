@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
 from placements.constants import Constants
 from placements.kernels import peak_flops
 from placements.training_layers import (
@@ -28,8 +28,8 @@ from placements.training_layers import (
 from placements.training_parallel import expert_seconds, ring_seconds, sequence_seconds, tensor_seconds
 
 if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Precision
     from flowgraph.models import ModelShape
-    from flowgraph.plan import Precision
     from placements.profiles import Links
     from placements.training_layers import Part
 

@@ -13,7 +13,7 @@ from placements.collectives import collective_seconds, link_bytes_per_s, machine
 from placements.seconds import Seconds
 
 if TYPE_CHECKING:
-    from flowgraph.plan import Layout
+    from flowgraph.cluster.plan import Layout
     from placements.profiles import Links, Profile
 
 Method = Literal["broadcast", "staged", "bucketed", "parallel", "delta"]
@@ -132,7 +132,7 @@ def resharding(training: Layout, generation: Layout) -> Resharding:
     Over all devices where each holds a part of every weight; else over the tensor and pipeline ranks, or only over
     those of them that end up with one part, where the generation's degrees divide the training's.
 
-    >>> from flowgraph.plan import Layout
+    >>> from flowgraph.cluster.plan import Layout
     >>> resharding(Layout(data=2, tensor=8), Layout(data=8, tensor=2)), resharding(Layout(data=8, sharding="full"),
     ...     Layout(data=4, tensor=2))
     ('micro', 'all')
@@ -150,7 +150,7 @@ def resharding_bytes(size_bytes: float, training: Layout, generation: Layout, ho
     (tp - t_g·p_g)/(t_g·p_g·tp) M. Source: Sheng et al. 2024, arXiv 2409.19256, table 2 (DeepSpeed-Chat, HybridFlow-V
     and HybridFlow).
 
-    >>> from flowgraph.plan import Layout
+    >>> from flowgraph.cluster.plan import Layout
     >>> resharding_bytes(16.0, Layout(data=2, tensor=8), Layout(data=8, tensor=2), "micro")
     6.0
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flowgraph.plan import Layout, Running
+from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.seconds import Seconds
 
 
@@ -22,7 +22,7 @@ class Choice:
 
     engine: str
     layout: Layout
-    running: Running
+    running: RoleSettings
     stages_s: tuple[float, ...]
     rest_bytes: int
     peak_bytes: int
@@ -53,7 +53,7 @@ class Way:
 
     engine: str
     layout: Layout
-    running: Running
+    running: RoleSettings
     told: tuple[Seconds, ...]
     stages_s: tuple[float, ...]
 

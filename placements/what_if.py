@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from flowgraph.cluster import Cluster, amount_bytes_per_s
+from flowgraph.cluster.cluster import Cluster, amount_bytes_per_s
+from flowgraph.cluster.plan import Precision
 from flowgraph.errors import SettingError, UnknownNameError
-from flowgraph.plan import Precision
 from placements.finding import Found
 from placements.lengths import Lengths
 from placements.setting import Setting

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flowgraph.graph import Edge, Graph, Node, Param
-from flowgraph.plan import Plan
-from flowgraph.rows import leaf_paths
-from flowgraph.values import Context, Group, Kind, Sample, Trajectory, Value
+from flowgraph.cluster.plan import Plan
+from flowgraph.language.graph import Edge, Graph, Node, Param
+from flowgraph.language.rows import leaf_paths
+from flowgraph.language.values import Context, Group, Kind, Sample, Trajectory, Value
 from placements.work import Workload, samples_of, uncounted, whole_setting
 
 IDS = (Group, Sample, Trajectory)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from flowgraph.graph import Const, Node, Param, reachable
-from flowgraph.rows import leaf_paths
-from flowgraph.values import Context, Lengths, Model
+from flowgraph.language.graph import Const, Node, Param, reachable
+from flowgraph.language.rows import leaf_paths
+from flowgraph.language.values import Context, Lengths, Model
 
 Place = tuple[Node | Param | Const, str]
 """A value by what made it, and its path in there."""

@@ -28,11 +28,11 @@ import pytest
 
 if TYPE_CHECKING:
     from flowgraph import Graph
-    from flowgraph.evaluate import Observed
-    from flowgraph.executors.local import LocalModel
+    from flowgraph.cluster.plan import Plan
+    from flowgraph.engines.local.model import LocalModel
+    from flowgraph.language.region import Observations
     from flowgraph.lowering.program import Program
-    from flowgraph.plan import Plan
-    from flowgraph.runtime.execute import Executor
+    from flowgraph.runtime.interpreter import Executor
     from nodes.values import Rollout
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -106,7 +106,7 @@ def tiny_parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 @pytest.fixture
 def tiny(tiny_parts: tuple[Any, Any]) -> Callable[..., LocalModel]:
     """Give `tiny(**fields)`: a handle on a copy of the tiny model, made with these fields of `LocalModel`."""
-    from flowgraph.executors.local import LocalModel
+    from flowgraph.engines.local.model import LocalModel
 
     model, tokenizer = tiny_parts
     return lambda **fields: LocalModel(copy.deepcopy(model), tokenizer, **fields)
@@ -118,7 +118,7 @@ class RanGraph:
 
     outputs: tuple[Any, ...]
     values: dict[Any, Any]
-    observed: Observed
+    observed: Observations
 
 
 @pytest.fixture(scope="session")
@@ -131,11 +131,11 @@ def _run_graph(graph: Graph, arguments: Mapping[str, Any], key: Any = None, give
     import torch
 
     from flowgraph import Key
-    from flowgraph.evaluate import Observed, evaluate, read
-    from flowgraph.passes.order_nodes import order_nodes
+    from flowgraph.analysis.node_order import order_nodes
+    from flowgraph.language.region import Observations, evaluate, read
 
     env: dict[Any, Any] = {param: arguments[param.name] for param in graph.params} | (given or {})
-    observed = Observed()
+    observed = Observations()
     with torch.no_grad():
         evaluate(order_nodes(graph), env, key or Key(), observed)
     return RanGraph(tuple(read(env, edge) for edge in graph.outputs), env, observed)
@@ -148,18 +148,18 @@ def one_device() -> Callable[[Graph], Plan]:
 
 
 def _one_device(graph: Graph) -> Plan:
-    from flowgraph.cluster import Cluster, Device, Node
-    from flowgraph.plan import Placed, Plan, Pool
-    from flowgraph.roles import roles
-    from flowgraph.store import structure_hash
+    from flowgraph.analysis.flat_graph import structure_hash
+    from flowgraph.analysis.roles import roles
+    from flowgraph.cluster.cluster import Cluster, Device, Machine
+    from flowgraph.cluster.plan import PlacedRole, Plan, Pool
 
     device = Device(kind="cpu", memory_bytes=2**30)
     return Plan(
         flow=graph.name,
         structure_hash=structure_hash(graph),
-        cluster=Cluster(nodes=(Node(name="laptop", devices=(device,), host_memory_bytes=2**30, cores=1),)),
+        cluster=Cluster(nodes=(Machine(name="laptop", devices=(device,), host_memory_bytes=2**30, cores=1),)),
         pools=(Pool(name="all", devices=(("laptop", 0),)),),
-        placed=tuple(Placed(role=role.name, pool="all", engine="local") for role in roles(graph)),
+        placed=tuple(PlacedRole(role=role.name, pool="all", engine="local") for role in roles(graph)),
     )
 
 
@@ -171,8 +171,8 @@ def alone() -> Callable[..., tuple[Program, Executor]]:
 
 def _alone(graph: Graph, handles: Mapping[str, LocalModel]) -> tuple[Program, Executor]:
     from flowgraph.lowering.lower import lower
-    from flowgraph.runtime.execute import Executor
-    from flowgraph.runtime.in_process import InProcess
+    from flowgraph.runtime.interpreter import Executor
+    from flowgraph.runtime.local import InProcess
 
     program = lower(graph, _one_device(graph))
     return program, Executor(InProcess({home: handles[home.param] for home in program.homes}))
@@ -215,7 +215,7 @@ def _rollout(
     import pyarrow as pa
     import torch
 
-    from flowgraph.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
+    from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
     from nodes.values import Columns, Finished, LogProbs, Rollout, Temperature, Text, Versions
 
     random, rows = np.random.default_rng(seed), len(lengths)

@@ -14,8 +14,8 @@ from math import ceil
 from benchmarks.forecast.cells import COUNT, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.training_case import device, model
-from flowgraph.models.shapes import ModelShape
-from flowgraph.plan import Layout, Offloaded
+from flowgraph.cluster.plan import Layout, Offloaded
+from flowgraph.models.sizes import ModelShape
 from placements.footprint import FITS_SHARE, MemoryConstants, sync_bytes
 from placements.footprint_serving import generation_bytes, inference_bytes
 from placements.footprint_training import Training, training_bytes

@@ -12,8 +12,8 @@ from benchmarks.forecast.cells import AMOUNT_OR_EMPTY, COUNT, COUNT_OR_EMPTY, Nu
 from benchmarks.forecast.report import Row
 from benchmarks.forecast.training_case import device, gpt, label, model
 from benchmarks.forecast.training_papers import layout_of, paper_model
-from flowgraph.models.shapes import ModelShape
-from flowgraph.plan import Checkpointing, Layout, Precision
+from flowgraph.cluster.plan import Checkpointing, Layout, Precision
+from flowgraph.models.sizes import ModelShape
 from placements.activations import EAGER, PLAIN
 from placements.footprint import Footprint, MemoryConstants
 from placements.footprint_serving import inference_bytes

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.forecast.cells import AMOUNT, ANY_OR_EMPTY, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from flowgraph.errors import ModelError
-from flowgraph.models.shapes import ModelShape, shape_of
+from flowgraph.models.sizes import ModelShape, shape_of
 from flowgraph.models.table import full_name, listed
 
 CACHE_BYTES = 2

@@ -19,11 +19,11 @@ from statistics import median
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.rl_names import LLAMA, device
 from benchmarks.forecast.rl_steps import ROOT
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.setting import Question, pose
-from flowgraph.cluster import Cluster
-from flowgraph.plan import Layout, Running
-from flowgraph.roles import Role
+from flowgraph.analysis.roles import Role
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.planning_request import PlanRequest, pose
+from flowgraph.cluster.cluster import Cluster
+from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.blocks import Blocks
 from placements.constants import bounds
 from placements.finding import TIED_SHARE, solved
@@ -115,7 +115,7 @@ def setting_of(testbed: Setup) -> Setting:
     """Give the setting of a search on a testbed."""
     models = {"policy": testbed.policy, "critic": testbed.critic, "ref": testbed.policy, "rm": testbed.critic}
     minibatch = max(1, testbed.batch // testbed.updates)
-    asked = Asked(
+    asked = FlowRequest(
         flow=str(ROOT / FLOW),
         models=tuple(f"{name}={model}" for name, model in models.items()),
         batch=testbed.batch,
@@ -123,7 +123,7 @@ def setting_of(testbed: Setup) -> Setting:
     )
     text = f"{testbed.devices // testbed.machine}x{testbed.machine}x{testbed.kind}"
     lengths = str(testbed.prompt_tokens), str(testbed.response_tokens)
-    posed = pose(Question(asked, text, *lengths, ENGINES)).setting
+    posed = pose(PlanRequest(asked, text, *lengths, ENGINES)).setting
     nodes = (
         each.model_copy(update={"network_bytes_per_s": testbed.network_bytes_per_s}) for each in posed.cluster.nodes
     )
@@ -211,7 +211,7 @@ def drawing_seconds(testbed: Setup, trained: int) -> dict[int, float]:
     for tensor in TENSOR_DEGREES:
         layout = Layout(data=testbed.devices // tensor, tensor=tensor)
         runnings = (
-            Running(precision=setting.sampling_precision, cache_share=share, sleeps=True) for share in CACHE_SHARES
+            RoleSettings(precision=setting.sampling_precision, cache_share=share, sleeps=True) for share in CACHE_SHARES
         )
         fitting = (each for each in runnings if _fits(setting, seat, role, layout, each, held))
         for running in islice(fitting, 1):
@@ -226,11 +226,13 @@ def _held_bytes(setting: Setting, seat: Seat, role: str, tensor: int) -> int:
     cut = Layout(data=seat.devices // tensor, tensor=tensor, sharding="optimizer" if role.endswith("train") else "none")
     found = next(each for each in setting.roles if each.name == role)
     return total_bytes(
-        footprint(setting, found, seat, setting.engines_of(found.use)[0], cut, Running(precision="bfloat16")).resident
+        footprint(
+            setting, found, seat, setting.engines_of(found.use)[0], cut, RoleSettings(precision="bfloat16")
+        ).resident
     )
 
 
-def _fits(setting: Setting, seat: Seat, role: Role, layout: Layout, running: Running, held_bytes: int) -> bool:
+def _fits(setting: Setting, seat: Seat, role: Role, layout: Layout, running: RoleSettings, held_bytes: int) -> bool:
     needed_bytes = footprint(setting, role, seat, setting.engines_of(role.use)[0], layout, running).peak_bytes
     return fits(held_bytes + needed_bytes, seat.of.memory_bytes)
 

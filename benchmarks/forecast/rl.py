@@ -21,7 +21,7 @@ from benchmarks.forecast.rl_orders import cases_of as orders
 from benchmarks.forecast.rl_rows import Read, read_end_to_end, read_nemo_rl, runs
 from benchmarks.forecast.rl_steps import seconds_of, setting_of, step
 from benchmarks.forecast.rl_workloads import FOLDER, Workload, read, to_toml
-from flowgraph.plan import Step
+from flowgraph.cluster.plan import StepForecast
 from placements.calibrate import Measured, scale_of
 from placements.found_text import show_s, show_seconds_by_part
 
@@ -144,7 +144,7 @@ def workloads(rows: Iterable[Row]) -> list[Workload]:
 # ------------------------------------------------------------------------------------------- by hand
 
 
-def workload_text(workload: Workload, found: Step) -> str:
+def workload_text(workload: Workload, found: StepForecast) -> str:
     """Write the forecast of a run: its step and each task, beside what was measured."""
     tasks = (
         f"  {task.name} on {'+'.join(task.pools)}: {show_s(task.seconds)}  {show_seconds_by_part(task)}".rstrip()
@@ -155,7 +155,7 @@ def workload_text(workload: Workload, found: Step) -> str:
     return "\n".join([*lines, *tasks, *clocks, f"  {workload.command}"])
 
 
-def _clock_text(metric: str, seconds: float, found: Step) -> str:
+def _clock_text(metric: str, seconds: float, found: StepForecast) -> str:
     ours = seconds_of(found, metric)
     off = f", {ours / seconds - 1:+.0%}" if ours else ""
     return f"  measured {metric} {show_s(seconds)}, forecast {show_s(ours)}{off}"

@@ -14,10 +14,10 @@ from benchmarks.forecast.report import Case
 from benchmarks.forecast.rl_rows import Read
 from benchmarks.forecast.rl_steps import PHASES, homes_of, seconds_of, setting_of
 from benchmarks.forecast.rl_workloads import Workload, from_toml, to_toml
-from flowgraph.calibration import PHASES as SCALED
-from flowgraph.calibration import Calibration, Scale
+from flowgraph.cluster.calibration import PHASES as SCALED
+from flowgraph.cluster.calibration import Calibration, Scale
+from flowgraph.cluster.plan import StepForecast
 from flowgraph.errors import FlowError
-from flowgraph.plan import Step
 from placements.homes import Home
 from placements.measured_runs import LOAD_PHASES
 from placements.scale_fit import Key, Observation, fit_scales
@@ -44,7 +44,7 @@ class Run:
         """Return what runs of one system share: the framework, the model that is trained, and the device model."""
         return self.framework, self.workload.models["policy"], self.setting.classes[0].model
 
-    def step(self, calibration: Calibration | None = None) -> Step:
+    def step(self, calibration: Calibration | None = None) -> StepForecast:
         """Return the forecast of a step with a calibration, every role where the run has it."""
         return step_of(replace(self.setting, calibration=calibration), self.homes)
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from flowgraph.cluster.plan import Layout, Sharding
 from flowgraph.errors import UnknownNameError
 from flowgraph.models.table import full_name, listed, table
-from flowgraph.plan import Layout, Sharding
 from placements.profiles import Profile, profile
 
 # The LLaMA of a size, where a row says only that. Source: Mei et al. 2024 (ReaL), arXiv 2406.14088, table 1, whose 34B

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from benchmarks.forecast.rl_names import Degrees
 from benchmarks.forecast.rl_workloads import Workload, from_toml, to_toml
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.setting import Question, pose
+from flowgraph.analysis.roles import Role
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.planning_request import PlanRequest, pose
+from flowgraph.cluster.plan import Layout, RoleSettings, StepForecast, TimedTask
 from flowgraph.errors import FlowError
-from flowgraph.plan import Layout, Running, Step, Timed
-from flowgraph.roles import Role
 from placements.blocks import Blocks
 from placements.choices import Choice
 from placements.footprint import fits
@@ -40,7 +40,7 @@ def setting_of(workload: Workload) -> Setting:
 @cache
 def _setting(text: str) -> Setting:
     workload = from_toml(text)
-    asked = Asked(
+    asked = FlowRequest(
         flow=str(ROOT / workload.flow),
         models=tuple(f"{name}={model}" for name, model in workload.models.items()),
         batch=workload.batch,
@@ -48,19 +48,19 @@ def _setting(text: str) -> Setting:
     )
     engines = tuple(f"{use}={engine}" for use, engine in workload.engines.items())
     lengths = workload.prompt_tokens, workload.response_tokens
-    posed = pose(Question(asked, workload.cluster, *lengths, engines, workload.precision))
+    posed = pose(PlanRequest(asked, workload.cluster, *lengths, engines, workload.precision))
     # What the flow of a run says is all that it runs; other systems overlap steps, and run layouts that ours do not.
     setting = replace(posed.setting, streamed=workload.streamed, watched=None, modelled=True)
     return replace(setting, staleness=setting.staleness_bound or None)
 
 
-def step(workload: Workload) -> Step | str:
+def step(workload: Workload) -> StepForecast | str:
     """Give the forecast of a run's step; where the planner has none, say why."""
     return _step(to_toml(workload.question))
 
 
 @cache
-def _step(text: str) -> Step | str:
+def _step(text: str) -> StepForecast | str:
     workload = from_toml(text)
     try:
         setting = _setting(text)
@@ -70,7 +70,7 @@ def _step(text: str) -> Step | str:
     return homes if isinstance(homes, str) else step_of(setting, homes)
 
 
-def step_with(workload: Workload, moved: Mapping[str, Mapping[str, float]]) -> Step | str:
+def step_with(workload: Workload, moved: Mapping[str, Mapping[str, float]]) -> StepForecast | str:
     """Return the forecast of a run's step with other constants, by engine, where roles live as they do with ours."""
     homes = _homes(to_toml(workload.question))
     return homes if isinstance(homes, str) else step_of(replace(setting_of(workload), calibrated=moved), homes)
@@ -107,7 +107,7 @@ def homes_of(workload: Workload, setting: Setting, rows: Sequence[int] = (1,)) -
     return found
 
 
-Way = tuple[Layout, Running]
+Way = tuple[Layout, RoleSettings]
 
 
 def _chosen(setting: Setting, here: list[Role], seat: Seat, cuts: Mapping[str, Degrees | None]) -> dict[str, Way]:
@@ -131,15 +131,15 @@ class _Ways:
     alone: bool
     checkpointing: str = ""
 
-    def runnings(self, setting: Setting, role: Role) -> Iterator[Running]:
+    def runnings(self, setting: Setting, role: Role) -> Iterator[RoleSettings]:
         """Give the ways to run it, those that hold most first."""
         longest = max(load.longest_tokens for load in setting.loads_of(role))
         if role.use == "sample":
             for share in OWN_CACHE if self.alone else SHARED_CACHE:
-                yield Running(precision=setting.sampling_precision, cache_share=share, sleeps=not self.alone)
+                yield RoleSettings(precision=setting.sampling_precision, cache_share=share, sleeps=not self.alone)
             return
         for count in self.rows:
-            running = Running(precision="bfloat16", micro_batch_tokens=count * longest)
+            running = RoleSettings(precision="bfloat16", micro_batch_tokens=count * longest)
             if role.use != "train" or self.checkpointing != "full":
                 yield running
             if role.use == "train":
@@ -159,14 +159,14 @@ def _stated(setting: Setting, role: Role, seat: Seat, cut: Degrees, ways: _Ways)
     return layout, min(fitting, key=lambda each: _busy_s(setting, role, seat, layout, each))
 
 
-def _fits(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> bool:
+def _fits(setting: Setting, role: Role, seat: Seat, layout: Layout, running: RoleSettings) -> bool:
     return fits(
         footprint(setting, role, seat, setting.engines_of(role.use)[0], layout, running).peak_bytes,
         seat.of.memory_bytes,
     )
 
 
-def _busy_s(setting: Setting, role: Role, seat: Seat, layout: Layout, running: Running) -> float:
+def _busy_s(setting: Setting, role: Role, seat: Seat, layout: Layout, running: RoleSettings) -> float:
     loads = setting.loads_of(role)
     return sum(
         passing_seconds(setting, seat, setting.engines_of(role.use)[0], layout, running, load).total_s or inf
@@ -194,7 +194,7 @@ PHASES: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def seconds_of(found: Step, metric: str) -> float | None:
+def seconds_of(found: StepForecast, metric: str) -> float | None:
     """Give a step's seconds by the name of what was timed: all of it, or a phase; None for what is not known."""
     if metric == "step" or metric.startswith("time_"):
         return found.period_s
@@ -204,5 +204,5 @@ def seconds_of(found: Step, metric: str) -> float | None:
     return sum(seconds) if seconds and len(seconds) == len(tasks) else None
 
 
-def _is(task: Timed, kind: str, whose: str) -> bool:
+def _is(task: TimedTask, kind: str, whose: str) -> bool:
     return task.kind == kind and whose in task.role.split(".")

@@ -13,8 +13,8 @@ from functools import cached_property
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import device, links_within, model
 from benchmarks.forecast.serving_throughput import layouts, tokens_per_s
-from flowgraph.models.shapes import ModelShape
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
+from flowgraph.models.sizes import ModelShape
 from placements.constants import constants
 from placements.decode import Replica, replica_of, step_s, weight_bytes
 from placements.generation import ServingConstants, cache_tokens, request_seconds

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from benchmarks.forecast.cells import AMOUNT, COUNT, COUNT_OR_EMPTY, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import ENGINES, device, links_within, model, release
-from flowgraph.models.shapes import ModelShape
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
+from flowgraph.models.sizes import ModelShape
 from placements.constants import constants
 from placements.decode import replica_of, weight_bytes
 from placements.generation import ServingConstants, cache_tokens, request_seconds

@@ -7,7 +7,7 @@ import tomllib
 from functools import cache
 
 from flowgraph.errors import UnknownNameError
-from flowgraph.models.shapes import ModelShape, shape_of
+from flowgraph.models.sizes import ModelShape, shape_of
 from flowgraph.models.table import full_name, listed
 from placements.constants import FOLDER
 from placements.profiles import Links, Profile, profile

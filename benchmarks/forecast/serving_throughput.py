@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from benchmarks.forecast.cells import AMOUNT, COUNT, columns
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import device, links_within, model
-from flowgraph.models.shapes import ModelShape
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
+from flowgraph.models.sizes import ModelShape
 from placements.constants import constants
 from placements.decode import replica_of, weight_bytes
 from placements.generation import ServingConstants, cache_tokens, generate_seconds, request_seconds

@@ -26,7 +26,7 @@ from benchmarks.forecast.training_rows import (
     prime,
     vtrain,
 )
-from flowgraph.calibration import Calibration
+from flowgraph.cluster.calibration import Calibration
 from flowgraph.errors import DataError
 from placements.calibrate import Measured, calibrate
 from placements.constants import constants

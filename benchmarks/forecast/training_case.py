@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from benchmarks.forecast.report import Row
+from flowgraph.cluster.plan import Checkpointing, Layout, Precision
 from flowgraph.errors import UnknownNameError
-from flowgraph.models.shapes import ModelShape, shape_of
+from flowgraph.models.sizes import ModelShape, shape_of
 from flowgraph.models.table import full_name, listed
-from flowgraph.plan import Checkpointing, Layout, Precision
 from placements.profiles import Links, Profile, profile
 from placements.training import Tokens, update_seconds
 from placements.training_passes import TrainingConstants

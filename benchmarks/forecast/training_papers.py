@@ -7,8 +7,8 @@ import re
 from benchmarks.forecast.cells import AMOUNT_OR_EMPTY, COUNT, COUNT_OR_EMPTY, columns
 from benchmarks.forecast.report import Row
 from benchmarks.forecast.training_case import Trained, device, full_rows, gpt, label, links, model
-from flowgraph.models.shapes import ModelShape
-from flowgraph.plan import Checkpointing, Layout
+from flowgraph.cluster.plan import Checkpointing, Layout
+from flowgraph.models.sizes import ModelShape
 
 # GPT of papers by their parameters in 10⁹: hidden, layers, heads. Source: Narayanan et al. 2021, arXiv 2104.04473,
 # tables 1 and 2; Korthikanti et al. 2022, arXiv 2205.05198, table 3.

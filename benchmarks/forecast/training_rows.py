@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from benchmarks.forecast.cells import AMOUNT, AMOUNT_OR_EMPTY, COUNT, COUNT_OR_EMPTY, Number, columns
 from benchmarks.forecast.report import Row
 from benchmarks.forecast.training_case import Trained, device, full_rows, gpt, label, links, model
-from flowgraph.plan import Layout, Precision
+from flowgraph.cluster.plan import Layout, Precision
 from placements.profiles import profile
 
 # ------------------------------------------------------------------------------------------------------------- vTrain

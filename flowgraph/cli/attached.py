@@ -9,14 +9,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
-from flowgraph.cluster import dotted
+from flowgraph.cluster.cluster import dotted
 from flowgraph.engines.table import ENGINES, is_server
 from flowgraph.errors import UsageError, nearest
-from flowgraph.foreign import parse_json, read_text
+from flowgraph.files.untrusted import parse_json, read_text
 from flowgraph.lowering.program import Home
 
 
-class Attached(BaseModel):
+class AttachedServer(BaseModel):
     """One server: its address, and the keys it asks for, of those who sample and of those who change it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -26,7 +26,7 @@ class Attached(BaseModel):
     admin_key: SecretStr = SecretStr("")
 
 
-def read_attached(path: Path, homes: Iterable[Home]) -> Mapping[str, tuple[Attached, ...]]:
+def read_attached(path: Path, homes: Iterable[Home]) -> Mapping[str, tuple[AttachedServer, ...]]:
     """Read `{"policy": [{"url": "http://127.0.0.1:30000", "key": "…", "admin_key": "…"}]}`, a server for each replica.
 
     Raises UsageError for a file that cannot be read, that says anything else, or whose servers are not for the homes of
@@ -36,7 +36,7 @@ def read_attached(path: Path, homes: Iterable[Home]) -> Mapping[str, tuple[Attac
     try:
         text = read_text(path)
         parse_json(text)
-        told = TypeAdapter(dict[str, Annotated[tuple[Attached, ...], Field(min_length=1)]]).validate_json(text)
+        told = TypeAdapter(dict[str, Annotated[tuple[AttachedServer, ...], Field(min_length=1)]]).validate_json(text)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         hint = json.dumps({"policy": [{"url": "http://127.0.0.1:30000"}]})

@@ -9,15 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowgraph.calibration import Calibration
 from flowgraph.cli.plan import read_plan
-from flowgraph.cli.setting import of_unknown_speed, posed_by
+from flowgraph.cli.planning_request import of_unknown_speed, posed_by
 from flowgraph.cli.show import write_text
+from flowgraph.cluster.calibration import Calibration
 from flowgraph.errors import DataError, PlanError, UsageError, nearest
-from flowgraph.foreign import read_bytes, read_text
+from flowgraph.files.untrusted import read_bytes, read_text
 
 if TYPE_CHECKING:
-    from flowgraph.plan import Plan
+    from flowgraph.cluster.plan import Plan
     from placements.homes import Home
     from placements.measured_runs import MeasuredRun, Repair, Timing
     from placements.setting import Setting
@@ -131,7 +131,7 @@ def _placed(plan: Plan, file: Path) -> tuple[Setting, tuple[Home, ...]]:
 
 def _recorded(path: Path, measured: Sequence[str]) -> tuple[Path, tuple[Timing, ...]]:
     """Return the plan's file of a run's folder, and the seconds of its nodes."""
-    from flowgraph.runtime.record import RunFolder
+    from flowgraph.runtime.record.run_folder import RunFolder
     from placements.measured_runs import Timing, seconds_by_node
 
     folder = RunFolder.open(path)

@@ -7,22 +7,22 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from flowgraph.cli.inputs import Asked
+from flowgraph.cli.flow_request import FlowRequest
 from flowgraph.cli.show import compiled_flow, described_flow
 from flowgraph.errors import FlowError, ResourceError
-from flowgraph.files import find_flow
+from flowgraph.flows.flow_files import find_flow
+from flowgraph.flows.settings import setting_faults, split_assignments
 from flowgraph.passes import named
 from flowgraph.passes.verify import verified
-from flowgraph.settings import setting_faults, split_assignments
 
 if TYPE_CHECKING:
-    from flowgraph.cli.plan import Where
-    from flowgraph.cli.setting import Posed
-    from flowgraph.graph import Graph
-    from flowgraph.plan import Plan
+    from flowgraph.cli.plan import PlanTarget
+    from flowgraph.cli.planning_request import PlanningProblem
+    from flowgraph.cluster.plan import Plan
+    from flowgraph.language.graph import Graph
 
 
-def check_flow(asked: Asked, where: Where, as_json: bool) -> int:
+def check_flow(asked: FlowRequest, where: PlanTarget, as_json: bool) -> int:
     """Print every fault, and give the exit code: 0 if there is none.
 
     A stage is looked at when the one before it has no fault: the flow's text; the settings; the passes, the models,
@@ -55,7 +55,7 @@ def count_faults(faults: int, flow: str) -> str:
     return f"{flow}: {faults} fault{'s' if faults > 1 else ''}"
 
 
-def _faults(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowError]:
+def _faults(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
     """Give the faults of the first stage that has any."""
     for stage in (_in_text, _in_settings):
         found = list(stage(asked))
@@ -68,7 +68,7 @@ def _faults(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowError]
         yield error
 
 
-def _where(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowError]:
+def _where(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
     """Return the faults of a plan that is there, or of the flow on the devices that are named or on this machine."""
     from flowgraph.cli.plan import read_plan
 
@@ -78,11 +78,11 @@ def _where(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowError]:
         yield from _on_devices(asked, where, notes)
 
 
-def _in_plan(asked: Asked, plan: Plan, where: Where, notes: list[str]) -> Iterator[FlowError]:
+def _in_plan(asked: FlowRequest, plan: Plan, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
     """Return the faults of a plan from a file, for the models, rows and lengths that it or the command line names."""
-    from flowgraph.check_plan import unsupported
+    from flowgraph.checks.placed import unsupported
     from flowgraph.cli.plan import sizes_of
-    from flowgraph.cli.reforecast import faults_of, planned_again, posed_again
+    from flowgraph.cli.replan import faults_of, planned_again, posed_again
 
     posed = posed_again(plan, where.question(asked), str(where))
     yield from _raised(lambda: _refuse(posed))
@@ -96,10 +96,10 @@ def _in_plan(asked: Asked, plan: Plan, where: Where, notes: list[str]) -> Iterat
     notes += [f"the plan names {name}, which cannot be run here" for name in only_modelled]
 
 
-def _on_devices(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowError]:
+def _on_devices(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
     """Return the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
-    from flowgraph.cli.plan import Sought, searched, sizes_of
-    from flowgraph.cli.setting import pose
+    from flowgraph.cli.plan import SearchChoices, searched, sizes_of
+    from flowgraph.cli.planning_request import pose
     from placements.found_text import show_s
 
     posed = pose(where.question(asked))
@@ -112,7 +112,7 @@ def _on_devices(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowEr
         rows = f"{posed.setting.prompts:,} prompts a step, of {posed.assumed.prompt_tokens} tokens"
         notes.append(f"taken: {rows}, and responses as long as they may be; `flowgraph plan` takes others")
     try:
-        made = searched(posed, Sought(placement=where.placement or ""), str(where))
+        made = searched(posed, SearchChoices(placement=where.placement or ""), str(where))
     except ResourceError as error:
         yield error
         return
@@ -124,7 +124,7 @@ def _on_devices(asked: Asked, where: Where, notes: list[str]) -> Iterator[FlowEr
         notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` says how")
 
 
-def _refuse(posed: Posed) -> None:
+def _refuse(posed: PlanningProblem) -> None:
     """Raise what a run of the question's flow would be refused for, wherever it runs."""
     from flowgraph.cli.refusals import refuse_untrainable, refuse_what_cannot_run
 
@@ -134,20 +134,20 @@ def _refuse(posed: Posed) -> None:
         refuse_what_cannot_run(posed.inputs)
 
 
-def _lower(graph: Graph, plan: Plan, where: Where) -> None:
+def _lower(graph: Graph, plan: Plan, where: PlanTarget) -> None:
     from flowgraph.lowering.lower import lower
     from nodes.mismatch import watch_engines
 
     lower(graph, plan, where=str(where), watch=watch_engines)
 
 
-def _in_text(asked: Asked) -> Iterator[FlowError]:
+def _in_text(asked: FlowRequest) -> Iterator[FlowError]:
     file = find_flow(asked.flow)
     own, _ = split_assignments(list(file.flow.signature.settings.model_fields), asked.sets)
     yield from file.flow.faults(own)
 
 
-def _in_settings(asked: Asked) -> Iterator[FlowError]:
+def _in_settings(asked: FlowRequest) -> Iterator[FlowError]:
     _, graph, chosen = described_flow(asked.flow, asked.sets)
     yield from setting_faults(named(graph), chosen)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from flowgraph.cli.lists import cache_folder, print_table
+from flowgraph.cli.listings import cache_folder, print_table
 from flowgraph.errors import UsageError
 
 ABOUT = (

@@ -7,16 +7,16 @@ import sys
 from dataclasses import replace
 
 from flowgraph.cli import pictures
-from flowgraph.cli.draw import Wanted, deliver
-from flowgraph.cli.subject import Subject
-from flowgraph.diagrams.labels import seen
-from flowgraph.diagrams.picture import Picture
+from flowgraph.cli.draw import DrawOutput, deliver
+from flowgraph.cli.draw_target import DrawTarget
+from flowgraph.diagrams.model.labels import seen
+from flowgraph.diagrams.model.picture import Picture
 from flowgraph.errors import UsageError
-from flowgraph.settings import settings_compared
-from flowgraph.text import graph_text
+from flowgraph.flows.settings import settings_compared
+from flowgraph.serialize.graph_text import graph_text
 
 
-def diff_subjects(old: Subject, new: Subject, wanted: Wanted) -> None:
+def diff_subjects(old: DrawTarget, new: DrawTarget, wanted: DrawOutput) -> None:
     """Print what differs, or draw it where a file, a format or a viewer is named; UsageError for a flow and a plan."""
     if (old.kind == "flow") != (new.kind == "flow"):
         what = f"is a {new.kind}, and {old.name} a {old.kind}: nothing to compare"
@@ -28,7 +28,7 @@ def diff_subjects(old: Subject, new: Subject, wanted: Wanted) -> None:
     both = [picture_of(each, wanted) for each in (old, new)]
 
     def one() -> Picture:
-        from flowgraph.diagrams.diff_picture import diff_picture
+        from flowgraph.diagrams.build.diff_picture import diff_picture
 
         return diff_picture(both[0], both[1])
 
@@ -40,7 +40,7 @@ def diff_subjects(old: Subject, new: Subject, wanted: Wanted) -> None:
     deliver(one, page, wanted)
 
 
-def _settings_compared(old: Subject, new: Subject) -> tuple[Subject, Subject]:
+def _settings_compared(old: DrawTarget, new: DrawTarget) -> tuple[DrawTarget, DrawTarget]:
     """Return two flows that tell the settings whose values differ, whoever wrote a default down; plans as they are."""
     if old.kind != "flow" or old.graph is None or new.graph is None:
         return old, new
@@ -48,12 +48,12 @@ def _settings_compared(old: Subject, new: Subject) -> tuple[Subject, Subject]:
     return replace(old, flow=lambda: one), replace(new, flow=lambda: other)
 
 
-def picture_of(subject: Subject, wanted: Wanted) -> Picture:
+def picture_of(subject: DrawTarget, wanted: DrawOutput) -> Picture:
     """Give the picture that is compared: a flow's own, else the plan's."""
     return pictures.flow(subject) if subject.kind == "flow" else pictures.plan(subject, wanted.shown)
 
 
-def _print_diff(old: Subject, new: Subject) -> None:
+def _print_diff(old: DrawTarget, new: DrawTarget) -> None:
     """Print a unified diff of two texts, whole; nothing when they are the same."""
     texts = [f"{seen(_text(each))}\n".splitlines(keepends=True) for each in (old, new)]
     if texts[0] == texts[1]:
@@ -62,7 +62,7 @@ def _print_diff(old: Subject, new: Subject) -> None:
     sys.stdout.writelines(difflib.unified_diff(texts[0], texts[1], old.name, new.name, n=whole))
 
 
-def _text(subject: Subject) -> str:
+def _text(subject: DrawTarget) -> str:
     """Give what is compared as text, without lines of files."""
     if subject.kind == "flow" and subject.graph is not None:
         return graph_text(subject.graph, sites=False)

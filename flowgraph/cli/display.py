@@ -15,11 +15,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from flowgraph.diagrams.sparkline import sparkline
-from flowgraph.evaluate import Observed
-from flowgraph.graph import Graph
-from flowgraph.runtime.execute import Ran
-from flowgraph.runtime.record import declared_metrics, token_sum
+from flowgraph.diagrams.write.terminal.sparkline import sparkline
+from flowgraph.language.graph import Graph
+from flowgraph.language.region import Observations
+from flowgraph.runtime.interpreter import StepResult
+from flowgraph.runtime.record.run_folder import declared_metrics, token_sum
 
 CURVE_CELLS = 32
 LINE_EVERY_S = 5.0
@@ -49,7 +49,7 @@ class Display:
         elif not self._last_said:
             print(self.line(), file=sys.stderr)
 
-    def stepped(self, step: int, ran: Ran, seconds: float) -> None:
+    def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         """Show a step."""
         for name, mean in ran.observed.means().items():
             self.curves[name].append(mean)
@@ -57,7 +57,7 @@ class Display:
         self.speed = token_sum(self.graph, ran.observed) / seconds
         self._show(force=False)
 
-    def checked(self, step: int, observed: Observed, seconds: float) -> None:
+    def checked(self, step: int, observed: Observations, seconds: float) -> None:
         """Show a check on held-out data."""
         for name, mean in observed.means().items():
             if name == "accuracy.accuracy":

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from flowgraph.cli.lists import print_table
+from flowgraph.cli.listings import print_table
 
 PACKAGES = (
     "flowgraph",
@@ -40,8 +40,8 @@ def examine(as_json: bool) -> None:
 
 def machine() -> dict[str, Any]:
     """Collect what this machine has; what cannot be told is None."""
-    from flowgraph.machine import available_cores, laptop
-    from flowgraph.runtime.exposure import listening
+    from flowgraph.cluster.this_machine import available_cores, laptop
+    from flowgraph.runtime.ray.open_ports import listening
     from nodes.confinement import here
 
     node = laptop(1).nodes[0]
@@ -87,7 +87,7 @@ def _gpus() -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    from flowgraph.cluster import show_bytes
+    from flowgraph.cluster.cluster import show_bytes
 
     if value is None:
         return "not installed"

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowgraph.cli.pictures import Shown, picture_named
+from flowgraph.cli.draw_target import DrawTarget
+from flowgraph.cli.pictures import PictureDetail, picture_named
 from flowgraph.cli.show import write_bytes
-from flowgraph.cli.subject import Subject
-from flowgraph.diagrams.drawing import Drawing
-from flowgraph.diagrams.formats import FORMATS, format_of, text_in
+from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.write.formats import FORMATS, format_of, text_in
 from flowgraph.errors import UsageError, nearest
 
 FORECASTS = ("plan", "timeline", "memory", "placements", "search")
@@ -23,7 +23,7 @@ PRINTED = tuple(name for name in FORMATS if name not in ("png", "html"))
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DrawOutput:
     """Where a picture goes: into a file, to stdout in the format `to`, or into a viewer; else to the terminal.
 
     `picture` names one picture; "" is the one that is meant if none is named, and all of them in a page.
@@ -33,10 +33,10 @@ class Wanted:
     to: str = ""
     show: bool = False
     picture: str = ""
-    shown: Shown = field(default_factory=Shown)
+    shown: PictureDetail = field(default_factory=PictureDetail)
 
 
-def draw(subject: Subject, wanted: Wanted) -> None:
+def draw(subject: DrawTarget, wanted: DrawOutput) -> None:
     """Draw what is wanted of a subject; of a picture of forecasts, print their errors to stderr."""
     from flowgraph.cli.page import page_of
     from placements.published_errors import error_lines
@@ -52,7 +52,7 @@ def draw(subject: Subject, wanted: Wanted) -> None:
 
 
 def deliver(
-    one: Callable[[], Drawing], page: Callable[[], str], wanted: Wanted, notes: Callable[[], Iterable[str]] = tuple
+    one: Callable[[], Drawing], page: Callable[[], str], wanted: DrawOutput, notes: Callable[[], Iterable[str]] = tuple
 ) -> None:
     """Write a picture, or the page that it is on, to where it is wanted, and notes on it to stderr."""
     if wanted.out is not None and wanted.to:
@@ -82,7 +82,7 @@ def _printed(drawing: Drawing, name: str) -> str:
     """Write a picture in a format, or as wide as the terminal is; only that needs what writes to terminals."""
     if name not in ("", "text"):
         return text_in(drawing, name)
-    from flowgraph.cli.lists import columns_there
+    from flowgraph.cli.listings import columns_there
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return text_in(drawing, "text", columns=columns_there(), colour=colour)
@@ -92,7 +92,7 @@ def _encoded(drawing: Drawing, name: str) -> bytes:
     """Write a picture in a format that is a file's; say which letters a PNG may lack."""
     if name != "png":
         return text_in(drawing, name).encode()
-    from flowgraph.diagrams.png import png, uncovered
+    from flowgraph.diagrams.write.svg.png import png, uncovered
 
     svg = text_in(drawing, "svg")
     if lacking := uncovered(svg):

@@ -33,8 +33,8 @@ def install(
     cache: Cache = None,
 ) -> None:
     """Make an engine's environment, unless it is there."""
-    from flowgraph.cli.lists import cache_folder
-    from flowgraph.engines import environments
+    from flowgraph.cli.listings import cache_folder
+    from flowgraph.engines.servers import environments
 
     wanted = environments.environment(name)
     print(
@@ -44,9 +44,9 @@ def install(
 
 def list_engines(cache: Path | None, as_json: bool) -> None:
     """Print each environment, and this one, with what they hold."""
-    from flowgraph.cli.lists import cache_folder, print_table
-    from flowgraph.engines.environments import ENVIRONMENTS, folder_of, installed
-    from flowgraph.engines.versions import SGLANG, VLLM
+    from flowgraph.cli.listings import cache_folder, print_table
+    from flowgraph.engines.servers.environments import ENVIRONMENTS, folder_of, installed
+    from flowgraph.engines.servers.versions import SGLANG, VLLM
 
     where = cache_folder(cache)
     told = [

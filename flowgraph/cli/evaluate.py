@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.cli import INTERRUPTED
-from flowgraph.cli.generations import Parts, Saved, check_out, partial_path, parts_for, rule_rows
-from flowgraph.cli.lists import print_table
-from flowgraph.cli.sampling import LOST, Progress, Wanted, asking_of, draw, keep, prepared
+from flowgraph.cli.generations import BatchFiles, GenerationsFile, check_out, partial_path, parts_for, rule_rows
+from flowgraph.cli.listings import print_table
+from flowgraph.cli.sampling import LOST, Progress, SamplingRequest, asking_of, draw, keep, prepared
 from flowgraph.cli.show import write_text
 from flowgraph.cli.weights import named_model, subject_of
 from flowgraph.errors import RuleError, UsageError
+from flowgraph.flows.settings import resolve_settings, split_assignments
 from flowgraph.passes import named
-from flowgraph.settings import resolve_settings, split_assignments
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from flowgraph.cli.sampling import Drawing
-    from nodes.estimates import Estimate, Marks, Report
+    from flowgraph.cli.sampling import SamplingRun
+    from nodes.estimates import Estimate, Marks, ScoreReport
 
 ENDINGS = (".parquet", ".json")
 
@@ -37,7 +37,7 @@ class Output:
     as_json: bool = False
 
 
-class Tally:
+class ScoreTally:
     """What a report is made of: some numbers a response, batch by batch."""
 
     def __init__(self) -> None:
@@ -80,7 +80,12 @@ class Tally:
 
 
 def eval_asked(
-    model: str | None, generations: Path | None, param: str | None, wanted: Wanted, by: str | None, output: Output
+    model: str | None,
+    generations: Path | None,
+    param: str | None,
+    wanted: SamplingRequest,
+    by: str | None,
+    output: Output,
 ) -> int:
     """Evaluate a model, or responses that are there already, whichever is named; give the exit code."""
     if generations is None:
@@ -93,7 +98,7 @@ def eval_asked(
     return eval_saved(generations, by, wanted.sets, output)
 
 
-def eval_model(model: str, param: str | None, wanted: Wanted, by: str | None, output: Output) -> int:
+def eval_model(model: str, param: str | None, wanted: SamplingRequest, by: str | None, output: Output) -> int:
     """Draw responses of a model and score them; give the exit code."""
     from nodes.evaluation import respond_and_score
     from nodes.truths import refuse_missing_truths
@@ -111,10 +116,10 @@ def eval_model(model: str, param: str | None, wanted: Wanted, by: str | None, ou
         return _eval_into(parts, drawing, {"by": rule}, output, whole)
 
 
-def _eval_into(parts: Parts, drawing: Drawing, more: Mapping[str, Any], output: Output, whole: bool) -> int:
+def _eval_into(parts: BatchFiles, drawing: SamplingRun, more: Mapping[str, Any], output: Output, whole: bool) -> int:
     import pyarrow.parquet as pq
 
-    tally, progress = Tally(), Progress("eval", drawing.asking.table.num_rows)
+    tally, progress = ScoreTally(), Progress("eval", drawing.asking.table.num_rows)
 
     def done(path: Path, lost: Mapping[str, int]) -> None:
         table = pq.read_table(path, page_checksum_verification=True)
@@ -146,10 +151,10 @@ def eval_saved(path: Path, by: str | None, sets: Sequence[str], output: Output) 
     """Score the responses of a file again, without any model; give the exit code."""
     if output.out is not None:
         check_out(output.out, ENDINGS[1:], output.overwrite)
-    saved = Saved.open(path)
+    saved = GenerationsFile.open(path)
     rule = by or str(saved.facts.get("by", "data"))
     settings = _score_settings(rule, sets)
-    tally, progress = Tally(), Progress("score", saved.rows, "responses")
+    tally, progress = ScoreTally(), Progress("score", saved.rows, "responses")
     refuse_missing_rule(rule)
     for table in saved.tables():
         scores, lost = scored(rule, table, settings)
@@ -223,7 +228,7 @@ def _rule_of(row: Mapping[str, object]) -> str:
     return rule_for(str(row["data_source"]) if "data_source" in row else "")
 
 
-def tell(facts: Mapping[str, Any], tally: Tally, output: Output) -> None:
+def tell(facts: Mapping[str, Any], tally: ScoreTally, output: Output) -> None:
     """Print what the responses tell, as text or JSON; write it to a JSON file if one is named."""
     from nodes.estimates import INTERVAL, reported
 
@@ -259,7 +264,7 @@ def _head(about: Mapping[str, Any]) -> str:
     return ", ".join(each for each in (f"{model}{after}", data, done, *settings, f"rule {about['by']}") if each)
 
 
-def _lines(report: Report, lost: Mapping[str, int]) -> Iterator[tuple[str, str, str]]:
+def _lines(report: ScoreReport, lost: Mapping[str, int]) -> Iterator[tuple[str, str, str]]:
     from nodes.estimates import shown_ks
 
     yield ("score", *_shown(report.score))
@@ -279,5 +284,5 @@ def _shown(estimate: Estimate) -> tuple[str, str]:
     return f"{estimate.mean:.4f}", "" if estimate.half_width is None else f"{estimate.half_width:.4f}"
 
 
-def _line(source: str, report: Report) -> tuple[str, ...]:
+def _line(source: str, report: ScoreReport) -> tuple[str, ...]:
     return source, str(report.prompts), *_shown(report.score), *_shown(report.pass_at[1])

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flowgraph.cluster import show_bytes
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.plan import Plan
 from flowgraph.errors import ResourceError
-from flowgraph.plan import Plan
 
 if TYPE_CHECKING:
-    from flowgraph.cli.setting import Posed
-    from nodes.interop import AsRun, Exported
+    from flowgraph.cli.planning_request import PlanningProblem
+    from nodes.interop import Exported, SystemRun
     from placements.homes import Home
     from placements.ranked import Ranked
     from placements.setting import Setting
@@ -25,7 +25,7 @@ MOST_TRIED = 200  # layouts of what trains, fastest first, where the plan's own 
 
 
 @dataclass(frozen=True)
-class Target:
+class ExportTarget:
     """A system and its version, "" for the newest that is known."""
 
     system: str
@@ -33,7 +33,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Written:
+class ExportedPlan:
     """A plan as it was written, the plan that a system then runs, None where that is not known, and what it lacks."""
 
     exported: Exported
@@ -51,32 +51,32 @@ class Written:
         return self.plan is not None and not self.faults and self.step_s is not None
 
 
-def exported(posed: Posed, plan: Plan, target: Target, notes: Sequence[str] = ()) -> Exported:
+def exported(posed: PlanningProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
     """Write a plan for a system, with the lengths that it was forecast for. Raises what `export` raises."""
-    from nodes.interop import Longest, export
+    from nodes.interop import LongestLengths, export
 
     setting = posed.setting
     response = int(setting.response.most) if setting.response is not None else None
-    longest = Longest(int(setting.prompt.most), response)
+    longest = LongestLengths(int(setting.prompt.most), response)
     return export(plan, target.system, target.version, graph=setting.graph, longest=longest, notes=notes)
 
 
-def written(posed: Posed, plan: Plan, target: Target, notes: Sequence[str] = ()) -> Written:
+def written(posed: PlanningProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportedPlan:
     """Write a plan for a system, and forecast what the system then runs. Raises what `export` raises."""
     told = exported(posed, plan, target, notes)
     if told.as_run is None:
-        return Written(told, None)
+        return ExportedPlan(told, None)
     run = _as_run(posed.setting, told.as_run)
     try:
         homes = list(homes_of_run(run, told.as_run))
         made = _plan_from(posed, run, homes)
     except ResourceError as error:
         wants, has = sum(part.devices for part in told.as_run.parts), sum(of.count for of in run.classes)
-        return Written(told, None, (f"it takes {wants} devices, there are {has}" if wants > has else error.what,))
-    return Written(told, made, tuple(_faults(run, homes, made)))
+        return ExportedPlan(told, None, (f"it takes {wants} devices, there are {has}" if wants > has else error.what,))
+    return ExportedPlan(told, made, tuple(_faults(run, homes, made)))
 
 
-def fitting(posed: Posed, plan: Plan, target: Target) -> Written:
+def fitting(posed: PlanningProblem, plan: Plan, target: ExportTarget) -> ExportedPlan:
     """Write a plan for a system; where that does not fit as the system runs it, in the fastest layouts that do.
 
     Either is told in a note, at the head of what is written.
@@ -98,7 +98,7 @@ def fitting(posed: Posed, plan: Plan, target: Target) -> Written:
     return written(posed, plan, target, [*why, "what is written DOES NOT FIT: no layouts are known that do"])
 
 
-def _changed(first: Written, found: Written) -> str:
+def _changed(first: ExportedPlan, found: ExportedPlan) -> str:
     """Name the layouts in which a system runs what was written otherwise."""
     assert first.plan is not None and found.plan is not None, "both are forecast"
     before = {each.role: each.layout for each in first.plan.placed}
@@ -113,14 +113,14 @@ def _takes(name: str, step_s: float | None, own_s: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class Searched:
+class ExportSearch:
     """What a search finds first, and of all that it finds the fastest that the system runs, None where it runs none."""
 
     best: Ranked
-    found: Written | None
+    found: ExportedPlan | None
 
 
-def searched(posed: Posed, target: Target) -> Searched | None:
+def searched(posed: PlanningProblem, target: ExportTarget) -> ExportSearch | None:
     """Search the devices of a run for what its system runs fastest; None where no plan fits.
 
     Plans are written in their own order, until none can be faster than one that the system runs.
@@ -131,7 +131,7 @@ def searched(posed: Posed, target: Target) -> Searched | None:
         ranked = find(posed.setting).ranked
     except ResourceError:
         return None
-    found: Written | None = None
+    found: ExportedPlan | None = None
     for each in ranked:
         if found is not None and each.step_s * (1 + WORTH_SHARE) >= (found.step_s or 0.0):
             break
@@ -141,10 +141,12 @@ def searched(posed: Posed, target: Target) -> Searched | None:
     if found is None:
         first = _of_ranked(posed, ranked[0], target, fits=True)
         found = first if first is not None and first.runs else None
-    return Searched(ranked[0], found)
+    return ExportSearch(ranked[0], found)
 
 
-def _of_ranked(posed: Posed, ranked: Ranked, target: Target, *, fits: bool = False) -> Written | None:
+def _of_ranked(
+    posed: PlanningProblem, ranked: Ranked, target: ExportTarget, *, fits: bool = False
+) -> ExportedPlan | None:
     """Write a plan that was found; None for one whose pools cannot lie on the cluster."""
     try:
         plan = ranked.plan(posed.assumed)
@@ -153,11 +155,11 @@ def _of_ranked(posed: Posed, ranked: Ranked, target: Target, *, fits: bool = Fal
     return (fitting if fits else written)(posed, plan, target)
 
 
-def _as_run(setting: Setting, run: AsRun) -> Setting:
+def _as_run(setting: Setting, run: SystemRun) -> Setting:
     return replace(setting, engines=dict(run.engines), staleness=run.lag)
 
 
-def _plan_from(posed: Posed, run: Setting, homes: Sequence[Home]) -> Plan:
+def _plan_from(posed: PlanningProblem, run: Setting, homes: Sequence[Home]) -> Plan:
     """Give the plan of roles that live as a system runs them. Raises ResourceError if the cluster has no such pools."""
     from placements.placing import plan_from
 
@@ -194,7 +196,7 @@ def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
             yield f"{what}, {show_bytes(needs - room)} more than its share of {show_bytes(room)}"
 
 
-def _others(posed: Posed, plan: Plan) -> Iterator[Plan]:
+def _others(posed: PlanningProblem, plan: Plan) -> Iterator[Plan]:
     """Give the plan with what trains the policy in other layouts, fastest first, then with all else put away too."""
     from placements.choices import Ways
     from placements.footprint import room_bytes
@@ -233,9 +235,9 @@ def _put_away(plan: Plan) -> Plan:
     return plan.model_copy(update={"placed": tuple(placed)})
 
 
-def homes_of_run(setting: Setting, run: AsRun) -> Iterator[Home]:
+def homes_of_run(setting: Setting, run: SystemRun) -> Iterator[Home]:
     """Give where each role of a run lives: in the pools that it shares, in the layouts that it says."""
-    from flowgraph.plan import Layout, Running
+    from flowgraph.cluster.plan import Layout, RoleSettings
     from placements.homes import Home, seat_for
 
     roles = {role.name: role for role in setting.roles}
@@ -245,7 +247,7 @@ def homes_of_run(setting: Setting, run: AsRun) -> Iterator[Home]:
         seat = seat_for(setting, f"pool{number}", part.devices)
         for name in names:
             layout = run.layouts.get(name) or Layout(data=part.devices, sharding="full")
-            running = run.running.get(name) or Running(precision="bfloat16")
+            running = run.running.get(name) or RoleSettings(precision="bfloat16")
             role = roles[name]
             engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
             yield Home(role, f"pool{number}", seat, engine, layout, running, shared, lag)

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.cluster import show_bytes
-from flowgraph.facts import ValueFacts
+from flowgraph.analysis.facts import ValueFacts
+from flowgraph.analysis.state import StateItem, state_json, state_text
+from flowgraph.cluster.cluster import show_bytes
 from flowgraph.lowering.program import columns
-from flowgraph.state import StateItem, state_json, state_text
 
 if TYPE_CHECKING:
     from placements.step_facts import EdgeFacts, StepFacts

@@ -9,8 +9,8 @@ from typing import Any
 
 from flowgraph.cli import INTERRUPTED
 from flowgraph.cli.evaluate import Output
-from flowgraph.cli.generations import Parts, check_out, parts_for
-from flowgraph.cli.sampling import Drawing, Progress, Wanted, asking_of, draw, keep, prepared, prompts_of
+from flowgraph.cli.generations import BatchFiles, check_out, parts_for
+from flowgraph.cli.sampling import Progress, SamplingRequest, SamplingRun, asking_of, draw, keep, prepared, prompts_of
 from flowgraph.cli.weights import named_model, subject_of
 from flowgraph.errors import UsageError
 
@@ -18,7 +18,7 @@ TOLD = ("prompt_index", "sample_index", "prompt", "response", "finished")
 
 
 def generate_responses(
-    model: str | None, param: str | None, wanted: Wanted, texts: Sequence[str], output: Output
+    model: str | None, param: str | None, wanted: SamplingRequest, texts: Sequence[str], output: Output
 ) -> int:
     """Draw responses into a file, or to print where the prompts are texts; give the exit code."""
     from nodes.evaluation import respond
@@ -35,7 +35,7 @@ def generate_responses(
         return _generate_into(parts, drawing, output, shown=bool(texts))
 
 
-def refuse_both(wanted: Wanted, texts: Sequence[str]) -> None:
+def refuse_both(wanted: SamplingRequest, texts: Sequence[str]) -> None:
     """Refuse prompts from two places."""
     given = {"--data": wanted.data, "--held-out": wanted.held_out, "--split": wanted.split, "--rows": wanted.rows}
     others = [name for name, value in given.items() if value is not None]
@@ -43,7 +43,7 @@ def refuse_both(wanted: Wanted, texts: Sequence[str]) -> None:
         raise UsageError(f"the prompts are given, so {others[0]} says nothing", where="--prompt")
 
 
-def _generate_into(parts: Parts, drawing: Drawing, output: Output, *, shown: bool) -> int:
+def _generate_into(parts: BatchFiles, drawing: SamplingRun, output: Output, *, shown: bool) -> int:
     import pyarrow.parquet as pq
 
     progress = Progress("generate", drawing.asking.table.num_rows)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import DataError, UsageError
-from flowgraph.foreign import parse_json
+from flowgraph.files.untrusted import parse_json
 from flowgraph.runtime.scratch import make, remove
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path)
 
 
 @dataclass(frozen=True)
-class Parts:
+class BatchFiles:
     """The files of the batches that are done, in a folder that goes away at the end."""
 
     folder: Path
@@ -118,7 +118,7 @@ class Parts:
 
 
 @contextlib.contextmanager
-def parts_for(out: Path | None) -> Generator[Parts]:
+def parts_for(out: Path | None) -> Generator[BatchFiles]:
     """Yield a folder for the parts of a file: beside it, so that a rename is enough; else a scratch folder."""
     try:
         if out is None:
@@ -130,7 +130,7 @@ def parts_for(out: Path | None) -> Generator[Parts]:
         where = tempfile.gettempdir() if out is None else out.parent
         raise UsageError(f"cannot be written to: {error.strerror}", where=str(where)) from error
     try:
-        yield Parts(folder.absolute())
+        yield BatchFiles(folder.absolute())
     finally:
         remove(folder)
 
@@ -158,7 +158,7 @@ def check_out(out: Path, endings: Sequence[str], overwrite: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Saved:
+class GenerationsFile:
     """A file of generations that is there."""
 
     path: Path
@@ -168,7 +168,7 @@ class Saved:
     """The columns that are read, under the names that we give them: a run's rollout has others."""
 
     @classmethod
-    def open(cls, path: Path) -> Saved:
+    def open(cls, path: Path) -> GenerationsFile:
         """Look at a file's columns; refuse one that holds no responses, or does not say to which prompts."""
         schema, rows = _schema_of(path)
         names = list(schema.names)

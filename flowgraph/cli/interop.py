@@ -9,29 +9,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.check_plan import check_plan
+from flowgraph.checks.placed import check_plan
 from flowgraph.cli.plan import read_plan
-from flowgraph.cli.setting import Posed, Question, asked_by, planned_graph, pose, posed_by
+from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, asked_by, planned_graph, pose, posed_by
 from flowgraph.cli.show import write_text
+from flowgraph.cluster.plan import MOST_PROMPTS, Plan, RoleSettings
 from flowgraph.errors import DataError, ModelError, PlanError, SettingError, UsageError, nearest
-from flowgraph.foreign import read_bytes
+from flowgraph.files.untrusted import read_bytes
 from flowgraph.models.table import full_name
-from flowgraph.plan import MOST_PROMPTS, Plan, Running
 
 MOST_BYTES = 4_000_000  # of a launch script or a configuration
 MOST_SHOWN = 60  # letters of a value that was not read
 WHOLE = "the command"  # where an error stands that is of the whole text
 
 if TYPE_CHECKING:
-    from flowgraph.cli.exporting import Searched, Target
-    from flowgraph.cli.run_lengths import Shorter
+    from flowgraph.cli.exporting import ExportSearch, ExportTarget
+    from flowgraph.cli.run_lengths import ShorterLengths
     from nodes.interop import Change, Imported
 
 
 def export_plan(path: Path, system: str, version: str, folder: Path | None, as_json: bool) -> None:
     """Write a plan as the files that another system starts from: into a folder, or to stdout."""
-    from flowgraph.cli.exporting import Target, Written, fitting
-    from flowgraph.cli.reforecast import experts_of
+    from flowgraph.cli.exporting import ExportedPlan, ExportTarget, fitting
+    from flowgraph.cli.replan import experts_of
     from nodes.interop import export
 
     plan = read_plan(path)
@@ -43,10 +43,10 @@ def export_plan(path: Path, system: str, version: str, folder: Path | None, as_j
     try:
         posed = posed_by(plan, str(path))
         check_plan(plan, graph, str(path), experts=experts_of(posed.setting))
-        found = fitting(posed, plan, Target(system, version))
+        found = fitting(posed, plan, ExportTarget(system, version))
     except ModelError as error:
         unknown = f"whether what is written fits is not known: {error}".replace("\n", " ")
-        found = Written(export(plan, system, version, graph=graph, notes=[unknown]), None)
+        found = ExportedPlan(export(plan, system, version, graph=graph, notes=[unknown]), None)
     told = found.exported
     written = [] if folder is None else _written(folder, told.files)
     if as_json:
@@ -87,32 +87,32 @@ def _written(folder: Path, files: Mapping[str, str]) -> list[Path]:
 
 
 def import_run(
-    path: Path, device: str, question: Question, out: Path | None, as_json: bool, found: Path | None = None
+    path: Path, device: str, question: PlanRequest, out: Path | None, as_json: bool, found: Path | None = None
 ) -> None:
     """Print another system's command as a flow and a plan, what that takes, and what a search finds instead.
 
     The plan is written to `out`, and what the search finds to `found`.
     """
     from flowgraph.cli.exporting import homes_of_run, searched
-    from flowgraph.cli.reforecast import faults_of, fullest_share
+    from flowgraph.cli.replan import faults_of, fullest_share
     from flowgraph.cli.run_lengths import as_long_as_its_rows, fitting_lengths
     from placements.found_text import plan_lines
     from placements.placing import plan_from
 
     read_as_written = imported(path)
 
-    def at(question: Question) -> tuple[Posed, Imported, Plan, tuple[str, ...]]:
+    def at(question: PlanRequest) -> tuple[PlanningProblem, Imported, Plan, tuple[str, ...]]:
         posed = _posed(read_as_written, path, device, question)
         read = as_long_as_its_rows(posed.setting, read_as_written)
         plan = plan_from(posed.setting, list(homes_of_run(posed.setting, read.as_run)), posed.assumed)
         return posed, read, plan, tuple(str(each) for each in faults_of(plan, posed, str(path), ran=True))
 
-    def fits(lengths: Shorter) -> bool:
+    def fits(lengths: ShorterLengths) -> bool:
         shorter = replace(question, prompt_tokens=str(lengths.prompt), response_tokens=str(lengths.response))
         return not at(shorter)[-1]
 
     posed, read, plan, faults = at(question)
-    run = Run(path, read, plan, faults)
+    run = ImportedRun(path, read, plan, faults)
     told = [*read.notes, *_unread(read), *posed.notes]
     shorter = None
     if question.prompt_tokens is None and question.response_tokens is None:
@@ -135,7 +135,9 @@ def import_run(
     print("\n".join([*plan_lines(plan), *run.faults, *hint, *_compared(run, best, beside)]))
 
 
-def _run_data(run: Run, told: list[str], best: Searched | None, shorter: Shorter | None) -> dict[str, Any]:
+def _run_data(
+    run: ImportedRun, told: list[str], best: ExportSearch | None, shorter: ShorterLengths | None
+) -> dict[str, Any]:
     read = run.read
     return {
         "system": read.system,
@@ -175,7 +177,7 @@ def _write(plan: Plan | None, file: Path | None) -> None:
 
 
 @dataclass(frozen=True)
-class Run:
+class ImportedRun:
     """A run that was read from a file: as a plan, and why that does not fit."""
 
     path: Path
@@ -184,13 +186,13 @@ class Run:
     faults: tuple[str, ...]
 
     @property
-    def target(self) -> Target:
+    def target(self) -> ExportTarget:
         """Give the system, in the version that was read, or in the oldest after it that is written."""
-        from flowgraph.cli.exporting import Target
+        from flowgraph.cli.exporting import ExportTarget
         from nodes.interop import exported_versions, system_of
 
         known = exported_versions(system_of(self.read.system))
-        return Target(self.read.system, self.read.version if self.read.version in known else known[0])
+        return ExportTarget(self.read.system, self.read.version if self.read.version in known else known[0])
 
     @property
     def step_s(self) -> float | None:
@@ -206,7 +208,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Beside:
+class RunReplacement:
     """What the system of a run runs instead: the plan, the keys of the run that change, and what it does otherwise."""
 
     plan: Plan
@@ -233,7 +235,7 @@ class Beside:
         return {"step_s": self.step_s, "roles": roles, "changes": changed, "notes": list(self.notes)}
 
 
-def _beside(posed: Posed, run: Run, best: Searched | None) -> Beside | None:
+def _beside(posed: PlanningProblem, run: ImportedRun, best: ExportSearch | None) -> RunReplacement | None:
     """Give what a search finds that the system runs, in the words of the run's own command."""
     from flowgraph.cli.exporting import exported
     from nodes.interop import changes
@@ -243,7 +245,7 @@ def _beside(posed: Posed, run: Run, best: Searched | None) -> Beside | None:
         return None
     own = exported(posed, run.plan, run.target)
     told = changes(run.read, own.files["run.sh"], found.exported.files["run.sh"])
-    return Beside(found.plan, found.step_s, told, tuple(n for n in found.exported.notes if n not in own.notes))
+    return RunReplacement(found.plan, found.step_s, told, tuple(n for n in found.exported.notes if n not in own.notes))
 
 
 def _unread(read: Imported) -> Iterator[str]:
@@ -261,7 +263,7 @@ def _unread(read: Imported) -> Iterator[str]:
         yield f"a plan keeps none of these: tell them again to what is exported from it: {' '.join(read.again)}"
 
 
-def _compared(run: Run, best: Searched | None, beside: Beside | None) -> Iterator[str]:
+def _compared(run: ImportedRun, best: ExportSearch | None, beside: RunReplacement | None) -> Iterator[str]:
     """Say what a search finds on the machines of a run, and what of the run's command changes with it."""
     from placements.finding import TIED_SHARE
     from placements.found_text import pools_of, show_s
@@ -325,7 +327,7 @@ def imported(path: Path) -> Imported:
         raise DataError.unusable(where, what, error.hint) from None
 
 
-def _posed(read: Imported, path: Path, device: str, question: Question) -> Posed:
+def _posed(read: Imported, path: Path, device: str, question: PlanRequest) -> PlanningProblem:
     """Pose the question of a run; what it says that no flow takes is an error of its file."""
     notes = list[str]()
     if read.batch > MOST_PROMPTS:
@@ -350,13 +352,13 @@ def _naming_a_base(error: ModelError, read: Imported) -> ModelError:
     return ModelError(error.what, where=error.where, notes=error.notes, hint=f"{error.hint}; {base}".lstrip("; "))
 
 
-def _asked(read: Imported, device: str, question: Question, notes: list[str]) -> Question:
+def _asked(read: Imported, device: str, question: PlanRequest, notes: list[str]) -> PlanRequest:
     """Give the question that a run of another system poses; lengths are the longest that it allows unless given."""
     asked = replace(
         question.asked, flow=read.flow, models=_models(read, question, notes), batch=read.batch, sets=read.settings
     )
     machines, each = read.machines
-    drawn = read.running.get("policy.sample", Running()).precision
+    drawn = read.running.get("policy.sample", RoleSettings()).precision
     return replace(
         question,
         asked=asked,
@@ -368,7 +370,7 @@ def _asked(read: Imported, device: str, question: Question, notes: list[str]) ->
     )
 
 
-def _models(read: Imported, question: Question, notes: list[str]) -> tuple[str, ...]:
+def _models(read: Imported, question: PlanRequest, notes: list[str]) -> tuple[str, ...]:
     """Give the models of a run, those that a command line names in place of its own.
 
     What the run starts from the policy's weights is the policy's too, and adapters stay.

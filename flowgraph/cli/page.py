@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from flowgraph.cli.pictures import PICTURES, Shown, picture_named
-from flowgraph.cli.subject import Subject
-from flowgraph.cluster import Cluster, show_bytes
-from flowgraph.diagrams.amounts import many, show_s
-from flowgraph.diagrams.drawing import Drawing
-from flowgraph.diagrams.page import Cell, Page, Section, Table, page_html
-from flowgraph.diagrams.svg import svg
-from flowgraph.diagrams.svg_frame import Look
-from flowgraph.diagrams.tables import table_of
+from flowgraph.cli.draw_target import DrawTarget
+from flowgraph.cli.pictures import PICTURES, PictureDetail, picture_named
+from flowgraph.cluster.cluster import Cluster, show_bytes
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.quantities import many, show_s
+from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell, page_html
+from flowgraph.diagrams.write.svg.any_picture import svg
+from flowgraph.diagrams.write.svg.svg_frame import Look
+from flowgraph.diagrams.write.tables import table_of
 from flowgraph.errors import UsageError
-from flowgraph.plan import Plan
 
 TITLES: Mapping[str, str] = {
     "run": "The run",
@@ -28,7 +28,7 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def page_of(subject: Subject, shown: Shown, only: str = "") -> str:
+def page_of(subject: DrawTarget, shown: PictureDetail, only: str = "") -> str:
     """Give the page of a subject: every picture that it has, or `only` one of them."""
     if only or subject.drawing is not None:
         return single_page(subject.name, picture_named(only, subject, shown), _pools(subject, only))
@@ -50,11 +50,11 @@ def single_page(title: str, drawing: Drawing, pools: tuple[str, ...] = ()) -> st
     return page_html(Page(title, sections=(_section(drawing.title, drawing, pools),), pools=pools))
 
 
-def _pools(subject: Subject, only: str) -> tuple[str, ...]:
+def _pools(subject: DrawTarget, only: str) -> tuple[str, ...]:
     return () if only in ("", "flow", "run") else tuple(pool.name for pool in subject.placement.plan.pools)
 
 
-def _drawn(subject: Subject, shown: Shown) -> tuple[dict[str, Drawing], list[str]]:
+def _drawn(subject: DrawTarget, shown: PictureDetail) -> tuple[dict[str, Drawing], list[str]]:
     """Make each picture that the subject has, in the order of a page, and say why others are not there."""
     drawn, lacking = dict[str, Drawing](), list[str]()
     for name in TITLES:
@@ -71,24 +71,24 @@ def _section(title: str, drawing: Drawing, pools: tuple[str, ...]) -> Section:
     return Section(title, drawing.about, svg(drawing, Look(embedded=True, pools=pools)), table_of(drawing))
 
 
-def _devices(plan: Plan) -> Table:
+def _devices(plan: Plan) -> PageTable:
     """Say of each role on which devices it is, in which layout, and what it holds on each."""
     from placements.text import show_devices
 
-    rows, pools = list[tuple[Cell, ...]](), list[str]()
+    rows, pools = list[tuple[TableCell, ...]](), list[str]()
     for placed in plan.placed:
         pool = plan.pool(placed.pool)
         held = sum(placed.memory.values())
         devices = () if pool is None else pool.devices
-        told = Cell(show_devices(devices)), Cell(str(len(devices)), len(devices))
-        how = Cell(placed.engine), Cell(f"{placed.layout} {placed.running} {placed.late}".strip())
-        rows.append((Cell(placed.role), Cell(placed.pool), *told, *how, Cell(show_bytes(held), held)))
+        told = TableCell(show_devices(devices)), TableCell(str(len(devices)), len(devices))
+        how = TableCell(placed.engine), TableCell(f"{placed.layout} {placed.running} {placed.late}".strip())
+        rows.append((TableCell(placed.role), TableCell(placed.pool), *told, *how, TableCell(show_bytes(held), held)))
         pools.append(placed.pool)
     heads = ("role", "pool", "devices", "count", "engine", "layout and running", "holds on each")
-    return Table(heads, tuple(rows), numeric=(3, 6), pools=tuple(pools))
+    return PageTable(heads, tuple(rows), numeric=(3, 6), pools=tuple(pools))
 
 
-def _about(subject: Subject) -> str:
+def _about(subject: DrawTarget) -> str:
     if subject.run is not None:
         facts = subject.run.facts()
         return f"{facts['steps_done']} of {facts['steps']} steps, {facts['status']}; began {facts.get('started', '')}."
@@ -107,7 +107,7 @@ def cluster_text(cluster: Cluster) -> str:
     return f"{devices} on {many(len(cluster.nodes), 'machine')}"
 
 
-def _facts(subject: Subject) -> Iterator[tuple[str, str]]:
+def _facts(subject: DrawTarget) -> Iterator[tuple[str, str]]:
     """Give what one wants to know first."""
     from placements.published_errors import step_error
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from flowgraph.cli.subject import Subject
-from flowgraph.diagrams.amounts import many
-from flowgraph.diagrams.charts import Comparison, Curves, Lanes
-from flowgraph.diagrams.drawing import Drawing
-from flowgraph.diagrams.picture import Picture
+from flowgraph.cli.draw_target import DrawTarget
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes
+from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.picture import Picture
+from flowgraph.diagrams.model.quantities import many
 from flowgraph.errors import UsageError, nearest
-from flowgraph.plan import Plan
-from flowgraph.runtime.measured_file import read_measured
+from flowgraph.runtime.measure.measured_file import read_measured
 
 STEPS = 2  # of a timeline: one shows what a step is, the next what it waits for
 PLANNED = "flowgraph plan FLOW -o plan.json"  # a plan that has every picture but that of a run
 
 
 @dataclass(frozen=True)
-class Shown:
+class PictureDetail:
     """How much of a picture is shown: so many steps of a timeline, each device of a pool or folded."""
 
     steps: int = STEPS
     unfold: bool = False
 
 
-def picture_named(name: str, subject: Subject, shown: Shown) -> Drawing:
+def picture_named(name: str, subject: DrawTarget, shown: PictureDetail) -> Drawing:
     """Make one picture. Raises UsageError for a name that none has, and where the subject has no such picture."""
     if subject.drawing is not None:
         if name:
@@ -38,9 +38,9 @@ def picture_named(name: str, subject: Subject, shown: Shown) -> Drawing:
     return PICTURES[name](subject, shown)
 
 
-def flow(subject: Subject, _: Shown = Shown()) -> Picture:
+def flow(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
     """Draw the flow: nodes by kind, values by type, each loss as a frame."""
-    from flowgraph.diagrams.flow_picture import flow_picture
+    from flowgraph.diagrams.build.flow_picture import flow_picture
 
     if subject.graph is None:
         flow = subject.placement.plan.flow
@@ -48,10 +48,10 @@ def flow(subject: Subject, _: Shown = Shown()) -> Picture:
     return flow_picture(subject.graph)
 
 
-def plan(subject: Subject, shown: Shown = Shown()) -> Picture:
+def plan(subject: DrawTarget, shown: PictureDetail = PictureDetail()) -> Picture:
     """Draw the plan: pools as frames, in them each copy of weights with what runs on it; roles alone without a flow."""
-    from flowgraph.diagrams.plan_picture import plan_picture
-    from flowgraph.diagrams.roles_picture import roles_picture
+    from flowgraph.diagrams.build.plan_picture import plan_picture
+    from flowgraph.diagrams.build.roles_picture import roles_picture
 
     program = subject.placement.program
     if program is None:
@@ -59,9 +59,9 @@ def plan(subject: Subject, shown: Shown = Shown()) -> Picture:
     return plan_picture(program, subject.placement.sizes, unfold=shown.unfold)
 
 
-def sequence(subject: Subject, _: Shown = Shown()) -> Drawing:
+def sequence(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Draw who tells whom what in a step."""
-    from flowgraph.diagrams.sequence_picture import sequence_picture
+    from flowgraph.diagrams.build.sequence_picture import sequence_picture
 
     program = subject.placement.program
     if program is None:
@@ -69,10 +69,10 @@ def sequence(subject: Subject, _: Shown = Shown()) -> Drawing:
     return sequence_picture(program)
 
 
-def timeline(subject: Subject, shown: Shown = Shown()) -> Lanes:
+def timeline(subject: DrawTarget, shown: PictureDetail = PictureDetail()) -> Lanes:
     """Draw when each pool works and what it waits for: as forecast, and of a run as measured beside it."""
-    from flowgraph.diagrams.lanes_beside import lanes_beside
-    from flowgraph.runtime.measured_picture import measured_lanes
+    from flowgraph.diagrams.build.measured_lanes import lanes_beside
+    from flowgraph.diagrams.build.measured_picture import measured_lanes
 
     steps = [] if subject.run is None else read_measured(subject.run.path)[-shown.steps :]
     forecast = forecast_lanes(subject.placement.plan, len(steps) or shown.steps, steps[0].step if steps else 0)
@@ -102,9 +102,9 @@ def _in_order(lanes: Lanes, plan: Plan) -> Lanes:
     return replace(lanes, lanes=tuple(sorted(lanes.lanes, key=lambda lane: order.get(lane.pool, len(order)))))
 
 
-def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
+def memory(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Draw what each device holds, phase by phase, against what it has."""
-    from flowgraph.diagrams.memory_picture import memory_picture
+    from flowgraph.diagrams.build.memory_picture import memory_picture
     from placements.footprint import FILLS
 
     steps = [] if subject.run is None else read_measured(subject.run.path)
@@ -115,7 +115,7 @@ def memory(subject: Subject, _: Shown = Shown()) -> Drawing:
     return memory_picture(plan, measured, fills=FILLS)
 
 
-def placements(subject: Subject, _: Shown = Shown()) -> Comparison:
+def placements(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
     """Draw the plan beside the named placements, by the seconds of a step."""
     from placements.comparison_picture import comparison_picture
 
@@ -124,7 +124,7 @@ def placements(subject: Subject, _: Shown = Shown()) -> Comparison:
     raise _none("placements", subject, "nothing was searched", PLANNED)
 
 
-def search(subject: Subject, _: Shown = Shown()) -> Drawing:
+def search(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Draw the candidates of the search by seconds and memory."""
     from placements.search_picture import search_picture
 
@@ -133,7 +133,7 @@ def search(subject: Subject, _: Shown = Shown()) -> Drawing:
     return search_picture(subject.found, plan=subject.placement.plan)
 
 
-def run(subject: Subject, _: Shown = Shown()) -> Curves:
+def run(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
     """Draw the numbers of a run over its steps."""
     from flowgraph.cli.report import curves_picture
 
@@ -142,7 +142,7 @@ def run(subject: Subject, _: Shown = Shown()) -> Curves:
     return curves_picture(subject.run)
 
 
-PICTURES: Mapping[str, Callable[[Subject, Shown], Drawing]] = {
+PICTURES: Mapping[str, Callable[[DrawTarget, PictureDetail], Drawing]] = {
     "flow": flow,
     "plan": plan,
     "sequence": sequence,
@@ -154,5 +154,5 @@ PICTURES: Mapping[str, Callable[[Subject, Shown], Drawing]] = {
 }
 
 
-def _none(name: str, subject: Subject, why: str, hint: str = "") -> UsageError:
+def _none(name: str, subject: DrawTarget, why: str, hint: str = "") -> UsageError:
     return UsageError(f"has no picture `{name}`: {why}", where=subject.name, hint=hint)

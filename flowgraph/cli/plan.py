@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.check_plan import check_plan
-from flowgraph.cli.inputs import Asked, Inputs
-from flowgraph.cli.setting import Posed, Question, pose, scale_notes
+from flowgraph.checks.placed import check_plan
+from flowgraph.cli.flow_request import FlowInputs, FlowRequest
+from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, pose, scale_notes
 from flowgraph.cli.show import write_text
+from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.this_machine import warnings_for
 from flowgraph.errors import PlanError, UsageError
-from flowgraph.foreign import read_text
-from flowgraph.graph import Graph
-from flowgraph.machine import warnings_for
-from flowgraph.plan import Plan
+from flowgraph.files.untrusted import read_text
+from flowgraph.language.graph import Graph
 
 if TYPE_CHECKING:
     from placements.cuts import BatchSizes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Where:
+class PlanTarget:
     """What a command line says of where to run: a cluster or a plan's file, this machine's memory, and the runtime.
 
     `placement` is a named placement on that cluster, such as `split`. `runtime` is "local" (this process) or "ray",
@@ -51,13 +51,13 @@ class Where:
     def __str__(self) -> str:
         return str(self.plan) if self.plan is not None else self.cluster or "this machine"
 
-    def question(self, asked: Asked, **more: Any) -> Question:
+    def question(self, asked: FlowRequest, **more: Any) -> PlanRequest:
         """Return the question of what to place there; `more` are other fields of it."""
-        return Question(asked, self.cluster or "", memory=self.memory, **more)
+        return PlanRequest(asked, self.cluster or "", memory=self.memory, **more)
 
 
 @dataclass(frozen=True)
-class Sought:
+class SearchChoices:
     """How a command line has a plan looked for: the objective, the search, what is fixed, how much is shown."""
 
     objective: str = "step"
@@ -73,10 +73,10 @@ class Sought:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanResult:
     """A plan and what it is an answer to; `found` is the search that made it, None for a plan from a file."""
 
-    posed: Posed
+    posed: PlanningProblem
     plan: Plan
     where: str
     found: Found | None = field(default=None, repr=False)
@@ -92,14 +92,14 @@ class Planned:
         return self.setting.graph
 
     @property
-    def inputs(self) -> Inputs | None:
+    def inputs(self) -> FlowInputs | None:
         """Return the rows and settings of a run; None where only lengths are known."""
         return self.posed.inputs
 
 
-def plan_flow(question: Question, sought: Sought, where: Where, out: Path | None, as_json: bool) -> None:
+def plan_flow(question: PlanRequest, sought: SearchChoices, where: PlanTarget, out: Path | None, as_json: bool) -> None:
     """Print the plan of a flow, and write it to `out` as a file to edit; refuse one that does not fit."""
-    from flowgraph.cli.costed import print_costed
+    from flowgraph.cli.search_command import print_costed
 
     if where.plan is None:
         print_costed(question, sought, out, as_json)
@@ -121,9 +121,9 @@ def plan_flow(question: Question, sought: Sought, where: Where, out: Path | None
         print(out, file=sys.stderr)
 
 
-def batch_lines(planned: Planned) -> list[str]:
+def batch_lines(planned: PlanResult) -> list[str]:
     """Return the sizes of a step as lines, then what of a plan promises no same bits."""
-    from flowgraph.runtime.fingerprint import without_bits
+    from flowgraph.runtime.record.fingerprint import without_bits
     from placements.cuts import batch_text
 
     lines = ["batch", *_indented(batch_text(sizes_of(planned)).splitlines())]
@@ -143,29 +143,31 @@ def _indented(lines: Iterable[str]) -> Iterator[str]:
         yield from (f"    {more}" for more in rest)
 
 
-Check = Callable[[Inputs | None, Graph], None]
+Check = Callable[[FlowInputs | None, Graph], None]
 """What refuses rows and settings, or where there are none a graph, before anything is planned."""
 
 
-def planned_for(question: Question, where: Where, *, fits: bool = True, check: Check | None = None) -> Planned:
+def planned_for(
+    question: PlanRequest, where: PlanTarget, *, fits: bool = True, check: Check | None = None
+) -> PlanResult:
     """Plan a flow on its cluster, or read the plan that is named, which says itself what it was made for.
 
     Refuses a plan from a file that does not fit unless told not to, and first what `check` refuses.
     """
-    from flowgraph.cli.reforecast import planned_again, posed_again
+    from flowgraph.cli.replan import planned_again, posed_again
 
     plan = None if where.plan is None else read_plan(where.plan)
     posed = pose(question) if plan is None else posed_again(plan, question, str(where))
     if check is not None:
         check(posed.inputs, posed.setting.graph)
     if plan is None:
-        return searched(posed, replace(Sought(), placement=where.placement or ""), str(where))
+        return searched(posed, replace(SearchChoices(), placement=where.placement or ""), str(where))
     return planned_again(plan, posed, str(where), fits=fits)
 
 
-def searched(posed: Posed, sought: Sought, where: str) -> Planned:
+def searched(posed: PlanningProblem, sought: SearchChoices, where: str) -> PlanResult:
     """Search the plan of a question. Raises ResourceError where nothing fits."""
-    from flowgraph.cli.costed import asked_of
+    from flowgraph.cli.search_command import asked_of
     from placements.finding import find
     from placements.placing import plan_of
 
@@ -174,10 +176,10 @@ def searched(posed: Posed, sought: Sought, where: str) -> Planned:
     found = find(posed.setting, asked, robust=sought.robust)
     plan = plan_of(posed.setting, found.best.blocks, posed.assumed, asked.pins)
     check_plan(plan, posed.setting.graph, f"plan of {plan.flow}")
-    return Planned(posed, plan, where, found)
+    return PlanResult(posed, plan, where, found)
 
 
-def warn(posed: Posed) -> None:
+def warn(posed: PlanningProblem) -> None:
     """Print that CPU devices are more than the cores they run on, where they are."""
     for line in warnings_for(posed.setting.cluster):
         print(line, file=sys.stderr)
@@ -199,23 +201,23 @@ def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequenc
     return measured_on or plan
 
 
-def refuse_search_options(question: Question, sought: Sought, plan: Path) -> None:
+def refuse_search_options(question: PlanRequest, sought: SearchChoices, plan: Path) -> None:
     """Refuse options that only a search answers beside a plan's file."""
-    from flowgraph.cli.costed import given_options
+    from flowgraph.cli.search_command import given_options
 
     if given := given_options(replace(question, calibration=None), sought):
         hint = f"leave out --plan: flowgraph plan {question.asked.flow} --cluster 2x8xh100"
         raise UsageError(f"{given}: nothing is searched where a plan is given", where=f"--plan {plan}", hint=hint)
 
 
-def batch_sizes(inputs: Inputs) -> BatchSizes:
+def batch_sizes(inputs: FlowInputs) -> BatchSizes:
     """Solve for the sizes of a step, wherever it runs: rows and minibatches; refuse what does not go together."""
     from placements.batch_sizes import solve_batch
 
     return solve_batch(inputs.graph, inputs.batch, **_rows_of(inputs))
 
 
-def sizes_of(planned: Planned) -> BatchSizes:
+def sizes_of(planned: PlanResult) -> BatchSizes:
     """Solve for the sizes of a planned step: rows, shares of ranks, minibatches; refuse what does not go together."""
     from placements.batch_sizes import solve_batch
 
@@ -226,7 +228,7 @@ def sizes_of(planned: Planned) -> BatchSizes:
     )
 
 
-def _rows_of(inputs: Inputs) -> dict[str, Any]:
+def _rows_of(inputs: FlowInputs) -> dict[str, Any]:
     origins = {each.name: each.origin for each in inputs.resolved}
     return {"data_rows": inputs.data.train.num_rows, "origins": origins}
 

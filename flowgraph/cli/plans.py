@@ -10,24 +10,24 @@ from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowgraph.check_plan import unsupported
-from flowgraph.cli.costed import print_costed
-from flowgraph.cli.lists import columns_there
-from flowgraph.cli.plan import Sought, read_plan
-from flowgraph.cli.setting import Posed, Question, cluster_of, posed_by
+from flowgraph.checks.placed import unsupported
+from flowgraph.cli.listings import columns_there
+from flowgraph.cli.plan import SearchChoices, read_plan
+from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, cluster_of, posed_by
+from flowgraph.cli.search_command import print_costed
 from flowgraph.cli.show import write_text
 from flowgraph.errors import FlowError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from flowgraph.cluster import Cluster
-    from flowgraph.plan import Plan
+    from flowgraph.cluster.cluster import Cluster
+    from flowgraph.cluster.plan import Plan
 
 SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take what they do in the long run
 
 
 def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     """Play the steps of a plan, and write what was played as a Chrome trace to `out`."""
-    from flowgraph.cli.reforecast import known_step, refuse_broken
+    from flowgraph.cli.replan import known_step, refuse_broken
     from placements.bubbles import bubbles
     from placements.chrome_trace import chrome_trace
     from placements.published_errors import error_lines
@@ -63,7 +63,7 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
 
 def compare(paths: Sequence[Path], as_json: bool) -> None:
     """Print plans beside each other."""
-    from flowgraph.cli.reforecast import refuse_broken
+    from flowgraph.cli.replan import refuse_broken
     from placements.moves_text import plans_text
 
     if len(paths) < 2:
@@ -79,7 +79,7 @@ def compare(paths: Sequence[Path], as_json: bool) -> None:
 
 def explain(path: Path, role: str | None, as_json: bool) -> None:
     """Say why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
-    from flowgraph.cli.reforecast import forecast_of
+    from flowgraph.cli.replan import forecast_of
     from placements.blocks import Blocks
     from placements.finding import solved
     from placements.moves import Here, layouts, moves, parts_of
@@ -115,7 +115,7 @@ def explain(path: Path, role: str | None, as_json: bool) -> None:
         print(json.dumps(told, indent=1))
 
 
-def fit(question: Question, sought: Sought, out: Path | None, as_json: bool) -> None:
+def fit(question: PlanRequest, sought: SearchChoices, out: Path | None, as_json: bool) -> None:
     """Print the plan with the fewest devices of a cluster that fits."""
     print_costed(question, replace(sought, objective="devices"), out, as_json)
 
@@ -123,7 +123,7 @@ def fit(question: Question, sought: Sought, out: Path | None, as_json: bool) -> 
 def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
     """Say whether a plan is for its flow and fits its cluster, or another; give the exit code, 0 if it does."""
     from flowgraph.cli.check import count_faults
-    from flowgraph.cli.reforecast import faults_of
+    from flowgraph.cli.replan import faults_of
 
     plan = read_plan(path)
     there = None if cluster is None else cluster_of(cluster)
@@ -145,9 +145,9 @@ def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
     return 1 if faults else 0
 
 
-def _forecast_now(plan: Plan, posed: Posed, where: str, cluster: Cluster | None) -> Iterator[str]:
+def _forecast_now(plan: Plan, posed: PlanningProblem, where: str, cluster: Cluster | None) -> Iterator[str]:
     """Say what a step of a plan without a fault takes elsewhere, or now where its file says something else."""
-    from flowgraph.cli.reforecast import forecast_of
+    from flowgraph.cli.replan import forecast_of
     from placements.found_text import show_s
 
     _, _, step_s = forecast_of(plan, posed, where, cluster)

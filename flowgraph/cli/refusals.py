@@ -6,25 +6,25 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from flowgraph.cli.inputs import Inputs, model_params
-from flowgraph.cli.lists import cache_folder
+from flowgraph.analysis.facts import readers_of_others
+from flowgraph.cli.flow_request import FlowInputs, model_params
+from flowgraph.cli.listings import cache_folder
 from flowgraph.cli.plan import batch_sizes
 from flowgraph.errors import FlowTypeError
-from flowgraph.facts import readers_of_others
-from flowgraph.graph import Graph, Param
-from flowgraph.values import Model, State, Trainable
+from flowgraph.language.graph import Graph, Param
+from flowgraph.language.values import Model, State, Trainable
 
 RULED = ("score", "refill")  # nodes that score by a rule
 
 
-def refuse_what_cannot_run(inputs: Inputs) -> None:
+def refuse_what_cannot_run(inputs: FlowInputs) -> None:
     """Refuse a flow that returns no model or takes what a data set cannot give, and more prompts than there are."""
     batch_sizes(inputs)
     refuse_untrainable(inputs.graph)
     _refuse_missing_truths(inputs)
 
 
-def _refuse_missing_truths(inputs: Inputs) -> None:
+def _refuse_missing_truths(inputs: FlowInputs) -> None:
     """Refuse rows without the ground truth that a shipped rule of the flow compares with."""
     from nodes.truths import refuse_missing_truths
 
@@ -82,7 +82,7 @@ def _refuse_param(graph: Graph, param: Param, where: str) -> None:
         raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` is state, and is not returned", hint)
 
 
-def refuse_other_tokenizers(inputs: Inputs, cache: Path | None) -> None:
+def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None) -> None:
     """Refuse a model, such as a teacher, that reads the tokens of another but has other ids for them."""
     from flowgraph.models.vocabulary import refuse_other_tokens
 

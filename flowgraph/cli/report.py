@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.cli.display import short
-from flowgraph.cli.lists import print_table
+from flowgraph.cli.listings import print_table
 from flowgraph.cli.plan import read_plan
 from flowgraph.cli.show import write_text
 from flowgraph.cli.trace import ratio
-from flowgraph.cluster import show_bytes
-from flowgraph.diagrams.charts import Curves
-from flowgraph.diagrams.curves import curves_svg
-from flowgraph.diagrams.memory_picture import highest
-from flowgraph.diagrams.series import Series
-from flowgraph.diagrams.sparkline import sparkline
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.diagrams.build.memory_picture import highest
+from flowgraph.diagrams.model.charts import Curves
+from flowgraph.diagrams.model.series import Series
+from flowgraph.diagrams.write.svg.curves import curves_svg
+from flowgraph.diagrams.write.terminal.sparkline import sparkline
 from flowgraph.errors import RunFolderError
-from flowgraph.runtime.measured_file import read_measured
-from flowgraph.runtime.record import RunFolder
+from flowgraph.runtime.measure.measured_file import read_measured
+from flowgraph.runtime.record.run_folder import RunFolder
 
 Points = list[tuple[int, float]]
 CURVE_CELLS = 20

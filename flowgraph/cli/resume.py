@@ -14,27 +14,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowgraph.cli.inputs import Asked, Inputs, read_inputs
-from flowgraph.cli.plan import Where, read_plan
-from flowgraph.cli.run import Prepared, RunOptions, carry_out, options_from_plain, prepared
-from flowgraph.cli.setting import asked_by
-from flowgraph.cli.standing import checkpoints_of, say_what_changed
+from flowgraph.analysis.flat_graph import full_hash, structure_hash
+from flowgraph.cli.flow_request import FlowInputs, FlowRequest, read_inputs
+from flowgraph.cli.plan import PlanTarget, read_plan
+from flowgraph.cli.planning_request import asked_by
+from flowgraph.cli.run import PreparedRun, RunOptions, carry_out, options_from_plain, prepared
+from flowgraph.cli.run_state import checkpoints_of, say_what_changed
 from flowgraph.errors import DataError, RunFolderError, UsageError
-from flowgraph.foreign import read_bytes
-from flowgraph.hashes import faults, sha256
-from flowgraph.runtime.checkpoint import Checkpoint
-from flowgraph.runtime.record import RECORDS, RunFolder
-from flowgraph.runtime.run_facts import Resumable, fault_in
+from flowgraph.files.hashes import faults, sha256
+from flowgraph.files.untrusted import read_bytes
+from flowgraph.runtime.record.checkpoint import Checkpoint
+from flowgraph.runtime.record.run_facts import ResumableRun, fault_in
+from flowgraph.runtime.record.run_folder import RECORDS, RunFolder
 from flowgraph.runtime.scratch import scratch
-from flowgraph.store import full_hash, structure_hash
-from flowgraph.text import graph_text
+from flowgraph.serialize.graph_text import graph_text
 
 NOT_RESUMABLE = 4  # exit code: what the run began with is not what is there now
 LINES_AT_MOST = 8  # of differences that are told
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedRun:
     """What a run's folder says of the run: its facts, and what it was asked."""
 
     folder: RunFolder
@@ -52,7 +52,7 @@ class Kept:
         return int(self.facts["steps_done"])
 
 
-def resume_run(path: Path, steps: int | None, where: Where) -> int:
+def resume_run(path: Path, steps: int | None, where: PlanTarget) -> int:
     """Go on with a run, to `steps` in all if said; give the exit code."""
     where = replace(where, plan=where.plan.absolute() if where.plan is not None else None)
     folder = RunFolder.open(path)
@@ -68,19 +68,19 @@ def resume_run(path: Path, steps: int | None, where: Where) -> int:
             return NOT_RESUMABLE
 
 
-def _kept(folder: RunFolder) -> Kept:
+def _kept(folder: RunFolder) -> SavedRun:
     facts = folder.facts()
-    fault = fault_in(Resumable, facts)
+    fault = fault_in(ResumableRun, facts)
     try:
         if not fault:
-            return Kept(folder, facts, options_from_plain(facts["options"]))
+            return SavedRun(folder, facts, options_from_plain(facts["options"]))
     except ValueError as error:
         fault = str(error).splitlines()[0]
     what = "does not say how it was run, so it cannot be resumed"
     raise RunFolderError(what, where=str(folder.path / "run.json"), notes=[fault])
 
 
-def _say_finished(kept: Kept) -> int:
+def _say_finished(kept: SavedRun) -> int:
     more = f"--steps {2 * kept.done} goes on"
     print(f"{kept.folder.path} is finished: {kept.done} of {kept.steps} steps are done; {more}", file=sys.stderr)
     print(kept.folder.path)
@@ -88,7 +88,7 @@ def _say_finished(kept: Kept) -> int:
 
 
 @contextlib.contextmanager
-def _where_it_began(kept: Kept) -> Generator[Kept]:
+def _where_it_began(kept: SavedRun) -> Generator[SavedRun]:
     """Work in the folder that the run began in, if it is still there: relative paths start from it."""
     began, here = Path(kept.facts["folder"]), Path.cwd()
     if began == here or not began.is_dir():
@@ -102,7 +102,7 @@ def _where_it_began(kept: Kept) -> Generator[Kept]:
         os.chdir(here)
 
 
-def _resume(kept: Kept, steps: int, where: Where, copies: Path) -> int:
+def _resume(kept: SavedRun, steps: int, where: PlanTarget, copies: Path) -> int:
     where = _place(kept, where)
     flow = _flow(kept, copies)
     asked = replace(kept.options.asked, flow=flow, steps=steps, batch=kept.facts["batch"])
@@ -117,7 +117,7 @@ def _resume(kept: Kept, steps: int, where: Where, copies: Path) -> int:
     return carry_out(ready, kept.folder, lambda: _begin(kept, ready, start), found)
 
 
-def _inputs(kept: Kept, asked: Asked) -> Inputs:
+def _inputs(kept: SavedRun, asked: FlowRequest) -> FlowInputs:
     """Read what the run works on; an error in its data says which of its files have changed."""
     try:
         return read_inputs(asked)
@@ -126,18 +126,18 @@ def _inputs(kept: Kept, asked: Asked) -> Inputs:
         raise
 
 
-def files_changed(kept: Kept) -> list[str]:
+def files_changed(kept: SavedRun) -> list[str]:
     """Return which of the files that the run's rows were read from are not what they were, with both hashes."""
     return list(faults(Path(), kept.facts["data"].get("files", {})))
 
 
-def _as_planned(asked: Asked, where: Where) -> Asked:
+def _as_planned(asked: FlowRequest, where: PlanTarget) -> FlowRequest:
     """Return what is asked, and where that says nothing, what the plan of the run was made for."""
     plan = None if where.plan is None else read_plan(where.plan)
     return asked if plan is None or plan.assumed is None else asked_by(plan.assumed, asked)
 
 
-def _say_where(kept: Kept, ready: Prepared, found: Checkpoint | None) -> None:
+def _say_where(kept: SavedRun, ready: PreparedRun, found: Checkpoint | None) -> None:
     if found is None:
         print(f"{kept.folder.path} has no checkpoint: it starts again from its first step", file=sys.stderr)
         return
@@ -147,7 +147,7 @@ def _say_where(kept: Kept, ready: Prepared, found: Checkpoint | None) -> None:
     print(f"going on after step {found.steps} of {ready.job.steps}", file=sys.stderr)
 
 
-def _place(kept: Kept, where: Where) -> Where:
+def _place(kept: SavedRun, where: PlanTarget) -> PlanTarget:
     """Say where to run: by the plan or cluster that is named now, else by the run's own plan, as it was."""
     then = kept.options.where
     if any(each is not None for each in (where.plan, where.cluster, where.placement, where.memory)):
@@ -159,7 +159,7 @@ def _place(kept: Kept, where: Where) -> Where:
     return replace(where, plan=plan, runtime=runtime, address=address, threads=threads)
 
 
-def _flow(kept: Kept, copies: Path) -> str:
+def _flow(kept: SavedRun, copies: Path) -> str:
     """Name the flow: its own file if that still reads as it did, else a copy of what the run's folder holds.
 
     Neither runs unless its hash is the one that the run noted.
@@ -188,7 +188,7 @@ def _flow(kept: Kept, copies: Path) -> str:
     return f"{copy}:{name}" if name else str(copy)
 
 
-def refuse_another_run(kept: Kept, inputs: Inputs) -> None:
+def refuse_another_run(kept: SavedRun, inputs: FlowInputs) -> None:
     """Refuse a flow, settings or rows that are not those that the run began with."""
     where = str(kept.folder.path)
     if full_hash(inputs.graph) != kept.facts["full_hash"]:
@@ -208,7 +208,7 @@ def refuse_another_run(kept: Kept, inputs: Inputs) -> None:
         print(f"{line}; its rows are the same", file=sys.stderr)
 
 
-def _settings_changed(kept: Kept, inputs: Inputs) -> Iterator[str]:
+def _settings_changed(kept: SavedRun, inputs: FlowInputs) -> Iterator[str]:
     told = kept.folder.settings()
     then = {each["name"]: each["value"] for each in told}
     now = {each.name: json.loads(json.dumps(each.value, default=str)) for each in inputs.resolved}
@@ -217,16 +217,16 @@ def _settings_changed(kept: Kept, inputs: Inputs) -> Iterator[str]:
             yield f"{name} was {then.get(name, 'not there')}, is {now.get(name, 'not there')}"
 
 
-def _lines_changed(kept: Kept, inputs: Inputs) -> Iterator[str]:
+def _lines_changed(kept: SavedRun, inputs: FlowInputs) -> Iterator[str]:
     then = kept.folder.text("graph.txt").splitlines()
     lines = difflib.unified_diff(then, graph_text(inputs.graph).splitlines(), n=0, lineterm="")
     return (line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
-def _begin(kept: Kept, ready: Prepared, start: int) -> None:
+def _begin(kept: SavedRun, ready: PreparedRun, start: int) -> None:
     """Write that the run goes on, from which step and by which plan."""
-    from flowgraph.diagrams.mermaid import mermaid
-    from flowgraph.diagrams.plan_picture import plan_picture
+    from flowgraph.diagrams.build.plan_picture import plan_picture
+    from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 
     program, chosen = ready.job.program, ready.chosen
     kept.folder.planned(program, {"plan.mmd": mermaid(plan_picture(program))})

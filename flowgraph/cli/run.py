@@ -15,34 +15,34 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.check_plan import refuse_unsupported
+from flowgraph.checks.placed import refuse_unsupported
 from flowgraph.cli import INTERRUPTED
-from flowgraph.cli.attached import Attached, read_attached
-from flowgraph.cli.inputs import Asked, Inputs, model_params
+from flowgraph.cli.attached import AttachedServer, read_attached
+from flowgraph.cli.flow_request import FlowInputs, FlowRequest, model_params
 from flowgraph.cli.interrupts import Interrupts
-from flowgraph.cli.lists import cache_folder
-from flowgraph.cli.places import Chosen, choose, opened
-from flowgraph.cli.plan import Where, planned_for, read_plan
+from flowgraph.cli.listings import cache_folder
+from flowgraph.cli.plan import PlanTarget, planned_for, read_plan
+from flowgraph.cli.planning_request import FORWARD_TOKENS, SAMPLE_ROWS
 from flowgraph.cli.refusals import refuse_other_tokenizers, refuse_untrainable, refuse_what_cannot_run
-from flowgraph.cli.setting import FORWARD_TOKENS, SAMPLE_ROWS
-from flowgraph.cli.standing import refuse_other_weights, saver_of
+from flowgraph.cli.run_state import refuse_other_weights, saver_of
+from flowgraph.cli.runtime_launch import RuntimeChoice, choose, opened
+from flowgraph.cluster.plan import Plan
 from flowgraph.engines.table import is_server
 from flowgraph.errors import FlowError, PlanError, UsageError, WorkerError
-from flowgraph.graph import Graph, rewrite
-from flowgraph.hashes import sha256
+from flowgraph.files.hashes import sha256
+from flowgraph.language.graph import Graph, rewrite
+from flowgraph.language.values import Model, State
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Sync
-from flowgraph.plan import Plan
-from flowgraph.runtime.checkpoint import Checkpoint, Checkpoints, disk_fault
-from flowgraph.runtime.execute import LOST
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.record import RECORDS, Replay, RunFolder, fresh
-from flowgraph.values import Model, State
+from flowgraph.runtime.interpreter import LOST
+from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
+from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, fresh
 
 if TYPE_CHECKING:
-    from flowgraph.runtime.driver import Check, Job
-    from flowgraph.runtime.execute import Executor, Source
+    from flowgraph.runtime.driver import HeldOutCheck, RunSpec
+    from flowgraph.runtime.interpreter import Executor, RowSource
 
 
 CHECKPOINT_EVERY, KEEP = 50, 2  # steps between checkpoints, and how many of them stay
@@ -56,12 +56,12 @@ class RunOptions:
     `log` names trackers that are told the metrics too, `profile` steps to profile, `attach` servers that run already.
     """
 
-    asked: Asked
+    asked: FlowRequest
     eval_every: int
     eval_rows: int
     out: Path | None
     replay: Path | None
-    where: Where
+    where: PlanTarget
     sample_rows: int = SAMPLE_ROWS
     forward_tokens: int = FORWARD_TOKENS
     checkpoint_every: int = CHECKPOINT_EVERY
@@ -80,20 +80,20 @@ class RunOptions:
     @property
     def profiled(self) -> frozenset[int]:
         """Give the steps to profile; raises UsageError for what names none."""
-        from flowgraph.runtime.profiling import profiled_steps
+        from flowgraph.runtime.measure.profiling import profiled_steps
 
         return profiled_steps(self.profile) if self.profile is not None else frozenset()
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRun:
     """A run of which everything was checked that can be before anything heavy is loaded."""
 
-    inputs: Inputs
+    inputs: FlowInputs
     options: RunOptions
-    job: Job
-    chosen: Chosen
-    attached: Mapping[str, tuple[Attached, ...]]
+    job: RunSpec
+    chosen: RuntimeChoice
+    attached: Mapping[str, tuple[AttachedServer, ...]]
 
 
 def run_flow(options: RunOptions) -> int:
@@ -127,13 +127,13 @@ def with_flow(options: RunOptions) -> RunOptions:
     return replace(options, asked=replace(asked, flow=plan.assumed.flow))
 
 
-def prepared(options: RunOptions) -> Prepared:
+def prepared(options: RunOptions) -> PreparedRun:
     """Check what goes together, plan, and put together what the driver runs."""
     o = options
     _ = o.trackers, o.profiled  # each refuses what it cannot do
     question = o.where.question(o.asked, sample_rows=o.sample_rows, forward_tokens=o.forward_tokens)
 
-    def check(inputs: Inputs | None, graph: Graph) -> None:
+    def check(inputs: FlowInputs | None, graph: Graph) -> None:
         if inputs is None:
             refuse_untrainable(graph)
             return
@@ -154,10 +154,10 @@ def prepared(options: RunOptions) -> Prepared:
         replay.refuse_damaged(inputs.steps)
     job = make_job(plan.plan, inputs, o, replay)
     servers = {} if o.attach is None else read_attached(o.attach, job.program.homes)
-    return Prepared(inputs, o, job, chosen, servers)
+    return PreparedRun(inputs, o, job, chosen, servers)
 
 
-def carry_out(ready: Prepared, folder: RunFolder, begun: Callable[[], None], found: Checkpoint | None = None) -> int:
+def carry_out(ready: PreparedRun, folder: RunFolder, begun: Callable[[], None], found: Checkpoint | None = None) -> int:
     """Train, from a checkpoint if one is given, and leave a folder that says how the run ended, however it does."""
     with Interrupts(f"{folder.path}") as interrupts:
         try:
@@ -205,14 +205,14 @@ def goes_on(folder: RunFolder) -> str:
     return f"; `flowgraph resume {folder.path}` goes on after step {there[-1].steps}" if there else ""
 
 
-def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Checkpoint | None) -> int:
+def _train(ready: PreparedRun, folder: RunFolder, interrupts: Interrupts, found: Checkpoint | None) -> int:
     from flowgraph.cli.display import Display
     from flowgraph.runtime.driver import train
-    from flowgraph.runtime.execute import Executor
+    from flowgraph.runtime.interpreter import Executor
     from flowgraph.runtime.loggers import logger
-    from flowgraph.runtime.measured_file import MeasuredRecorder
-    from flowgraph.runtime.profiling import Profiles, write_ray_timeline
-    from flowgraph.runtime.recorder import Recorder
+    from flowgraph.runtime.measure.measured_file import MeasuredRecorder
+    from flowgraph.runtime.measure.profiling import Profiles, write_ray_timeline
+    from flowgraph.runtime.record.recorder import Recorder
 
     inputs, job, start = ready.inputs, ready.job, found.steps if found is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
@@ -243,20 +243,20 @@ def _train(ready: Prepared, folder: RunFolder, interrupts: Interrupts, found: Ch
     return _ended(folder, done, job.steps)
 
 
-def _unknown(ready: Prepared) -> dict[Home, int]:
+def _unknown(ready: PreparedRun) -> dict[Home, int]:
     """Give the copies on servers that someone else started: whatever they hold, ours come before the first sample."""
     program = ready.job.program
     names = set(ready.attached) - {*program.frozen}
     return {home: LOST for home in program.homes if home.param in names and is_server(home.engine)}
 
 
-def _models(ready: Prepared) -> ModelSetup:
+def _models(ready: PreparedRun) -> ModelSetup:
     o = ready.options
     where, servers = cache_folder(o.asked.cache), ready.attached
     return ModelSetup(ready.inputs.sources, o.asked.seed, where, o.sample_rows, o.forward_tokens, attached=servers)
 
 
-def _save_models(ready: Prepared, folder: RunFolder, executor: Executor) -> None:
+def _save_models(ready: PreparedRun, folder: RunFolder, executor: Executor) -> None:
     """Write the newest weights for transformers to load, in place of those, whole or half, of an earlier end."""
     graph = ready.inputs.graph
     shutil.rmtree(folder.path / "weights", ignore_errors=True)
@@ -277,13 +277,13 @@ def _ended(folder: RunFolder, done: int, steps: int) -> int:
     return 0 if finished else INTERRUPTED
 
 
-def begin(ready: Prepared, folder: RunFolder) -> None:
+def begin(ready: PreparedRun, folder: RunFolder) -> None:
     """Write what is known before anything heavy is loaded, and all that `resume` asks for."""
     from importlib.metadata import version
 
-    from flowgraph.diagrams.flow_picture import flow_picture
-    from flowgraph.diagrams.mermaid import mermaid
-    from flowgraph.diagrams.plan_picture import plan_picture
+    from flowgraph.diagrams.build.flow_picture import flow_picture
+    from flowgraph.diagrams.build.plan_picture import plan_picture
+    from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 
     inputs, options, job, chosen = ready.inputs, ready.options, ready.job, ready.chosen
     about = {
@@ -326,25 +326,27 @@ def options_from_plain(told: object) -> RunOptions:
     return TypeAdapter(RunOptions).validate_python(told)
 
 
-def make_job(plan: Plan, inputs: Inputs, options: RunOptions, replay: Replay | None) -> Job:
+def make_job(plan: Plan, inputs: FlowInputs, options: RunOptions, replay: Replay | None) -> RunSpec:
     """Put together what the driver runs."""
-    from flowgraph.runtime.driver import Job
-    from flowgraph.runtime.execute import Start
+    from flowgraph.runtime.driver import RunSpec
+    from flowgraph.runtime.interpreter import StartState
     from nodes.data.source import PromptSource
     from nodes.mismatch import watch_engines
 
     program = lower(inputs.graph, plan, where=str(options.where), watch=watch_engines)
     rows = PromptSource(inputs.data.train, inputs.batch, options.asked.seed)
     data = [param for param in inputs.graph.params if not issubclass(param.type, Model)]
-    sources: dict[str, Source] = {p.name: Start(p.type(p.initial)) if issubclass(p.type, State) else rows for p in data}
+    sources: dict[str, RowSource] = {
+        p.name: StartState(p.type(p.initial)) if issubclass(p.type, State) else rows for p in data
+    }
     sources |= replay.sources() if replay is not None else {}
-    return Job(program, sources, options.asked.seed, inputs.steps, held_out_check(inputs, options, program))
+    return RunSpec(program, sources, options.asked.seed, inputs.steps, held_out_check(inputs, options, program))
 
 
-def held_out_check(inputs: Inputs, options: RunOptions, program: Program) -> Check | None:
+def held_out_check(inputs: FlowInputs, options: RunOptions, program: Program) -> HeldOutCheck | None:
     """Check held-out prompts by the flow's own rule, with greedy responses of the first trained policy."""
     from flowgraph.passes import compile_graph
-    from flowgraph.runtime.driver import Check
+    from flowgraph.runtime.driver import HeldOutCheck
     from nodes.data.source import FixedPrompts
     from nodes.data.suggestions import suggested
     from nodes.evaluation import evaluate
@@ -362,7 +364,7 @@ def held_out_check(inputs: Inputs, options: RunOptions, program: Program) -> Che
     graph = _at_the_flows_lines(compile_graph(evaluate.graph(settings)), inputs.graph)
     own = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
     rows_of = {"prompts": FixedPrompts(inputs.data.held_out, rows)}
-    return Check(own, rows_of, options.eval_every, _as_late(own, program, policy))
+    return HeldOutCheck(own, rows_of, options.eval_every, _as_late(own, program, policy))
 
 
 def _as_late(check: Program, program: Program, policy: str) -> Program:

@@ -11,8 +11,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flowgraph.plan import Layout, Running
-    from flowgraph.roles import Role
+    from flowgraph.analysis.roles import Role
+    from flowgraph.cluster.plan import Layout, RoleSettings
     from nodes.interop import Imported
     from placements.setting import Setting
 
@@ -20,7 +20,7 @@ PARTS = (2, 4, 8, 16)  # of the longest rows, the lengths at which a run is trie
 
 
 @dataclass(frozen=True)
-class Shorter:
+class ShorterLengths:
     """Lengths of prompts and responses, shorter than a run allows, in tokens."""
 
     prompt: int
@@ -30,7 +30,9 @@ class Shorter:
         return f"--prompt-tokens {self.prompt} --response-tokens {self.response}"
 
 
-def micro_batch_tokens(setting: Setting, role: Role, layout: Layout, running: Running, rows: int | None) -> int | None:
+def micro_batch_tokens(
+    setting: Setting, role: Role, layout: Layout, running: RoleSettings, rows: int | None
+) -> int | None:
     """Return the tokens that go through at once: no more than a rank has in a minibatch, and never less than a row.
 
     `rows` are those of a budget that counts rows without their padding, None for one that counts tokens.
@@ -59,7 +61,7 @@ def as_long_as_its_rows(setting: Setting, read: Imported) -> Imported:
     return replace(read, running=running)
 
 
-def fitting_lengths(read: Imported, fits: Callable[[Shorter], bool]) -> Shorter | None:
+def fitting_lengths(read: Imported, fits: Callable[[ShorterLengths], bool]) -> ShorterLengths | None:
     """Return the longest rows with which a run fits, of a few parts of those that it allows; None if with none."""
-    tried = (Shorter(max(1, read.prompt_tokens // part), max(1, read.response_tokens // part)) for part in PARTS)
+    tried = (ShorterLengths(max(1, read.prompt_tokens // part), max(1, read.response_tokens // part)) for part in PARTS)
     return next((each for each in tried if fits(each)), None)

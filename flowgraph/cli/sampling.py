@@ -9,28 +9,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.check_plan import refuse_unsupported
-from flowgraph.cli.generations import Parts, partial_path, write_part
-from flowgraph.cli.inputs import DEFAULT_DATA, Asked, Inputs
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.checks.placed import refuse_unsupported
+from flowgraph.cli.flow_request import DEFAULT_DATA, FlowInputs, FlowRequest
+from flowgraph.cli.generations import BatchFiles, partial_path, write_part
 from flowgraph.cli.interrupts import Interrupts
-from flowgraph.cli.lists import cache_folder
-from flowgraph.cli.places import Chosen, choose, opened
-from flowgraph.cli.plan import Planned, Sought, Where, read_plan, searched
-from flowgraph.cli.setting import SAMPLE_ROWS, pose
-from flowgraph.cli.weights import Subject
-from flowgraph.dsl import Flow
+from flowgraph.cli.listings import cache_folder
+from flowgraph.cli.plan import PlanResult, PlanTarget, SearchChoices, read_plan, searched
+from flowgraph.cli.planning_request import SAMPLE_ROWS, pose
+from flowgraph.cli.runtime_launch import RuntimeChoice, choose, opened
+from flowgraph.cli.weights import ModelUnderTest
+from flowgraph.cluster.plan import Plan
 from flowgraph.errors import DataError, FlowError, PlanError, UsageError
-from flowgraph.files import SHIPPED, FlowFile
-from flowgraph.graph import Graph
-from flowgraph.keys import Key
+from flowgraph.flows.flow_files import SHIPPED, FlowFile
+from flowgraph.flows.settings import resolve_settings, split_assignments
+from flowgraph.language.flow import Flow
+from flowgraph.language.graph import Graph
+from flowgraph.language.keys import Key
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
 from flowgraph.passes import named, simplified
-from flowgraph.plan import Plan
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.settings import resolve_settings, split_assignments
-from flowgraph.store import structure_hash
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ PARAM = "policy"  # of the flows that respond
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SamplingRequest:
     """What a command line says of the responses that it wants; None is for what the model or the data suggest."""
 
     data: str | None = None
@@ -59,12 +59,12 @@ class Wanted:
     seed: int | None = None
     sets: tuple[str, ...] = ()
     cache: Path | None = None
-    where: Where = field(default_factory=Where)
+    where: PlanTarget = field(default_factory=PlanTarget)
     sample_rows: int = SAMPLE_ROWS
 
 
 @dataclass(frozen=True)
-class Asking:
+class PromptSelection:
     """Prompts: the rows of a table, and what they are called."""
 
     table: pa.Table
@@ -76,7 +76,7 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class Batch:
+class PromptBatch:
     """Some prompts of a table, a source of rows: those from `first` on, whatever the step."""
 
     table: pa.Table
@@ -86,7 +86,7 @@ class Batch:
         """Give the prompts; a row's place in the whole table is its prompt's identity."""
         import torch
 
-        from flowgraph.values import Group
+        from flowgraph.language.values import Group
         from nodes.values import Columns, Prompts
 
         return Prompts(
@@ -95,24 +95,24 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class SamplingRun:
     """Everything that is needed to draw responses: nothing heavy is loaded yet."""
 
-    asking: Asking
+    asking: PromptSelection
     file: FlowFile
     program: Program
-    chosen: Chosen
+    chosen: RuntimeChoice
     models: ModelSetup
     batch: int
     facts: Mapping[str, Any]
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[PromptBatch]:
         """Cut the prompts into batches."""
         for first in range(0, self.asking.table.num_rows, self.batch):
-            yield Batch(self.asking.table.slice(first, self.batch).combine_chunks(), first)
+            yield PromptBatch(self.asking.table.slice(first, self.batch).combine_chunks(), first)
 
 
-def asking_of(wanted: Wanted, subject: Subject) -> Asking:
+def asking_of(wanted: SamplingRequest, subject: ModelUnderTest) -> PromptSelection:
     """Read the prompts: held-out ones if the data has any and nothing else is asked for; of a run, its own data."""
     from nodes.data import sets as data_sets
 
@@ -128,27 +128,31 @@ def asking_of(wanted: Wanted, subject: Subject) -> Asking:
     if table is None:
         raise DataError.unusable(spec, "has no held-out rows", hint="--split train, or --held-out FILE")
     chosen = table if wanted.rows is None else table.slice(0, wanted.rows)
-    return Asking(chosen, rows.name, rows.digest, split if rows.held_out is not None else "", rows.data_source)
+    return PromptSelection(chosen, rows.name, rows.digest, split if rows.held_out is not None else "", rows.data_source)
 
 
-def prompts_of(texts: Sequence[str]) -> Asking:
+def prompts_of(texts: Sequence[str]) -> PromptSelection:
     """Make prompts of texts, each one message of a user."""
     import pyarrow as pa
 
     kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
     chats = [[{"role": "user", "content": text}] for text in texts]
-    return Asking(pa.table({"prompt": pa.array(chats, kind)}), "--prompt", "", "", "")
+    return PromptSelection(pa.table({"prompt": pa.array(chats, kind)}), "--prompt", "", "", "")
 
 
 def prepared(
-    flow: Flow[..., Any], wanted: Wanted, subject: Subject, asking: Asking, more: Mapping[str, object]
-) -> Drawing:
+    flow: Flow[..., Any],
+    wanted: SamplingRequest,
+    subject: ModelUnderTest,
+    asking: PromptSelection,
+    more: Mapping[str, object],
+) -> SamplingRun:
     """Settle everything before anything heavy is loaded; `more` are settings of the flow itself."""
     graph = _graph_of(flow, wanted, subject, asking, more)
     draws = next(dict(node.settings) for node in graph.nodes if node.op.kind == "generate")
     batch = min(wanted.batch or max(1, wanted.sample_rows // draws["n"]), asking.table.num_rows)
     file = FlowFile(flow, Path(flow.signature.at.file), SHIPPED)
-    inputs = Inputs(file, graph, {PARAM: subject.source}, _as_data(asking), batch, 1, ())
+    inputs = FlowInputs(file, graph, {PARAM: subject.source}, _as_data(asking), batch, 1, ())
     planned = plan_of(inputs, wanted, subject)
     plan, chosen = planned.plan, choose(planned.plan, wanted.where, planned.setting.shapes)
     seed = subject.seed if wanted.seed is None else wanted.seed
@@ -156,11 +160,15 @@ def prepared(
     about = {"model": subject.name, "step": subject.step, "data": asking.name, "split": asking.split}
     own = {name: draws[name] for name in ("n", "temperature", "max_tokens")}
     facts = {**about, "prompts": asking.table.num_rows, **own, "seed": seed}
-    return Drawing(asking, file, lower(graph, plan, where=str(wanted.where)), chosen, models, batch, facts)
+    return SamplingRun(asking, file, lower(graph, plan, where=str(wanted.where)), chosen, models, batch, facts)
 
 
 def _graph_of(
-    flow: Flow[..., Any], wanted: Wanted, subject: Subject, asking: Asking, more: Mapping[str, object]
+    flow: Flow[..., Any],
+    wanted: SamplingRequest,
+    subject: ModelUnderTest,
+    asking: PromptSelection,
+    more: Mapping[str, object],
 ) -> Graph:
     """Describe the flow that responds, with the settings of the command line, else of the run, else for the data."""
     from nodes.data.suggestions import suggested
@@ -172,30 +180,30 @@ def _graph_of(
     return simplified(resolve_settings(named(flow.graph({**told, **own})), (), chosen)[0])
 
 
-def _as_data(asking: Asking) -> DataSet:
+def _as_data(asking: PromptSelection) -> DataSet:
     """Give the prompts as the data set of a step, as the planner reads it."""
     from nodes.data.sets import DataSet
 
     return DataSet(asking.name, asking.table, None, "", asking.digest)
 
 
-def plan_of(inputs: Inputs, wanted: Wanted, subject: Subject) -> Planned:
+def plan_of(inputs: FlowInputs, wanted: SamplingRequest, subject: ModelUnderTest) -> PlanResult:
     """Plan, or read a plan: one of this flow, or one of a flow that samples, such as a run's, whose place is taken."""
-    from flowgraph.cli.reforecast import planned_again
+    from flowgraph.cli.replan import planned_again
 
     where = wanted.where
-    question = where.question(Asked(inputs.graph.name), sample_rows=wanted.sample_rows)
+    question = where.question(FlowRequest(inputs.graph.name), sample_rows=wanted.sample_rows)
     plan = None if where.plan is None else read_plan(where.plan)
     if plan is None:
         posed = pose(question, inputs=inputs)
-        return searched(posed, replace(Sought(), placement=where.placement or ""), str(where))
+        return searched(posed, replace(SearchChoices(), placement=where.placement or ""), str(where))
     refuse_unsupported(plan, str(where))
     if plan.structure_hash != structure_hash(inputs.graph):
         plan = _followed(plan, inputs, str(where), subject.param)
     return planned_again(plan, pose(question, there=plan.cluster, inputs=inputs), str(where))
 
 
-def _followed(plan: Plan, inputs: Inputs, where: str, param: str) -> Plan:
+def _followed(plan: Plan, inputs: FlowInputs, where: str, param: str) -> Plan:
     """Give the place where a plan samples to the flow that responds; pools that nothing is left in are left out."""
     samples = [placed.role.rpartition(".")[0] for placed in plan.placed if placed.role.endswith(".sample")]
     if not samples:
@@ -209,7 +217,7 @@ LOST = ("rule_failures", "unreadable")
 
 
 def draw(
-    drawing: Drawing, parts: Parts, done: Callable[[Path, Mapping[str, int]], None], more: Mapping[str, Any]
+    drawing: SamplingRun, parts: BatchFiles, done: Callable[[Path, Mapping[str, int]], None], more: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Draw all responses, a batch at a time, each into a file of its own; give what is known of all of them.
 
@@ -218,7 +226,7 @@ def draw(
     before.
     """
     from flowgraph.lowering.program import value_name
-    from flowgraph.runtime.execute import Executor
+    from flowgraph.runtime.interpreter import Executor
 
     program, facts = drawing.program, {**drawing.facts, **more}
     names = [value_name(edge) for edge in program.graph.outputs]
@@ -272,7 +280,7 @@ class Progress:
         return f"  about {(now_s - then_s) / (self.done - first) * (self.count - self.done):.0f} s left"
 
 
-def keep(parts: Parts, out: Path | None, facts: Mapping[str, Any], progress: Progress) -> bool:
+def keep(parts: BatchFiles, out: Path | None, facts: Mapping[str, Any], progress: Progress) -> bool:
     """Leave what was done before an interrupt or an error, and say so; give whether anything was.
 
     It is never left under the name of the whole file.

@@ -10,29 +10,29 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash
 from flowgraph.cli.passes import find_passes
 from flowgraph.errors import UsageError, nearest
-from flowgraph.files import FlowFile, find_flow
-from flowgraph.graph import Graph
+from flowgraph.flows.flow_files import FlowFile, find_flow
+from flowgraph.flows.settings import resolve_settings, split_assignments
+from flowgraph.language.graph import Graph
+from flowgraph.language.laws import STAGES
 from flowgraph.passes import named, simplified
-from flowgraph.settings import resolve_settings, split_assignments
-from flowgraph.spec import STAGES
-from flowgraph.store import flat, full_hash, structure_hash
-from flowgraph.text import graph_text
+from flowgraph.serialize.graph_text import graph_text
 
 if TYPE_CHECKING:
-    from flowgraph.cli.inputs import Asked
-    from flowgraph.cli.plan import Planned, Where
+    from flowgraph.cli.flow_request import FlowRequest
+    from flowgraph.cli.plan import PlanResult, PlanTarget
     from flowgraph.lowering.program import Program
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShowTarget:
     """What is shown: a flow, at a stage, planned for somewhere."""
 
-    asked: Asked
+    asked: FlowRequest
     stage: str
-    where: Where
+    where: PlanTarget
 
 
 def described_flow(flow: str, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
@@ -42,14 +42,14 @@ def described_flow(flow: str, sets: Sequence[str]) -> tuple[FlowFile, Graph, dic
     return found, found.flow.graph(own), chosen
 
 
-def compiled_flow(asked: Asked) -> Graph:
+def compiled_flow(asked: FlowRequest) -> Graph:
     """Find a flow, choose its settings and run the passes."""
     passes = find_passes(asked.passes)
     _, graph, chosen = described_flow(asked.flow, asked.sets)
     return simplified(resolve_settings(named(graph), (), chosen)[0], passes)
 
 
-def show_flow(shown: Shown, diff: tuple[str, str] | None, as_json: bool) -> None:
+def show_flow(shown: ShowTarget, diff: tuple[str, str] | None, as_json: bool) -> None:
     """Print what stands at a stage, or how two of them differ."""
     _check_stage(shown.stage, STAGES)
     if diff is not None:
@@ -58,7 +58,7 @@ def show_flow(shown: Shown, diff: tuple[str, str] | None, as_json: bool) -> None
     print(json.dumps(_as_data(shown), indent=1) if as_json else text_of(shown))
 
 
-def _show_diff(shown: Shown, diff: tuple[str, str]) -> None:
+def _show_diff(shown: ShowTarget, diff: tuple[str, str]) -> None:
     """Print a unified diff of two stages of a flow; nothing when they are the same."""
     one, other = (_named(shown, name) for name in diff)
     texts = [f"{_bare(each)}\n".splitlines(keepends=True) for each in (one, other)]
@@ -69,23 +69,23 @@ def _show_diff(shown: Shown, diff: tuple[str, str]) -> None:
     sys.stdout.writelines(difflib.unified_diff(texts[0], texts[1], names[0], names[1], n=whole))
 
 
-def _bare(shown: Shown) -> str:
+def _bare(shown: ShowTarget) -> str:
     """Give what stands at a stage as it is compared: without lines of files, and by names where passes come first."""
     if shown.stage == "described":
         return graph_text(named(described_flow(shown.asked.flow, shown.asked.sets)[1]), sites=False)
     return text_of(shown, sites=False)
 
 
-def _named(shown: Shown, stage: str) -> Shown:
+def _named(shown: ShowTarget, stage: str) -> ShowTarget:
     """Give the stage that one side of a comparison names."""
     _check_stage(stage, STAGES)
     return replace(shown, stage=stage)
 
 
-def text_of(shown: Shown, *, sites: bool = True) -> str:
+def text_of(shown: ShowTarget, *, sites: bool = True) -> str:
     """Give what stands at a stage as text; `sites` adds the flow's file and line."""
     from flowgraph.lowering.program import program_text
-    from flowgraph.placed_text import placed_text
+    from flowgraph.serialize.placed_text import placed_text
 
     asked = shown.asked
     if shown.stage == "described":
@@ -98,9 +98,9 @@ def text_of(shown: Shown, *, sites: bool = True) -> str:
     return program_text(_lowered(found, shown.where))
 
 
-def _as_data(shown: Shown) -> dict[str, Any]:
+def _as_data(shown: ShowTarget) -> dict[str, Any]:
     """Give what stands at a stage as data, with its schema's version; all but the described graph can be read back."""
-    from flowgraph.lowering.program_store import program_to_json
+    from flowgraph.serialize.program import program_to_json
 
     asked = shown.asked
     if shown.stage == "described":
@@ -115,27 +115,27 @@ def _as_data(shown: Shown) -> dict[str, Any]:
     return data
 
 
-def plan_for(shown: Shown) -> Planned:
+def plan_for(shown: ShowTarget) -> PlanResult:
     """Plan a flow, whether the plan fits or not."""
     from flowgraph.cli.plan import planned_for
 
     return planned_for(shown.where.question(shown.asked), shown.where, fits=False)
 
 
-def _lowered(found: Planned, where: Where) -> Program:
+def _lowered(found: PlanResult, where: PlanTarget) -> Program:
     from flowgraph.lowering.lower import lower
     from nodes.mismatch import watch_engines
 
     return lower(found.graph, found.plan, where=str(where), watch=watch_engines)
 
 
-def show_facts(asked: Asked, where: Where, as_json: bool) -> None:
+def show_facts(asked: FlowRequest, where: PlanTarget, as_json: bool) -> None:
     """Print what is known of a step before it runs: work of nodes, bytes on edges, and the state it carries."""
+    from flowgraph.analysis.facts import values_of
+    from flowgraph.analysis.state import state_of
     from flowgraph.cli.facts import facts_json, facts_text, values_text
     from flowgraph.cli.plan import planned_for
-    from flowgraph.cli.reforecast import work_of
-    from flowgraph.facts import values_of
-    from flowgraph.state import state_of
+    from flowgraph.cli.replan import work_of
     from placements.step_facts import step_facts
 
     found = planned_for(where.question(asked), where, fits=False)

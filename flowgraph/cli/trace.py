@@ -14,23 +14,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flowgraph.cli.lists import columns_there
+from flowgraph.cli.listings import columns_there
 from flowgraph.cli.plan import read_plan
 from flowgraph.cli.show import write_text
-from flowgraph.cluster import show_bytes
-from flowgraph.diagrams.memory_picture import highest
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.plan import Plan, TimedTask
+from flowgraph.diagrams.build.memory_picture import highest
 from flowgraph.errors import RunFolderError
-from flowgraph.plan import Plan, Timed
-from flowgraph.runtime.measured_file import NAME, read_measured
-from flowgraph.runtime.measured_step import MeasuredStep
-from flowgraph.runtime.measured_trace import measured_events
-from flowgraph.runtime.record import RunFolder
+from flowgraph.runtime.measure.measured_file import NAME, read_measured
+from flowgraph.runtime.measure.measured_step import MeasuredStep
+from flowgraph.runtime.measure.measured_trace import measured_events
+from flowgraph.runtime.record.run_folder import RunFolder
 
 SHOWN_NAME = 36  # characters of a task's name in the table, so that it fits in 100 columns
 
 
 @dataclass(frozen=True)
-class Beside:
+class TaskComparison:
     """One task, as forecast and as measured: seconds of a step, and the peak on a device; None where not known."""
 
     task: str
@@ -94,7 +94,7 @@ def show_compared(plan: Plan, steps: Sequence[MeasuredStep], as_json: bool) -> N
     print(f"seconds are medians of {len(steps)} steps, peaks the highest of them")
 
 
-def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[Beside]:
+def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparison]:
     """Pair what was measured with what is forecast, task by task as the program names them; the step comes last.
 
     A run without its recorded nodes is paired with the forecast of the whole run. What was not measured is left out.
@@ -105,7 +105,7 @@ def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[Beside]:
         times = [task for step in steps for task in step.timed.tasks if task.name == name]
         one = times[-1]
         own = [(pool, one.kind, one.role) for pool in one.pools]
-        yield Beside(
+        yield TaskComparison(
             name,
             one.pools,
             _total(each for each in forecast if _same(each, one)),
@@ -114,10 +114,10 @@ def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[Beside]:
             max((held[key] for key in own if key in held), default=None),
         )
     period_s = plan.step.period_s if plan.step is not None else None
-    yield Beside("a step", (), period_s, _median(step.timed.period_s for step in steps), None, None)
+    yield TaskComparison("a step", (), period_s, _median(step.timed.period_s for step in steps), None, None)
 
 
-def _same(forecast: Timed, measured: Timed) -> bool:
+def _same(forecast: TimedTask, measured: TimedTask) -> bool:
     """Say whether a forecast task is what was measured: one that comes again in a step is measured under one name."""
     if forecast.name == measured.name or forecast.name.startswith(f"{measured.name} ("):
         return True
@@ -125,7 +125,7 @@ def _same(forecast: Timed, measured: Timed) -> bool:
     return not moves and not {*measured.name.split(", ")}.isdisjoint(forecast.name.split(", "))
 
 
-def _total(tasks: Iterable[Timed]) -> float | None:
+def _total(tasks: Iterable[TimedTask]) -> float | None:
     """Add up the seconds of tasks; None if there is none, or one is not known."""
     times = [task.seconds for task in tasks]
     known = [seconds for seconds in times if seconds is not None]
@@ -137,7 +137,7 @@ def _median(times: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _cells(row: Beside) -> list[str]:
+def _cells(row: TaskComparison) -> list[str]:
     from placements.found_text import show_s
 
     def seconds(value: float | None) -> str:

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowgraph.cli.lists import cache_folder
+from flowgraph.cli.listings import cache_folder
 from flowgraph.errors import ModelError, RunFolderError, UsageError, nearest
-from flowgraph.foreign import json_as
+from flowgraph.files.untrusted import json_as
 from flowgraph.models.folders import read_config
 from flowgraph.models.heads import declared
 from flowgraph.models.sources import ModelSource, resolve
-from flowgraph.restore import FlatGraph
-from flowgraph.runtime.record import RunFolder
+from flowgraph.runtime.record.run_folder import RunFolder
+from flowgraph.serialize.graph import FlatGraph
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelUnderTest:
     """A language model that is asked, and, of a run's, what that run was asked with and what on."""
 
     name: str
@@ -40,7 +40,7 @@ def named_model(text: str | None, verb: str) -> str:
     return text
 
 
-def subject_of(text: str, param: str | None, cache: Path | None) -> Subject:
+def subject_of(text: str, param: str | None, cache: Path | None) -> ModelUnderTest:
     """Find what a text names: a run's folder with saved weights, else a model as `--model` takes it.
 
     `param` says which of a run's models. Raises RunFolderError for a run without weights, UsageError where it is not
@@ -54,17 +54,17 @@ def subject_of(text: str, param: str | None, cache: Path | None) -> Subject:
     if param is not None:
         raise UsageError(f"{text} is a model, not a run", where=f"--param {param}", hint="leave it out")
     source = resolve(text, cache=cache_folder(cache))
-    return Subject(source.name, source)
+    return ModelUnderTest(source.name, source)
 
 
-def _of_run(run: RunFolder, param: str | None, cache: Path) -> Subject:
+def _of_run(run: RunFolder, param: str | None, cache: Path) -> ModelUnderTest:
     facts = run.facts()
     chosen = _chosen(run, facts, param)
     settings = _settings(run)
     asked = {node: values for kind in ("generate", "refill") for node, values in settings if node == kind}
     scored = next((values for node, values in settings if node in ("score", "refill")), {})
     by, most = scored.get("by"), next(iter(asked.values()), {}).get("max_tokens")
-    return Subject(
+    return ModelUnderTest(
         name=str(run.path / "weights" / chosen),
         source=resolve(str((run.path / "weights" / chosen).absolute()), cache=cache),
         param=chosen,

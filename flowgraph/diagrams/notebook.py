@@ -10,20 +10,20 @@ import unicodedata
 from importlib.util import find_spec
 from typing import Any
 
-from flowgraph.diagrams.flow_picture import flow_picture
-from flowgraph.diagrams.layout_text import layout_text
-from flowgraph.diagrams.mermaid import mermaid
-from flowgraph.diagrams.picture import Picture
-from flowgraph.diagrams.plan_picture import devices_text
-from flowgraph.diagrams.roles_picture import roles_picture
-from flowgraph.dsl import Flow
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.build.plan_picture import devices_text
+from flowgraph.diagrams.build.roles_picture import roles_picture
+from flowgraph.diagrams.model.layout_text import layout_text
+from flowgraph.diagrams.model.picture import Picture
+from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.errors import FlowError
-from flowgraph.graph import Graph
+from flowgraph.language.flow import Flow
+from flowgraph.language.graph import Graph
 from flowgraph.lowering.program import columns
 from flowgraph.passes import compile_graph
 from flowgraph.passes.name_nodes import name_nodes
-from flowgraph.plan import Plan
-from flowgraph.text import graph_text
+from flowgraph.serialize.graph_text import graph_text
 
 TEXT = "text/plain"
 SVG = "image/svg+xml"
@@ -51,7 +51,7 @@ def _drawn(picture: Picture) -> dict[str, str]:
     if len(picture.arrows) > ARROWS_AT_MOST:
         return {}
     if find_spec("pygraphviz") is not None:
-        from flowgraph.diagrams.graph_svg import graph_svg
+        from flowgraph.diagrams.write.svg.graph_svg import graph_svg
 
         return {SVG: graph_svg(picture)}
     text = mermaid(picture)

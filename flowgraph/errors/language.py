@@ -78,7 +78,7 @@ class SettingError(FlowError, ValueError):
 
 
 class LawError(FlowError, ValueError):
-    """A graph that breaks a law of its stage (see `flowgraph.spec`)."""
+    """A graph that breaks a law of its stage (see `flowgraph.language.laws`)."""
 
     @classmethod
     def not_there(cls, task: str, value: str, place: str) -> LawError:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowgraph.graph import Graph
-from flowgraph.plan import Placed, Plan
-from flowgraph.roles import Role, roles
-from flowgraph.store import structure_hash
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.roles import Role, roles
+from flowgraph.cluster.plan import PlacedRole, Plan
+from flowgraph.language.graph import Graph
 
 
 def follow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Plan:
@@ -20,7 +20,7 @@ def follow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Plan:
     return plan.model_copy(update=told)
 
 
-def _placed(plan: Plan, role: Role, param: str) -> Placed:
+def _placed(plan: Plan, role: Role, param: str) -> PlacedRole:
     own = [each for each in plan.placed if each.role.rpartition(".")[0] == param]
     same = next((each for each in own if each.role == f"{param}.{role.use}"), own[0])
     return same.model_copy(update={"role": role.name, "memory": {}, "lag": 0})

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from flowgraph.language.values import Kind, Record, Value
 from flowgraph.lowering.program import HOST, Program, Run, Task, results_of, typed_results, value_name
-from flowgraph.values import Kind, Record, Value
 
 
 def fuse_host_nodes(program: Program) -> Program:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flowgraph.graph import carried_from
+from flowgraph.analysis.roles import roles
+from flowgraph.language.graph import carried_from
+from flowgraph.language.values import Model
 from flowgraph.lowering.program import Home, Program, Run, Sync, Task, read_by, typed_results, value_name
-from flowgraph.roles import roles
-from flowgraph.values import Model
 
 Bounds = dict[tuple[str, Home], tuple[int, int]]
 """How old a version may be in a home, and how old the plan lets it be, by the name of the version."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from flowgraph.language.values import Model
 from flowgraph.lowering.program import (
     HOST,
     Home,
@@ -20,7 +21,6 @@ from flowgraph.lowering.program import (
     value_name,
     what_is_given,
 )
-from flowgraph.values import Model
 
 
 def insert_transfers(program: Program) -> Program:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
-from flowgraph import spec
-from flowgraph.check_plan import check_plan
-from flowgraph.graph import Graph
+from flowgraph.checks.lowered import STAGES, check_after, check_program
+from flowgraph.checks.placed import check_plan
+from flowgraph.cluster.plan import Plan
+from flowgraph.language import laws
+from flowgraph.language.graph import Graph
 from flowgraph.lowering import LOWERING, Pass
-from flowgraph.lowering.check_program import STAGES, check_after, check_program
 from flowgraph.lowering.place_nodes import place_nodes
 from flowgraph.lowering.program import Home, Program
 from flowgraph.passes.verify import verifying
-from flowgraph.plan import Plan
 
 Watch = Callable[[Graph, Sequence[str]], Graph]
 """What adds to a graph measurements of the models, named by their parameters, that two engines sample and train."""
@@ -72,6 +72,6 @@ def engines_apart(plan: Plan) -> list[str]:
 
 def _lawful(graph: Graph) -> Graph:
     """Give a graph that keeps the laws of both its stages, where they are checked between passes."""
-    for stage in spec.STAGES[:2] if verifying() else ():
-        spec.check(stage, graph, after="watch")
+    for stage in laws.STAGES[:2] if verifying() else ():
+        laws.check(stage, graph, after="watch")
     return graph

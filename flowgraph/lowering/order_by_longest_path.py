@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flowgraph.graph import NodeKind
+from flowgraph.language.graph import NodeKind
 from flowgraph.lowering.program import Program, Run, Sync, Task
 from flowgraph.lowering.waits import waits_for
 

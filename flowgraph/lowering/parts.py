@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from flowgraph.graph import Edge, Node
+from flowgraph.language.graph import Edge, Node
+from flowgraph.language.rows import leaf_paths
+from flowgraph.language.values import Context, Group, Lengths, Model, Record, Sample, Trajectory, Value
 from flowgraph.lowering.program import path_in_value, read_by, value_name
-from flowgraph.rows import leaf_paths
-from flowgraph.values import Context, Group, Lengths, Model, Record, Sample, Trajectory, Value
 
 # Which rows a record has and how many tokens: what a loss is cut by, whatever its nodes read.
 ROWS = (Group, Sample, Trajectory, Lengths, Context)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from flowgraph.analysis.node_order import order_nodes
+from flowgraph.analysis.roles import Role, roles
+from flowgraph.cluster.plan import Plan
 from flowgraph.errors import PlanError
-from flowgraph.evaluate import shared_inputs
-from flowgraph.graph import Edge, Graph, Node, Param, carried_from
+from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from
+from flowgraph.language.region import shared_inputs
+from flowgraph.language.values import Model
 from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Task, read_by, value_name, values_read
-from flowgraph.passes.order_nodes import order_nodes
-from flowgraph.plan import Plan
-from flowgraph.roles import Role, roles
-from flowgraph.values import Model
 
 Placings = Mapping[tuple[str, str], tuple[Home, Role]]
 """The home and the role in which a node reads a model, by the names of the parameter and of the node."""

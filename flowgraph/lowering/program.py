@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.engines.table import is_server, ranks_of
-from flowgraph.graph import Edge, Graph, Node
-from flowgraph.plan import Layout, Plan, Running
-from flowgraph.values import Model, Value
+from flowgraph.language.graph import Edge, Graph, Node
+from flowgraph.language.values import Model, Value
 
-AS_USUAL = Running()
+AS_USUAL = RoleSettings()
 HOST = "host"
 """The place of nodes that read no model: any machine can run them."""
 
@@ -27,7 +27,7 @@ class Home:
     pool: str
     engine: str
     layout: Layout
-    running: Running = AS_USUAL
+    running: RoleSettings = AS_USUAL
 
     @property
     def ranks(self) -> int:

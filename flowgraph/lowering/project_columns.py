@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from flowgraph.graph import Graph
+from flowgraph.language.graph import Graph
+from flowgraph.language.values import Model, Value
 from flowgraph.lowering.parts import in_order, parts_needed
 from flowgraph.lowering.program import (
     HOST,
@@ -24,7 +25,6 @@ from flowgraph.lowering.program import (
     typed_results,
     value_name,
 )
-from flowgraph.values import Model, Value
 
 
 def project_columns(program: Program) -> Program:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from flowgraph.graph import Graph
+from flowgraph.cluster.plan import TaskKind
+from flowgraph.language.graph import Graph
 from flowgraph.lowering.program import HOST, Read, Run, Switch, Sync, Task, Transfer
-from flowgraph.plan import TaskKind
 
 HEAVIEST: tuple[TaskKind, ...] = ("update", "generate", "logprob", "score")
 """Of a task that runs several nodes, the kind of the first of these is the task's."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from flowgraph.language.values import Model
 from flowgraph.lowering.program import Home, Program, Run, Sync, Task, what_is_given, what_is_read
-from flowgraph.values import Model
 
 
 def waits_for(program: Program) -> tuple[frozenset[int], ...]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from flowgraph.models.known import KnownModel, known
-from flowgraph.models.loading import Loaded, load
-from flowgraph.models.mixers import Attention, Recurrent
+from flowgraph.models.layer_kinds import Attention, Recurrent
+from flowgraph.models.listing import KnownModel, known
+from flowgraph.models.loading import LoadedModel, load
 from flowgraph.models.saving import save
-from flowgraph.models.shapes import ModelShape, shape
+from flowgraph.models.sizes import ModelShape, shape
 from flowgraph.models.sources import ModelSource, resolve
 from flowgraph.models.tiny import TinySize
 
 __all__ = [
     "Attention",
     "KnownModel",
-    "Loaded",
+    "LoadedModel",
     "ModelShape",
     "ModelSource",
     "Recurrent",

@@ -7,9 +7,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-from flowgraph import foreign
 from flowgraph.errors import ModelError
-from flowgraph.hashes import SUMS, sums_fault
+from flowgraph.files import untrusted
+from flowgraph.files.hashes import SUMS, sums_fault
 
 _ONE, _MANY = "model.safetensors", "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -65,7 +65,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_json(file: Path) -> dict[str, Any]:
     """Read one JSON object; raise ModelError if the file cannot be read or holds something else."""
     try:
-        value = foreign.read_json(file)
+        value = untrusted.read_json(file)
     except (OSError, ValueError) as error:
         raise ModelError.broken(file, f"cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
@@ -114,7 +114,7 @@ def read_header(file: Path) -> Header:
             header_bytes = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
             if has_bytes < _LENGTH_BYTES or header_bytes > min(has_bytes, _MOST_HEADER_BYTES):
                 raise ModelError.broken(file, f"is no safetensors file, or is cut off ({has_bytes} bytes)")
-            entries = foreign.parse_json(stream.read(header_bytes))
+            entries = untrusted.parse_json(stream.read(header_bytes))
         entries.pop("__metadata__", None)
         wants_bytes = _LENGTH_BYTES + header_bytes + max((e["data_offsets"][1] for e in entries.values()), default=0)
         header = Header({name: tuple(entry["shape"]) for name, entry in entries.items()})

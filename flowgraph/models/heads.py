@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import ModelError
 from flowgraph.models.libraries import Model, transformers
-from flowgraph.models.quiet import quiet
-from flowgraph.models.seeded import seeded
+from flowgraph.models.seeded_init import seeded
+from flowgraph.models.silence_transformers import quiet
 
 if TYPE_CHECKING:
-    from flowgraph.values import Head
+    from flowgraph.language.values import Head
 
 AUTO: Mapping[Head, str] = {
     "tokens": "AutoModelForCausalLM",

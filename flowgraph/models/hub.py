@@ -8,7 +8,7 @@ from pathlib import Path
 from flowgraph.errors import ModelError
 from flowgraph.models.folders import weight_files
 from flowgraph.models.libraries import hub_client
-from flowgraph.models.quiet import quiet
+from flowgraph.models.silence_transformers import quiet
 
 TIMEOUT_S = 5.0
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]

@@ -18,14 +18,14 @@ from flowgraph.models.folders import check_folder, read_config
 from flowgraph.models.heads import AUTO, SAID, declared, head_of, refuse_labels, with_head
 from flowgraph.models.libraries import Model, Tokenizer, transformers
 from flowgraph.models.lora import add_adapters
-from flowgraph.models.quiet import quiet
+from flowgraph.models.silence_transformers import quiet
 from flowgraph.models.sources import ModelSource
 from flowgraph.models.tokenizing import read_tokenizer
 
 if TYPE_CHECKING:
     import torch
 
-    from flowgraph.values import Head
+    from flowgraph.language.values import Head
 
 Read: TypeAlias = tuple[Model, Tokenizer, tuple[str, ...]]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -33,7 +33,7 @@ _LAYER = re.compile(r"\b(layers|h|blocks)\.\d+\.")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in eval mode, its tokenizer, the sha256 of its weights, and what a reader of the run should know.
 
     Adapters are not in the digest: they change nothing yet, so it is that of the model they stand on.
@@ -54,7 +54,7 @@ def load(
     dtype: str = "float32",
     head: Head = "tokens",
     say: Callable[[str], None],
-) -> Loaded:
+) -> LoadedModel:
     """Load a model and its tokenizer on the CPU; `seed` makes the weights of `tiny`, and adapters.
 
     Its last layer gives what `head` says: a language model's is replaced where values are asked for, and is refused
@@ -72,7 +72,7 @@ def load(
     weights = digest(model)
     if source.lora is not None:
         model = add_adapters(model, source, seed)
-    return Loaded(model, tokenizer, source.name, weights, notes)
+    return LoadedModel(model, tokenizer, source.name, weights, notes)
 
 
 def _built(source: ModelSource, seed: int, head: Head) -> Read:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.errors import ModelError
 from flowgraph.models.heads import head_names, head_of
 from flowgraph.models.libraries import Model, peft
-from flowgraph.models.quiet import quiet
-from flowgraph.models.seeded import seeded
+from flowgraph.models.seeded_init import seeded
+from flowgraph.models.silence_transformers import quiet
 
 if TYPE_CHECKING:
     from torch import Tensor

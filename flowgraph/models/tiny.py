@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flowgraph.errors import ModelError, nearest
 from flowgraph.models.libraries import Model, Tokenizer, tokenizers, transformers
-from flowgraph.models.seeded import seeded
+from flowgraph.models.seeded_init import seeded
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<sep>")
 CHARACTERS = "0123456789 +-=?"

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flowgraph.cluster import show_bytes
+from flowgraph.cluster.cluster import show_bytes
 from flowgraph.errors import ModelError
 from flowgraph.models import template_probe
 from flowgraph.models.libraries import Tokenizer, transformers
-from flowgraph.models.quiet import quiet
+from flowgraph.models.silence_transformers import quiet
 
 # A base model has no form of a chat: it is given the contents alone, a line each. A whole answer at the end is ended.
 PLAIN_TEMPLATE = (

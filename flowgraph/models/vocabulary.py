@@ -8,7 +8,7 @@ from pathlib import Path
 from flowgraph.errors import ModelError
 from flowgraph.models import tiny
 from flowgraph.models.loading import folder_of
-from flowgraph.models.shapes import shape
+from flowgraph.models.sizes import shape
 from flowgraph.models.sources import ModelSource
 from flowgraph.models.tokenizing import read_tokenizer
 

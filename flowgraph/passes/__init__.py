@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from flowgraph import spec
 from flowgraph.errors import FlowError, FlowTypeError, UserCodeError
-from flowgraph.graph import Graph
+from flowgraph.language import laws
+from flowgraph.language.graph import Graph
 from flowgraph.passes.count_masks import count_masks
 from flowgraph.passes.dedupe_nodes import dedupe_nodes
 from flowgraph.passes.name_nodes import name_nodes
@@ -49,7 +49,7 @@ def _through(passes: Sequence[Pass], graph: Graph) -> Graph:
     for each in passes:
         graph = each(graph)
         if verifying():
-            spec.check("described", graph, after=name_of(each))
+            laws.check("described", graph, after=name_of(each))
     return graph
 
 
@@ -70,8 +70,8 @@ def _of_a_user(each: Pass, graph: Graph) -> Graph:
 
 def _lawful(graph: Graph, *, after: str = "") -> Graph:
     """Give a graph that keeps the laws of both its stages; raise the first that it breaks."""
-    spec.check("described", graph, after=after)
-    spec.check("named", graph, after=after)
+    laws.check("described", graph, after=after)
+    laws.check("named", graph, after=after)
     return graph
 
 

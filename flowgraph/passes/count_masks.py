@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowgraph.counts import counted
-from flowgraph.graph import Graph, Node, rewrite
+from flowgraph.language.graph import Graph, Node, rewrite
+from flowgraph.language.mask_counts import counted
 
 
 def count_masks(graph: Graph) -> Graph:

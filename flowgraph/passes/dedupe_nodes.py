@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from flowgraph.graph import Graph, Node, rewrite
+from flowgraph.language.graph import Graph, Node, rewrite
 
 
 def dedupe_nodes(graph: Graph) -> Graph:

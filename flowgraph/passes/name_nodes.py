@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from flowgraph.graph import Edge, Graph, Node, carried_from, rewrite
+from flowgraph.language.graph import Edge, Graph, Node, carried_from, rewrite
 
 
 def name_nodes(graph: Graph) -> Graph:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowgraph import arithmetic
-from flowgraph.dsl import op_of
-from flowgraph.graph import Edge, Graph, Node, rewrite
+from flowgraph.language import arithmetic
+from flowgraph.language.flow import op_of
+from flowgraph.language.graph import Edge, Graph, Node, rewrite
 
 ADD, SCALE = op_of(arithmetic.add), op_of(arithmetic.scale)
 

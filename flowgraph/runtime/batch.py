@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flowgraph.errors import DataError, LawError
-from flowgraph.foreign import parse_json
-from flowgraph.values import Kind, Lengths, Record, Value, fields
+from flowgraph.files.untrusted import parse_json
+from flowgraph.language.values import Kind, Lengths, Record, Value, fields
 
 if TYPE_CHECKING:
     import pyarrow as pa

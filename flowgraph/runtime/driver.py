@@ -8,54 +8,54 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flowgraph.errors import FlowError
-from flowgraph.evaluate import Observed
-from flowgraph.keys import Key
+from flowgraph.language.keys import Key
+from flowgraph.language.region import Observations
 from flowgraph.lowering.program import Program
-from flowgraph.runtime.execute import Executor, Ran, Source
-from flowgraph.runtime.saver import Saver
+from flowgraph.runtime.interpreter import Executor, RowSource, StepResult
+from flowgraph.runtime.record.saver import Saver
 
 
 @dataclass(frozen=True)
-class Check:
+class HeldOutCheck:
     """A program that is run on held-out data before the first step, every `every` steps, and at the end.
 
     `during` is that of every check but the last: it leaves a copy of weights that lags as late as a step would.
     """
 
     program: Program
-    sources: Mapping[str, Source]
+    sources: Mapping[str, RowSource]
     every: int
     during: Program | None = None
 
 
 @dataclass(frozen=True)
-class Job:
+class RunSpec:
     """What a run does: a program and where its rows come from, how long, and from which seed.
 
     `sources` give data parameters by name; those named as a node, its recorded results in place of running it.
     """
 
     program: Program
-    sources: Mapping[str, Source]
+    sources: Mapping[str, RowSource]
     seed: int
     steps: int
-    check: Check | None = None
+    check: HeldOutCheck | None = None
 
 
 class Listener(Protocol):
     """Who is told what happens: the run folder, the display."""
 
-    def stepped(self, step: int, ran: Ran, seconds: float) -> None:
+    def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         """Take the results of a step and the seconds it took."""
         ...
 
-    def checked(self, step: int, observed: Observed, seconds: float) -> None:
+    def checked(self, step: int, observed: Observations, seconds: float) -> None:
         """Take the metrics of a check that was made before `step`."""
         ...
 
 
 def train(
-    job: Job,
+    job: RunSpec,
     executor: Executor,
     listeners: Sequence[Listener],
     stop: Callable[[], bool] = lambda: False,
@@ -76,7 +76,7 @@ def train(
 
 
 def _steps(
-    job: Job,
+    job: RunSpec,
     executor: Executor,
     listeners: Sequence[Listener],
     stop: Callable[[], bool],
@@ -98,7 +98,7 @@ def _steps(
 
 
 def _check(
-    job: Job, check: Check, program: Program, executor: Executor, step: int, listeners: Sequence[Listener]
+    job: RunSpec, check: HeldOutCheck, program: Program, executor: Executor, step: int, listeners: Sequence[Listener]
 ) -> None:
     start = time.perf_counter()
     try:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.engines.table import ENGINES
-from flowgraph.executors.base import Alone, Handle, Ranks
-from flowgraph.graph import Graph
+from flowgraph.language.graph import Graph
+from flowgraph.language.handle import Handle, Ranks, SingleRank
+from flowgraph.language.values import Head, Model
 from flowgraph.lowering.program import Home
-from flowgraph.values import Head, Model
 
 if TYPE_CHECKING:
-    from flowgraph.models.loading import Loaded
+    from flowgraph.models.loading import LoadedModel
     from flowgraph.models.sources import ModelSource
 
 REFERENCE = "local"
@@ -75,7 +75,7 @@ def host(
     moving, here = {home.param for home in trained}, [home for home in trained if home in homes]
     frozen = [home for home in homes if home.param not in moving]
     lent = {home: lender for home in frozen for lender in here if lends(lender, home, setup)}
-    handles, told, loaded = dict[Home, Handle](), Told(), dict[tuple[str, Head], "Loaded"]()
+    handles, told, loaded = dict[Home, Handle](), Told(), dict[tuple[str, Head], "LoadedModel"]()
     waiting = [_key(setup, home) for home in homes if home not in lent]
     for home in (home for home in homes if home not in lent):
         source, key = setup.sources[home.param], _key(setup, home)
@@ -91,7 +91,7 @@ def host(
             home in trained,
             setup.sample_rows,
             setup.forward_tokens,
-            **_settings(home, Alone() if ranks is None else ranks[home], reference=ranks is None),
+            **_settings(home, SingleRank() if ranks is None else ranks[home], reference=ranks is None),
         )
         told[home.param] = {"name": have.name, "digest": have.digest, "notes": "; ".join(have.notes)}
     for home, lender in lent.items():

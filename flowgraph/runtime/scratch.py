@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flowgraph.foreign import parse_json, read_text
-from flowgraph.runtime.process_groups import END_S, forget_shared_memory, kill
+from flowgraph.engines.servers.process_groups import END_S, forget_shared_memory, kill
+from flowgraph.files.untrusted import parse_json, read_text
 
 PREFIX = "flowgraph-"
 RULE_PREFIX = "flowgraph_rule-"  # where rules write: no name that is swept, and nothing inside is believed

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.engines.table import ENGINES
 from flowgraph.errors import LawError
 from flowgraph.lowering.program import Home
-from flowgraph.runtime.deadlines import UNKNOWN_S
 from flowgraph.runtime.hosting import ModelSetup, named
-from flowgraph.runtime.ray_session import LOOPBACK
+from flowgraph.runtime.ray.deadlines import UNKNOWN_S
+from flowgraph.runtime.ray.session import LOOPBACK
 from flowgraph.runtime.scratch import note_group
 
 if TYPE_CHECKING:
-    from flowgraph.executors.base import Handle
-    from flowgraph.executors.engine import Engine
-    from flowgraph.models.loading import Loaded
+    from flowgraph.engines.servers.server_engine import ServerEngine
+    from flowgraph.language.handle import Handle
+    from flowgraph.models.loading import LoadedModel
 
 
 @dataclass(frozen=True)
-class Post:
+class ServerPlace:
     """Where one replica of a home is served: on a torch device type, these GPUs of its machine, and an address."""
 
     home: Home
@@ -50,10 +50,10 @@ class Servers:
     limit_s: float
     threads: int = 1
     _running: list[Any] = field(default_factory=list[Any])
-    _loaded: dict[str, Loaded] = field(default_factory=dict[str, "Loaded"])
+    _loaded: dict[str, LoadedModel] = field(default_factory=dict[str, "LoadedModel"])
     _versions: dict[Home, str] = field(default_factory=dict[Home, str])
 
-    def start(self, post: Post) -> Any:
+    def start(self, post: ServerPlace) -> Any:
         """Start one replica's server and give its door: where it is reached, and the key to it.
 
         Where servers are attached the replica's is one of them, and only its door is made.
@@ -119,7 +119,7 @@ class Servers:
         loaded, engine = self._model(home), f"{home.engine} {self._versions.get(home, '')}".strip()
         return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes), "engine": engine}
 
-    def _model(self, home: Home) -> Loaded:
+    def _model(self, home: Home) -> LoadedModel:
         from flowgraph.models.loading import load
 
         source = self.setup.sources[home.param]
@@ -139,9 +139,9 @@ class Servers:
         return folder
 
 
-def engine_of(home: Home) -> Engine:
+def engine_of(home: Home) -> ServerEngine:
     """Give the engine of a home that has processes of its own."""
-    engine: Engine = named(ENGINES[home.engine].server)()
+    engine: ServerEngine = named(ENGINES[home.engine].server)()
     return engine
 
 
@@ -149,17 +149,17 @@ def _quietly(line: str) -> None:
     """Say nothing: whoever started the run has said it."""
 
 
-def posts(home: Home, device: str, gpus: Sequence[Sequence[str]] = ()) -> dict[int, Post]:
+def posts(home: Home, device: str, gpus: Sequence[Sequence[str]] = ()) -> dict[int, ServerPlace]:
     """Give the posts of a home by the place of the device that leads each; `gpus` are those of each device.
 
-    >>> from flowgraph.plan import Layout
+    >>> from flowgraph.cluster.plan import Layout
     >>> [*posts(Home("policy", "all", "sglang", Layout(data=2, tensor=4)), "cuda")]
     [0, 4]
     """
     each = home.layout.devices // home.layout.data
     leads = range(0, home.layout.devices, each)
     return {
-        lead: Post(
+        lead: ServerPlace(
             home,
             device,
             tuple(name for names in gpus[lead : lead + each] for name in names),

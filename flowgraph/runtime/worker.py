@@ -8,38 +8,38 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import LawError
-from flowgraph.evaluate import Env, Observed, evaluate
-from flowgraph.graph import Graph, Node, Param
-from flowgraph.keys import Key
+from flowgraph.language.graph import Graph, Node, Param
+from flowgraph.language.keys import Key
+from flowgraph.language.region import Env, Observations, evaluate
+from flowgraph.language.values import Model, Record, Value
 from flowgraph.lowering.program import Home, Run, results_given, results_of, values_read
 from flowgraph.lowering.project_columns import value_types
-from flowgraph.runtime.identity import Held, lined_up
-from flowgraph.values import Model, Record, Value
+from flowgraph.runtime.row_identity import StoredValue, lined_up
 
 if TYPE_CHECKING:
-    from flowgraph.executors.base import Handle
+    from flowgraph.language.handle import Handle
 
 
 @dataclass(frozen=True)
-class Done:
+class NodeResults:
     """What a run of nodes gives: values, what was observed, and for each value what its node read, as it was lined up.
 
     Models stay, and results that do not leave the task.
     """
 
-    values: Mapping[str, Held]
-    observed: Observed
-    inputs: Mapping[str, Sequence[Held]]
+    values: Mapping[str, StoredValue]
+    observed: Observations
+    inputs: Mapping[str, Sequence[StoredValue]]
 
 
 @dataclass(eq=False)
-class Worker:
+class DeviceWorker:
     """Runs nodes of one graph beside the models that it hosts."""
 
     graph: Graph
     handles: Mapping[Home, Handle]
 
-    def run(self, task: Run, inputs: Mapping[str, Held], versions: Mapping[str, int], key: Key) -> Done:
+    def run(self, task: Run, inputs: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key) -> NodeResults:
         """Run a task's nodes on `inputs`, by name, and on models at the versions that the program says.
 
         A node's inputs of the same rows are lined up first, and of a record it gets the parts that it declares. Raises
@@ -49,7 +49,7 @@ class Worker:
         import torch
 
         models = {name: self._model(name, home, versions[name]) for name, home in task.homes}
-        store, observed, by = dict(inputs), Observed(), dict[str, Sequence[Held]]()
+        store, observed, by = dict(inputs), Observations(), dict[str, Sequence[StoredValue]]()
         for nodes in self._rounds(task):
             held = lined_up({name: store[name] for name in values_read(nodes[0])})
             env = self._env({name: each.value for name, each in held.items()} | models, nodes)
@@ -59,7 +59,7 @@ class Worker:
             store |= made
             by |= dict.fromkeys(made, tuple(held.values()))
         names = [name for name, _ in results_given(task, self._nodes) if name in by]
-        return Done({name: store[name] for name in names}, observed, by)
+        return NodeResults({name: store[name] for name in names}, observed, by)
 
     def _rounds(self, task: Run) -> list[list[Node]]:
         """Give nodes that read one forward pass together; host nodes, which may read each other's results, alone."""
@@ -83,8 +83,8 @@ class Worker:
         return env
 
     def _results(
-        self, nodes: Sequence[Node], env: Env, inputs: Sequence[Held], versions: Mapping[str, int]
-    ) -> Iterator[tuple[str, Held]]:
+        self, nodes: Sequence[Node], env: Env, inputs: Sequence[StoredValue], versions: Mapping[str, int]
+    ) -> Iterator[tuple[str, StoredValue]]:
         for node in nodes:
             result: Any = env[node]
             for name, value in zip(results_of(node), result if isinstance(result, tuple) else (result,), strict=True):
@@ -94,7 +94,7 @@ class Worker:
                     what = f"{node.name} gives a {type(value).__name__} of which it declares {', '.join(value.parts)}"
                     raise LawError(what, where=str(node.at), hint="leave out the Parts(…) of its port: it needs all")
                 else:
-                    yield name, Held.of(value, inputs)
+                    yield name, StoredValue.of(value, inputs)
 
     @cached_property
     def _nodes(self) -> dict[str, Node]:

@@ -43,7 +43,7 @@ def prompts_at(table: Any, rows: Sequence[int]) -> Prompts:
     import pyarrow as pa
     import torch
 
-    from flowgraph.values import Group
+    from flowgraph.language.values import Group
 
     indices = torch.as_tensor(list(rows), dtype=torch.int64)
     return Prompts(group=Group(indices), columns=Columns(table.take(pa.array(list(rows), pa.int64()))))

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Suggestion:
+class DataSuggestion:
     """Say how long a response may be, and how many prompts a step reads."""
 
     max_tokens: int | None
     batch: int
 
 
-UNKNOWN = Suggestion(max_tokens=None, batch=16)
-SUGGESTIONS: Mapping[str, Suggestion] = {
-    "digits": Suggestion(max_tokens=4, batch=16),  # three digits and the end token
-    "addition": Suggestion(max_tokens=12, batch=8),
-    "openai/gsm8k": Suggestion(max_tokens=256, batch=16),
-    "reasoning_gym": Suggestion(max_tokens=128, batch=16),
+UNKNOWN = DataSuggestion(max_tokens=None, batch=16)
+SUGGESTIONS: Mapping[str, DataSuggestion] = {
+    "digits": DataSuggestion(max_tokens=4, batch=16),  # three digits and the end token
+    "addition": DataSuggestion(max_tokens=12, batch=8),
+    "openai/gsm8k": DataSuggestion(max_tokens=256, batch=16),
+    "reasoning_gym": DataSuggestion(max_tokens=128, batch=16),
 }
 
 
-def suggestion(data_source: str) -> Suggestion:
+def suggestion(data_source: str) -> DataSuggestion:
     """Look up a data source, or the family before its slash.
 
     >>> suggestion("reasoning_gym/leg_counting").max_tokens

@@ -2,20 +2,20 @@
 
 from nodes.interop.changes import Change, changes
 from nodes.interop.export import Exported, export
-from nodes.interop.imported import NEEDLESS, UNREAD, AsRun, Imported, Shared, read_command, read_yaml
-from nodes.interop.job import Longest
+from nodes.interop.export_spec import LongestLengths
+from nodes.interop.imported import NEEDLESS, UNREAD, Imported, SharedDevices, SystemRun, read_command, read_yaml
 from nodes.interop.keys import SYSTEMS, exported_versions, system_of, versions
 
 __all__ = [
     "NEEDLESS",
     "SYSTEMS",
     "UNREAD",
-    "AsRun",
     "Change",
     "Exported",
     "Imported",
-    "Longest",
-    "Shared",
+    "LongestLengths",
+    "SharedDevices",
+    "SystemRun",
     "changes",
     "export",
     "exported_versions",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from flowgraph.graph import Edge, Graph, Node, carried_from
+from flowgraph.language.graph import Edge, Graph, Node, carried_from
 
 SURROGATES = (
     *("clipped", "policy_gradient", "cispo_loss", "dppo_loss", "gspo_loss", "gmpo_loss", "sapo_loss"),
@@ -22,7 +22,7 @@ ADVANTAGES = (
 )
 SCORES = ("score", "reward", "judged")
 CHOICES = {"high_covariance", "top_covariance"}
-_SUMS = "flowgraph.arithmetic"
+_SUMS = "flowgraph.language.arithmetic"
 REPORTS = frozenset({"mismatch", "evaluate", "evaluate_at_k", "accuracy", "pass_at_k"})  # what a run only reports
 # What every system does without being told: passes of the models, bookkeeping, and reports.
 PLUMBING = REPORTS | {"logprobs", "critic_values", "entropy", "squared_probs", "token_rewards", "add", "scale"}
@@ -72,7 +72,7 @@ def _aggregation(settings: Mapping[str, Any]) -> str | float:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoreTerm:
     """A score that the advantages are made of: its node, its rule, "" where a model gives it, and its weight."""
 
     node: str
@@ -106,7 +106,7 @@ class Algorithm:
     entropy_weight: float
     kl_loss: KL | None
     kl_reward: KL | None
-    scores: tuple[Scored, ...]
+    scores: tuple[ScoreTerm, ...]
     aggregations: Mapping[str, str | float] = field(hash=False)
     choice: Mapping[str, Any] | None = field(hash=False)
     refill: Mapping[str, Any] | None = field(hash=False)
@@ -149,7 +149,7 @@ def aggregated(told: str | float) -> str:
 
 
 @dataclass
-class _Reader:
+class _AlgorithmReader:
     """The nodes of a graph by op, and which of them were understood."""
 
     graph: Graph
@@ -191,7 +191,7 @@ def settings_of(node: Node) -> Mapping[str, Any]:
 
 def read_algorithm(graph: Graph) -> Algorithm | None:
     """Read what a named graph says of its algorithm; None where no policy is trained on responses that it draws."""
-    reader = _Reader(graph)
+    reader = _AlgorithmReader(graph)
     updates = {node: list(_terms(node)) for node in reader.all("update")}
     policy = next((node for node, terms in updates.items() if _surrogate(terms) is not None), None)
     sampler = _sampler(reader, policy)
@@ -257,7 +257,7 @@ def _surrogate(terms: list[tuple[float, Node]]) -> Node | None:
     return next(named, None)
 
 
-def _sampler(reader: _Reader, policy: Node | None) -> Node | None:
+def _sampler(reader: _AlgorithmReader, policy: Node | None) -> Node | None:
     """Give the node that draws the responses that are trained on: of several, the first that is not greedy."""
     drawn = [node for node in reader.all("generate", "refill") if policy is not None and _model(node) is policy.root]
     return next((node for node in drawn if settings_of(node)["temperature"] > 0), drawn[0] if drawn else None)
@@ -268,7 +268,7 @@ def _model(node: Node) -> object:
     return carried_from(edge) if edge is not None else None
 
 
-def _advantages(reader: _Reader, loss: Node) -> tuple[str, Mapping[str, Any], bool]:
+def _advantages(reader: _AlgorithmReader, loss: Node) -> tuple[str, Mapping[str, Any], bool]:
     """Give the op that estimates the advantages of a loss, its settings, and whether they are whitened after."""
     whitened, edge = False, loss.input("advantages")
     while edge is not None and isinstance(node := edge.source, Node) and reader.ours(node):
@@ -310,7 +310,7 @@ def _groups(node: Node) -> list[Node]:
     return found if len(found) > 1 else []
 
 
-def _loss(reader: _Reader, node: Node) -> Surrogate:
+def _loss(reader: _AlgorithmReader, node: Node) -> Surrogate:
     old = node.input("old")
     return Surrogate(node.op.name, reader.take(node), "none" if old is None else _whose(old))
 
@@ -325,7 +325,7 @@ def _update(node: Node) -> Update:
     return Update(**{name: settings[name] for name in Update.__dataclass_fields__})
 
 
-def _kl_loss(reader: _Reader, terms: list[tuple[float, Node]]) -> KL | None:
+def _kl_loss(reader: _AlgorithmReader, terms: list[tuple[float, Node]]) -> KL | None:
     adaptive = reader.one("adaptive_kl") if reader.all("weighted") else None
     for weight, node in terms:
         if node.op.name in KL_LOSSES and reader.ours(node):
@@ -334,7 +334,7 @@ def _kl_loss(reader: _Reader, terms: list[tuple[float, Node]]) -> KL | None:
     return None
 
 
-def _kl_reward(reader: _Reader) -> KL | None:
+def _kl_reward(reader: _AlgorithmReader) -> KL | None:
     penalty, estimate = reader.one("kl_penalized"), reader.one("kl_estimate")
     if penalty is None or estimate is None:
         return None
@@ -342,13 +342,13 @@ def _kl_reward(reader: _Reader) -> KL | None:
     return KL(estimate["estimator"], penalty["weight"], False, reader.one("adaptive_kl") if carried else None)
 
 
-def _correction(reader: _Reader) -> Mapping[str, Any] | None:
+def _correction(reader: _AlgorithmReader) -> Mapping[str, Any] | None:
     weights = reader.one("importance_weights")
     normalized = reader.one("normalized_weights")
     return weights if weights is None else {**weights, "normalized": normalized is not None}
 
 
-def _scores(reader: _Reader, loss: Node) -> Iterator[Scored]:
+def _scores(reader: _AlgorithmReader, loss: Node) -> Iterator[ScoreTerm]:
     """Give the scores that a loss's advantages are made of, in their order, each with its weight in their sum."""
     edge, done = loss.input("advantages"), set[Node]()
     todo = [(1.0, edge)] if edge is not None else []
@@ -361,13 +361,13 @@ def _scores(reader: _Reader, loss: Node) -> Iterator[Scored]:
         if node.op.kind == "score" or node.op.name in (*SCORES, "refill"):
             reader.seen.update([node] if reader.ours(node) else [])
             reader.seen.update(each for each in _of_other_rows(reader) if settings_of(each) == settings_of(node))
-            yield Scored(node.name, _rule(node), weight)
+            yield ScoreTerm(node.name, _rule(node), weight)
         elif node.op.kind != "generate":
             factor = settings_of(node)["factor"] if node.op.module == _SUMS and node.op.name == "scale" else 1.0
             todo += [(weight * factor, read) for port, read in node.inputs if not node.op.port(port).other_rows]
 
 
-def _of_other_rows(reader: _Reader) -> Iterator[Node]:
+def _of_other_rows(reader: _AlgorithmReader) -> Iterator[Node]:
     """Give the scores of other rows than are trained on, as of a baseline's: systems score them by the same rule."""
     for node in reader.graph.all_nodes:
         for port, edge in node.inputs:

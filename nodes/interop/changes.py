@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from nodes.interop.commands import Started, Told, started, words_of
+from nodes.interop.commands import CommandKey, StartedCommand, started, words_of
 from nodes.interop.imported import Imported
 from nodes.interop.keys import keys, system_of
 
@@ -55,16 +55,16 @@ def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
 def _change(read: Imported, key: str, value: str | None, before: str | None) -> Change:
     was = _was(read, key)
     known = keys(system_of(read.system), read.version)
-    words = " ".join(words_of(Told(key, value or "", 0), known)) if value is not None else key
+    words = " ".join(words_of(CommandKey(key, value or "", 0), known)) if value is not None else key
     return Change(key, value, was if was is not None else before, words)
 
 
-def _module(ours: Started, theirs: Started) -> Iterator[Change]:
+def _module(ours: StartedCommand, theirs: StartedCommand) -> Iterator[Change]:
     if ours.module != theirs.module:
         yield Change("-m", theirs.module, ours.module, f"python3 -m {theirs.module}")
 
 
-def _told(run: Started) -> dict[str, str]:
+def _told(run: StartedCommand) -> dict[str, str]:
     """Give all that a command tells, and what its keys count beside, which follow another where they are not told."""
     found = {each.key: each.text for each in run.told}
     return found | {name: "True" for key in found for name in _needed(key) if name not in found}

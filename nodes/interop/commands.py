@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flowgraph.errors import UsageError
+from nodes.interop.char_reader import broken
 from nodes.interop.keys import Keys, System, keys, versions
-from nodes.interop.letters import broken
 from nodes.interop.shell import Command, Word, commands
 
 _VERL = re.compile(r"(?:verl|recipe)(?:\.\w+)+")
@@ -29,7 +29,7 @@ _KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)")
 
 
 @dataclass(frozen=True)
-class Told:
+class CommandKey:
     """One key as it was told: its text, where it stands, and what in it only a running shell knows.
 
     `guessed` names variables of which the first of several values was taken.
@@ -43,7 +43,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedCommand:
     """What a command starts: the system, its module, and the keys it is told, the last of each winning.
 
     `unread` names what may hold further keys and only a running shell knows; `others` are the lines of further
@@ -53,8 +53,8 @@ class Started:
     system: System
     module: str
     line: int
-    told: tuple[Told, ...]
-    options: tuple[Told, ...] = ()  # Hydra's own: --config-name
+    told: tuple[CommandKey, ...]
+    options: tuple[CommandKey, ...] = ()  # Hydra's own: --config-name
     unread: tuple[str, ...] = ()
     others: tuple[int, ...] = ()
 
@@ -69,7 +69,7 @@ class _Beginning:
     refusal: UsageError | None
 
 
-def started(text: str) -> Started:
+def started(text: str) -> StartedCommand:
     """Find the first command of verl or OpenRLHF in a shell text that trains a policy.
 
     Raises UsageError with the line and the word for a text without one, or with a word that is no key and value.
@@ -84,12 +84,12 @@ def started(text: str) -> Started:
     return replace(_started(read[0]), others=tuple(each.word.line for each in read[1:]))
 
 
-def words_of(told: Told, known: Keys) -> tuple[str, ...]:
+def words_of(told: CommandKey, known: Keys) -> tuple[str, ...]:
     """Give the words that tell one key, quoted for a shell: an override of Hydra, or a flag and its values.
 
-    >>> words_of(Told("trainer.project_name", "two words", 1), keys("verl", "0.9.1"))
+    >>> words_of(CommandKey("trainer.project_name", "two words", 1), keys("verl", "0.9.1"))
     ("'trainer.project_name=two words'",)
-    >>> words_of(Told("train.colocate_all", "True", 1), keys("openrlhf", "0.11.2"))
+    >>> words_of(CommandKey("train.colocate_all", "True", 1), keys("openrlhf", "0.11.2"))
     ('--train.colocate_all',)
     """
     if known.system == "openrlhf":
@@ -115,10 +115,10 @@ def _beginning(command: Command) -> _Beginning | None:
     return None
 
 
-def _started(found: _Beginning) -> Started:
+def _started(found: _Beginning) -> StartedCommand:
     assert found.system is not None, "it was not refused"
     read = list((_flags if found.system == "openrlhf" else _overrides)(found.rest))
-    return Started(
+    return StartedCommand(
         found.system,
         found.word.text,
         found.word.line,
@@ -150,7 +150,7 @@ def _refusal(word: Word) -> UsageError | None:
     return broken("trains on no responses that it draws; what starts PPO and its kin is read", word.line, word.text)
 
 
-def _overrides(words: Sequence[Word]) -> Iterator[Told]:
+def _overrides(words: Sequence[Word]) -> Iterator[CommandKey]:
     """Read Hydra's overrides; `--config-name x` and `--config-name=x` are its options.
 
     A key of no name stands for a word that only a running shell knows: a variable of further overrides.
@@ -158,7 +158,7 @@ def _overrides(words: Sequence[Word]) -> Iterator[Told]:
     waiting: Word | None = None
     for word in words:
         if waiting is not None:
-            yield Told(_OPTIONS[waiting.text], word.text, waiting.line, word.unset, word.guessed)
+            yield CommandKey(_OPTIONS[waiting.text], word.text, waiting.line, word.unset, word.guessed)
             waiting = None
             continue
         if not word.text and not word.unset:
@@ -166,19 +166,19 @@ def _overrides(words: Sequence[Word]) -> Iterator[Told]:
         name, equals, value = word.text.partition("=")
         if word.text.startswith("-"):
             if equals and name in _OPTIONS:
-                yield Told(_OPTIONS[name], value, word.line, word.unset, word.guessed)
+                yield CommandKey(_OPTIONS[name], value, word.line, word.unset, word.guessed)
             waiting = word if word.text in _OPTIONS else None
             continue
         found = _KEY.fullmatch(name)
         if not equals and word.unset and not name:
-            yield Told("", "", word.line, word.unset)
+            yield CommandKey("", "", word.line, word.unset)
             continue
         if found is None or not (equals or found[1] == "~"):
             raise broken("is no override, which is written key=value", word.line, word.text[:60])
-        yield Told(found[2], value, word.line, word.unset, word.guessed)
+        yield CommandKey(found[2], value, word.line, word.unset, word.guessed)
 
 
-def _flags(words: Sequence[Word]) -> Iterator[Told]:
+def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
     """Read flags and their values: as many as the flag takes, in the newest version that has it."""
     place = 0
     while place < len(words):
@@ -187,7 +187,7 @@ def _flags(words: Sequence[Word]) -> Iterator[Told]:
         place += 1
         if not name.startswith("--"):
             if not word.text:
-                yield Told("", "", word.line, word.unset)
+                yield CommandKey("", "", word.line, word.unset)
                 continue
             raise broken("belongs to no flag", word.line, word.text[:60])
         values = [Word(value, word.line, word.unset, word.guessed)] if equals else []
@@ -201,7 +201,7 @@ def _flags(words: Sequence[Word]) -> Iterator[Told]:
         unset = tuple(each for value in values for each in value.unset)
         guessed = tuple(each for value in values for each in value.guessed)
         text = " ".join(value.text for value in values) if values else "True"
-        yield Told(name[2:], text, word.line, unset, guessed)
+        yield CommandKey(name[2:], text, word.line, unset, guessed)
 
 
 def _follows(word: Word, values: Sequence[Word], many: int | str) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowgraph.errors import UsageError
-from nodes.interop.commands import Started, Told, words_of
+from nodes.interop.char_reader import broken
+from nodes.interop.commands import CommandKey, StartedCommand, words_of
 from nodes.interop.imported import NEEDLESS, UNREAD
 from nodes.interop.keys import Keys, keys, versions
-from nodes.interop.letters import broken
 from nodes.interop.needless import needless
 from nodes.interop.scalars import Scalar, is_number, referred, scalar
 
@@ -21,7 +21,7 @@ _LAUNCHER = ("hydra", "ray_init", "ray_kwargs")  # keys of what starts a run, in
 _SECRET = re.compile(r"(?:use_wandb|wandb[._](?:key|proxy)|token|secret|password|api_key)$")
 
 
-def version_of(run: Started) -> Keys:
+def version_of(run: StartedCommand) -> Keys:
     """Give the newest version that knows as many of a run's keys as any does."""
     told = {each.key for each in run.told}
     known = [keys(run.system, version) for version in versions(run.system)]
@@ -32,15 +32,15 @@ def version_of(run: Started) -> Keys:
 class Config:
     """What a run says, key by key; it remembers which keys were asked for, so that the others can be reported."""
 
-    run: Started
+    run: StartedCommand
     known: Keys
-    told: dict[str, Told]
+    told: dict[str, CommandKey]
     asked: set[str] = field(default_factory=set[str])
     why: dict[str, str] = field(default_factory=dict[str, str])  # of keys that were asked for, and say nothing usable
     notes: list[str] = field(default_factory=list[str])
 
     @classmethod
-    def of(cls, run: Started, known: Keys | None = None) -> Config:
+    def of(cls, run: StartedCommand, known: Keys | None = None) -> Config:
         """Read a run with the keys of a version, or of that which fits it best, and say what else its text has."""
         found = cls(run, known or version_of(run), {each.key: each for each in run.told})
         if run.others:
@@ -133,7 +133,7 @@ class Config:
         plain = (each for each in told if each.text and not each.unset and "{…}" not in each.text)
         return tuple(word for each in plain if not _SECRET.search(each.key) for word in words_of(each, self.known))
 
-    def _ignored(self, told: Told) -> str:
+    def _ignored(self, told: CommandKey) -> str:
         if told.key in self.why:
             return self.why[told.key]
         if told.key in self.asked:
@@ -144,7 +144,7 @@ class Config:
             return f"{self.known.system} {self.known.version} has no such key; {self.known.hint(told.key)}"
         return NEEDLESS if needless(self.known.system, told.key) or self._has_default(told) else UNREAD
 
-    def _has_default(self, told: Told) -> bool:
+    def _has_default(self, told: CommandKey) -> bool:
         """Say whether a key is told what it is without being told."""
         default = self.known.defaults.get(told.key)
         value = told.text if told.unset else self._referred(told.key, told.text, scalar(told.text))
@@ -152,7 +152,7 @@ class Config:
             default = self._referred(told.key, default, default)
         return value == default or (value in (None, "null", "[]", "{}") and default in (None, [], {}))
 
-    def _told(self, told: Told) -> Scalar:
+    def _told(self, told: CommandKey) -> Scalar:
         if told.unset:
             self.why[told.key] = f"only a running shell knows its value: {', '.join(told.unset)}"
             return None

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError, UnknownNameError
-from flowgraph.graph import Graph
-from flowgraph.plan import Plan
-from nodes.interop.as_run import as_run
-from nodes.interop.imported import AsRun
-from nodes.interop.job import Job, Longest, job_of
+from flowgraph.language.graph import Graph
+from nodes.interop.export_notes import ExportNotes, say_of_all
+from nodes.interop.export_spec import ExportSpec, LongestLengths, job_of
+from nodes.interop.imported import SystemRun
 from nodes.interop.keys import System, exported_versions, system_of
 from nodes.interop.leftovers import left_out
+from nodes.interop.readback import as_run
 from nodes.interop.rendering import Remark, render
 from nodes.interop.to_nemo_rl import nemo_rl_values
 from nodes.interop.to_openrlhf import openrlhf_values
 from nodes.interop.to_verl import verl_values
-from nodes.interop.told import Notes, say_of_all
 
-Values = Callable[[Job, str, Notes], dict[str, Any]]
+Values = Callable[[ExportSpec, str, ExportNotes], dict[str, Any]]
 VALUES: Mapping[System, Values] = {"verl": verl_values, "openrlhf": openrlhf_values, "nemo-rl": nemo_rl_values}
 FILES: Mapping[System, str] = {"verl": "run.sh", "openrlhf": "run.sh", "nemo-rl": "nemo_rl.yaml"}
 
@@ -40,7 +40,7 @@ class Exported:
     version: str
     files: Mapping[str, str] = field(hash=False)
     notes: tuple[str, ...]
-    as_run: AsRun | None
+    as_run: SystemRun | None
 
 
 def export(
@@ -49,7 +49,7 @@ def export(
     version: str = "",
     *,
     graph: Graph,
-    longest: Longest | None = None,
+    longest: LongestLengths | None = None,
     notes: Sequence[str] = (),
 ) -> Exported:
     """Write a plan as a system starts it, for the newest version that is known unless one is named.
@@ -66,10 +66,10 @@ def export(
     chosen = version or known[-1]
     if chosen not in known:
         raise UnknownNameError.of(f"version of {name} to export to", chosen, known)
-    job, told_of = job_of(plan, graph, longest), Notes(name, list(notes))
+    job, told_of = job_of(plan, graph, longest), ExportNotes(name, list(notes))
     told = _told(job, name, chosen, told_of)
     engines = tuple((each.role, each.engine, each.pool) for each in plan.placed)
-    lost = _lost(Written(name, chosen, graph, engines, plan, longest))
+    lost = _lost(WrittenFlow(name, chosen, graph, engines, plan, longest))
     if lost:
         told_of.say(f"settings without a key are left out: {', '.join(f'`{each}`' for each in lost)}")
     files = _files(name, chosen, told | _head(told_of))
@@ -81,7 +81,7 @@ def export(
     return Exported(name, chosen, files, tuple(told_of.said), run)
 
 
-def _told(job: Job, name: System, version: str, notes: Notes) -> dict[str, Any]:
+def _told(job: ExportSpec, name: System, version: str, notes: ExportNotes) -> dict[str, Any]:
     """Give what templates are filled with, and say in notes what they have no place for."""
     values = VALUES[name](job, version, notes)
     say_of_all(job, notes)
@@ -97,7 +97,7 @@ def _told(job: Job, name: System, version: str, notes: Notes) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFlow:
     """A flow as it is written for a version of a system; what is lost depends on no more of its plan than `engines`."""
 
     system: System
@@ -105,23 +105,23 @@ class Written:
     graph: Graph
     engines: tuple[tuple[str, str, str], ...]  # role, engine, pool
     plan: Plan = field(compare=False)
-    longest: Longest | None = field(compare=False)
+    longest: LongestLengths | None = field(compare=False)
 
     def text(self, graph: Graph) -> str:
         """Return the files of this flow with other settings, notes at their head."""
         job = job_of(self.plan, graph, self.longest)
-        told = _told(job, self.system, self.version, Notes(self.system))
+        told = _told(job, self.system, self.version, ExportNotes(self.system))
         return "\n".join(_files(self.system, self.version, told).values())
 
 
 @lru_cache(maxsize=8)
-def _lost(written: Written) -> tuple[str, ...]:
+def _lost(written: WrittenFlow) -> tuple[str, ...]:
     """Return the settings of a flow that change nothing in what is written."""
     unsaid = job_of(written.plan, written.graph, written.longest).algorithm.unsaid
     return left_out(written.graph, unsaid, written.text)
 
 
-def _head(notes: Notes) -> dict[str, Any]:
+def _head(notes: ExportNotes) -> dict[str, Any]:
     return {"notes": [Remark(note) for note in notes.said]}
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from flowgraph.cluster.plan import Layout, Offloaded, RoleSettings, Sharding
 from flowgraph.errors import UsageError
-from flowgraph.plan import Layout, Offloaded, Running, Sharding
-from nodes.interop.commands import Started
+from nodes.interop.char_reader import broken
+from nodes.interop.commands import StartedCommand
 from nodes.interop.config import Config, settings_text
-from nodes.interop.imported import USUAL, AsRun, Imported, Shared, adapted
-from nodes.interop.letters import broken
+from nodes.interop.imported import USUAL, Imported, SharedDevices, SystemRun, adapted
 from nodes.interop.scalars import Scalar, is_number, scalar
-from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
+from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, ShippedFlow, placement_of
 
 # Source: OpenRLHF, trainer/ppo_utils/experience_maker.py; those of GRPO's kind are told by their KL and their loss.
 ESTIMATORS: Mapping[str, str] = {
@@ -24,7 +24,7 @@ SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
 MODELS = {"policy": "actor", "critic": "critic", "ref": "ref"}  # what OpenRLHF calls them in its flags
 
 
-def from_openrlhf(run: Started) -> Imported:
+def from_openrlhf(run: StartedCommand) -> Imported:
     """Read a run of OpenRLHF; raises UsageError for one without a model, or whose devices its layouts do not divide."""
     config = Config.of(run)
     flow = _flow(config)
@@ -60,13 +60,13 @@ def from_openrlhf(run: Started) -> Imported:
     )
 
 
-def openrlhf_run(config: Config, flow: Flow) -> AsRun:
+def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
     """Give where and how a run has the roles of a flow, by its flags."""
     parts, (total, _, _) = _parts(config, flow), _lengths(config)
     layouts = _layouts(config, flow, {role: part.devices for part in parts for role in part.roles})
     lag = config.positive("train.async_queue_size", "async_queue_size") if _async(config) else 0
     running = _running(config, flow, total, alone=len(parts) == 1)
-    return AsRun(parts, {"train": "fsdp", "sample": "vllm", "infer": "fsdp"}, layouts, running, lag)
+    return SystemRun(parts, {"train": "fsdp", "sample": "vllm", "infer": "fsdp"}, layouts, running, lag)
 
 
 def _async(config: Config) -> bool:
@@ -81,7 +81,7 @@ def _kl_loss(config: Config) -> bool:
     return config.flag("algo.kl.use_loss", "use_kl_loss") and _weight(config) > 0
 
 
-def _flow(config: Config) -> Flow:
+def _flow(config: Config) -> ShippedFlow:
     """Choose the shipped flow that computes what the run does, or the nearest, which is said."""
     estimator = config.text("algo.advantage.estimator", "advantage_estimator")
     filters = config.flag("algo.dynamic_filtering_enable", "dynamic_filtering")
@@ -110,7 +110,7 @@ def _flow(config: Config) -> Flow:
     return FLOWS["dr_grpo"]
 
 
-def _unused(config: Config, flow: Flow) -> tuple[str, ...]:
+def _unused(config: Config, flow: ShippedFlow) -> tuple[str, ...]:
     if "ref" not in flow.params or _weight(config) > 0:
         return ()
     config.say(f"OpenRLHF runs no reference here; the flow `{flow.name}` has one, which the plan does without")
@@ -152,7 +152,7 @@ def _sampling(config: Config) -> tuple[int, int]:
     )
 
 
-def _parts(config: Config, flow: Flow) -> tuple[Shared, ...]:
+def _parts(config: Config, flow: ShippedFlow) -> tuple[SharedDevices, ...]:
     """Give who shares devices: all, or the actor and the reference, and each other by itself."""
     actor = _site(config, "actor")
     sites = {param: _site(config, name) for param, name in MODELS.items() if param in flow.params}
@@ -162,11 +162,11 @@ def _parts(config: Config, flow: Flow) -> tuple[Shared, ...]:
         if engines * tensor != actor[0] * actor[1]:
             what = f"{engines} engines of {tensor} devices are not the {actor[0] * actor[1]} devices that they share"
             raise broken(what, config.run.line, "vllm_num_engines")
-        return (Shared(flow.roles, actor[0] * actor[1], actor[1]),)
-    sampling = Shared(("policy.sample",), engines * tensor, _on_one_machine(engines, tensor))
+        return (SharedDevices(flow.roles, actor[0] * actor[1], actor[1]),)
+    sampling = SharedDevices(("policy.sample",), engines * tensor, _on_one_machine(engines, tensor))
     if everything:
         roles = tuple(role for role in flow.roles if role != "policy.sample")
-        return (Shared(roles, actor[0] * actor[1], actor[1]), sampling)
+        return (SharedDevices(roles, actor[0] * actor[1], actor[1]), sampling)
     together = config.flag("train.colocate_actor_ref", "colocate_actor_ref") or _weight(config) <= 0
     beside = together and "ref" in flow.params  # one that does not run takes no devices
     config.get("train.colocate_critic_reward", "colocate_critic_reward")
@@ -176,11 +176,11 @@ def _parts(config: Config, flow: Flow) -> tuple[Shared, ...]:
         )
         raise broken(what, config.run.line, "colocate_actor_ref")
     home = ("policy.train", "ref.infer") if beside else ("policy.train",)
-    found = [Shared(home, actor[0] * actor[1], actor[1]), sampling]
+    found = [SharedDevices(home, actor[0] * actor[1], actor[1]), sampling]
     for param, role in (("critic", "critic.train"), ("ref", "ref.infer")):
         if param in sites and role not in home:
             nodes, each = sites[param]
-            found.append(Shared((role,), nodes * each, each))
+            found.append(SharedDevices((role,), nodes * each, each))
     return tuple(found)
 
 
@@ -202,7 +202,7 @@ def _cut(config: Config) -> tuple[int, int]:
     return tensor, ring
 
 
-def _layouts(config: Config, flow: Flow, devices: Mapping[str, int]) -> dict[str, Layout]:
+def _layouts(config: Config, flow: ShippedFlow, devices: Mapping[str, int]) -> dict[str, Layout]:
     tensor, ring = _cut(config)
     stage = 3 if _fsdp(config) else config.whole("ds.zero_stage", "zero_stage")
     if stage is None or stage not in range(4):
@@ -222,7 +222,7 @@ def _layouts(config: Config, flow: Flow, devices: Mapping[str, int]) -> dict[str
     return found
 
 
-def _running(config: Config, flow: Flow, total_tokens: int, alone: bool) -> dict[str, Running]:
+def _running(config: Config, flow: ShippedFlow, total_tokens: int, alone: bool) -> dict[str, RoleSettings]:
     checkpoints = config.flag("actor.gradient_checkpointing_enable", "gradient_checkpointing")
     asked = config.flag("ds.enable_sleep", "deepspeed_enable_sleep", "fsdp.enable_sleep", "fsdp2_enable_sleep")
     sleeps = alone and asked
@@ -232,17 +232,17 @@ def _running(config: Config, flow: Flow, total_tokens: int, alone: bool) -> dict
         trained = ("parameters", "gradients", "optimizer")
     frozen = config.flag("ref.offload", "ref_reward_offload")
     budgets = {use: _budget(config, use, total_tokens) for use in ("train", "infer")}
-    found = dict[str, Running]()
+    found = dict[str, RoleSettings]()
     for role in flow.roles:
         use = role.rpartition(".")[2]
         if use == "sample":
-            found[role] = Running(
+            found[role] = RoleSettings(
                 precision="bfloat16",
                 cache_share=_share(config),
                 sleeps=alone and config.flag("vllm.enable_sleep", "vllm_enable_sleep"),
             )
         else:
-            found[role] = Running(
+            found[role] = RoleSettings(
                 precision="bfloat16",
                 checkpointing="full" if checkpoints and use == "train" else "none",
                 offload=trained if use == "train" else ("parameters",) if frozen else (),
@@ -276,7 +276,7 @@ def _budget(config: Config, use: str, total_tokens: int) -> int | None:
     return None if rows is None else rows * total_tokens
 
 
-def _models(config: Config, flow: Flow) -> dict[str, str]:
+def _models(config: Config, flow: ShippedFlow) -> dict[str, str]:
     policy = config.text("actor.model_name_or_path", "pretrain")
     if not policy:
         raise UsageError("names no model", where="--pretrain", hint="or --actor.model_name_or_path, in newer versions")
@@ -295,7 +295,7 @@ def _models(config: Config, flow: Flow) -> dict[str, str]:
     return {param: model for param, model in found.items() if param in flow.params}
 
 
-def _settings(config: Config, flow: Flow, batch: int, response: int) -> Iterator[tuple[str, Scalar]]:
+def _settings(config: Config, flow: ShippedFlow, batch: int, response: int) -> Iterator[tuple[str, Scalar]]:
     rows = config.positive("rollout.n_samples_per_prompt", "n_samples_per_prompt")
     yield f"{flow.sampler}.n", rows
     yield f"{flow.sampler}.temperature", config.number("rollout.temperature", "temperature")
@@ -330,7 +330,7 @@ def _overlong(config: Config, response: int) -> Iterator[tuple[str, Scalar]]:
     yield "overlong_penalty.factor", factor if buffer else 0.0
 
 
-def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
+def _surrogate(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
     eps = config.number("actor.eps_clip", "eps_clip")
     both = config.text("actor.eps_clip_low_high", "eps_clip_low_high").split()
     low, high = map(scalar, both) if len(both) == 2 else (eps, eps)
@@ -354,7 +354,7 @@ def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         yield "group_normalize.deviation", not (whole or plain)
 
 
-def _terms(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
+def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
     entropy = config.number("actor.entropy_coef", "entropy_loss_coef") or 0
     if flow.entropy:
         yield flow.entropy, entropy
@@ -378,7 +378,7 @@ def _terms(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         config.say("the weight of the KL adapts in OpenRLHF; the flow's stays as it is at first")
 
 
-def _say(config: Config, flow: Flow, lag: int) -> None:
+def _say(config: Config, flow: ShippedFlow, lag: int) -> None:
     if config.number("rollout.temperature", "temperature") == 0:  # what is drawn greedily is not measured
         config.say("OpenRLHF computes log-probs of responses anew; the flow takes the sampler's: one forward pass less")
     if not _fsdp(config):

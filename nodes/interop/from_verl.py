@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 
 from flowgraph.errors import UsageError
-from nodes.interop.commands import Started
+from nodes.interop.char_reader import broken
+from nodes.interop.commands import StartedCommand
 from nodes.interop.config import Config, settings_text
-from nodes.interop.imported import AsRun, Imported, Shared, adapted
-from nodes.interop.letters import broken
+from nodes.interop.imported import Imported, SharedDevices, SystemRun, adapted
 from nodes.interop.scalars import Scalar, is_number, scalar
-from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, Flow, placement_of
+from nodes.interop.shipped_flows import FLOWS, STALE_AT_MOST, ShippedFlow, placement_of
 from nodes.interop.verl_places import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, rows_at_once, running_of
 
 CORRECTION = "algorithm.rollout_correction"
@@ -43,7 +43,7 @@ _BOUNDS = re.compile(r"[0-9.e-]+_[0-9.e-]+")  # of importance weights: 0.5_2.0
 OUT_OF_REACH = 1e5  # a bound of the dual clip, or of a value, that nothing meets
 
 
-def from_verl(run: Started) -> Imported:
+def from_verl(run: StartedCommand) -> Imported:
     """Read a run of verl; raises UsageError for one without a model, or whose devices its layouts do not divide."""
     config = Config.of(run)
     _refuse_teachers(config)
@@ -96,7 +96,7 @@ def _refuse_teachers(config: Config) -> None:
     raise UsageError(what, where=f"line {told.line}", hint=hint)
 
 
-def verl_run(config: Config, flow: Flow) -> AsRun:
+def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
     """Give where and how a run has the roles of a flow, by its keys; the first part is the trainer's."""
     apart, lag = _apart(config)
     main = _site(config, "trainer.nnodes", "trainer.n_gpus_per_node")
@@ -104,7 +104,7 @@ def verl_run(config: Config, flow: Flow) -> AsRun:
     layouts, engines = layouts_of(config, flow, main[0] * main[1], sampling[0] * sampling[1])
     running = running_of(config, flow, layouts, sum(_lengths(config)), apart)
     rows = rows_at_once(config, flow)
-    return AsRun(_shared(flow, main, sampling, apart), engines, layouts, running, lag, rows)
+    return SystemRun(_shared(flow, main, sampling, apart), engines, layouts, running, lag, rows)
 
 
 def _lengths(config: Config) -> tuple[int, int]:
@@ -136,7 +136,7 @@ def _drawing_site(config: Config) -> tuple[int, int]:
     return config.positive(*nodes), config.positive(*each)
 
 
-def _flow(config: Config, lag: int) -> Flow:
+def _flow(config: Config, lag: int) -> ShippedFlow:
     """Choose the shipped flow that computes what the run does, or the nearest, which is said."""
     estimator, mode = config.text("algorithm.adv_estimator"), config.text(f"{ACTOR}.policy_loss.loss_mode")
     filters = config.flag("algorithm.filter_groups.enable")
@@ -182,7 +182,7 @@ def _kl_reward(config: Config) -> bool:
     return config.flag("algorithm.use_kl_in_reward")
 
 
-def _unused(config: Config, flow: Flow) -> tuple[str, ...]:
+def _unused(config: Config, flow: ShippedFlow) -> tuple[str, ...]:
     """Give the models that the flow has and the run does not: a reference that no KL is taken to."""
     if "ref" not in flow.params or _kl_loss(config) or _kl_reward(config):
         return ()
@@ -190,7 +190,7 @@ def _unused(config: Config, flow: Flow) -> tuple[str, ...]:
     return ("ref",)
 
 
-def _batch(config: Config, flow: Flow) -> int:
+def _batch(config: Config, flow: ShippedFlow) -> int:
     """Give the prompts of a step: all that are drawn, where groups are left out; of asynchronous runs, minibatches."""
     told = config.whole("data.train_batch_size")
     minibatch = config.positive(f"{ACTOR}.ppo_mini_batch_size")
@@ -202,7 +202,7 @@ def _batch(config: Config, flow: Flow) -> int:
     return max(config.positive("data.train_batch_size"), drawn or 0)
 
 
-def _models(config: Config, flow: Flow) -> dict[str, str]:
+def _models(config: Config, flow: ShippedFlow) -> dict[str, str]:
     if not config.has(f"{MODEL}.path"):
         raise UsageError("names no model", where=f"{MODEL}.path", hint="verl's default is a folder of its authors")
     policy = config.text(f"{MODEL}.path")
@@ -231,13 +231,15 @@ def _site(config: Config, nodes: str, per_node: str) -> tuple[int, int]:
     return config.positive(nodes), config.positive(per_node)
 
 
-def _shared(flow: Flow, main: tuple[int, int], sampling: tuple[int, int], apart: bool) -> tuple[Shared, ...]:
+def _shared(
+    flow: ShippedFlow, main: tuple[int, int], sampling: tuple[int, int], apart: bool
+) -> tuple[SharedDevices, ...]:
     home = tuple(role for role in flow.roles if not (apart and role == "policy.sample"))
-    parts = (Shared(home, main[0] * main[1], main[1]),)
-    return (*parts, Shared(("policy.sample",), sampling[0] * sampling[1], sampling[1])) if apart else parts
+    parts = (SharedDevices(home, main[0] * main[1], main[1]),)
+    return (*parts, SharedDevices(("policy.sample",), sampling[0] * sampling[1], sampling[1])) if apart else parts
 
 
-def _settings(config: Config, flow: Flow, batch: int) -> Iterator[tuple[str, Scalar]]:
+def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[str, Scalar]]:
     """Give the settings of the flow's nodes."""
     yield f"{flow.sampler}.n", config.positive(f"{ROLLOUT}.n", "rollout.n")
     yield f"{flow.sampler}.temperature", config.number(f"{ROLLOUT}.temperature")
@@ -319,7 +321,7 @@ def _overlong(config: Config) -> Iterator[tuple[str, Scalar]]:
     config.get(*(f"{each}.log" for each in buffers), "reward.reward_kwargs.max_resp_len")
 
 
-def _updates(config: Config, flow: Flow, batch: int) -> Iterator[tuple[str, Scalar]]:
+def _updates(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[str, Scalar]]:
     for name, where in (("policy", ACTOR), ("critic", "critic")):
         if name not in flow.params:
             continue
@@ -333,7 +335,7 @@ def _updates(config: Config, flow: Flow, batch: int) -> Iterator[tuple[str, Scal
     yield "policy.update.start_step", warm if "critic" in flow.params else None
 
 
-def _surrogate(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
+def _surrogate(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
     config.get(f"{ACTOR}.clip_ratio_c")  # a bound of some losses alone
     eps, low, high = (config.number(f"{ACTOR}.{name}") for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"))
     lower, upper = eps if low is None else low, eps if high is None else high
@@ -367,7 +369,7 @@ def _aggregation(config: Config) -> Scalar:
     return AGGREGATIONS.get(told, "token-mean")
 
 
-def _terms(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
+def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
     weight = config.number(f"{ACTOR}.entropy_coeff") or 0
     config.get(f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type")
     config.get("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_penalty")
@@ -399,12 +401,12 @@ def _terms(config: Config, flow: Flow) -> Iterator[tuple[str, Scalar]]:
         config.say("the weight of the KL adapts in verl; the flow's stays as it is at first")
 
 
-def _say_left_out(config: Config, flow: Flow) -> None:
+def _say_left_out(config: Config, flow: ShippedFlow) -> None:
     if _kl_loss(config) or _kl_reward(config):
         config.say(f"a KL to a reference is left out: the flow `{flow.name}` has none, nor the reference in its memory")
 
 
-def _say(config: Config, flow: Flow, lag: int) -> None:
+def _say(config: Config, flow: ShippedFlow, lag: int) -> None:
     """Say what a run does that no shipped flow has."""
     if config.flag(*(f"{where}.enable" for where in REWARD)):
         name = config.text(f"{REWARD[0]}.model_path", f"{REWARD[1]}.model_path", f"{REWARD[1]}.model.path")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flowgraph.plan import Layout, Running
-from flowgraph.roles import Use
+from flowgraph.analysis.roles import Use
+from flowgraph.cluster.plan import Layout, RoleSettings
 
 NEEDLESS = "no plan depends on it"  # why most keys are ignored
 UNREAD = "it may change what is computed, and no flow that is shipped has it"
@@ -17,7 +17,7 @@ USUAL = 8  # devices of a machine, where a run does not say
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedDevices:
     """Roles that share devices, how many, and how many of each machine."""
 
     roles: tuple[str, ...]
@@ -26,17 +26,17 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class AsRun:
+class SystemRun:
     """Where and how a system runs roles: who shares devices, what runs them, how each is cut, and what it holds where.
 
     `lag` is how many updates old the weights may be that responses are drawn with. `rows_at_once` are those of roles
     whose micro-batches are so many rows without their padding: their tokens are as if all rows were as long as may be.
     """
 
-    parts: tuple[Shared, ...]
+    parts: tuple[SharedDevices, ...]
     engines: Mapping[Use, str] = field(hash=False)
     layouts: Mapping[str, Layout] = field(hash=False)
-    running: Mapping[str, Running] = field(hash=False)
+    running: Mapping[str, RoleSettings] = field(hash=False)
     lag: int = 0
     rows_at_once: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
 
@@ -64,10 +64,10 @@ class Imported:
     devices: int
     devices_per_node: int
     placement: str
-    parts: tuple[Shared, ...]
+    parts: tuple[SharedDevices, ...]
     engines: Mapping[Use, str] = field(hash=False)
     layouts: Mapping[str, Layout] = field(hash=False)
-    running: Mapping[str, Running] = field(hash=False)
+    running: Mapping[str, RoleSettings] = field(hash=False)
     lag: int
     ignored: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
@@ -76,9 +76,9 @@ class Imported:
     rows_at_once: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
 
     @property
-    def as_run(self) -> AsRun:
+    def as_run(self) -> SystemRun:
         """Give where and how its roles run."""
-        return AsRun(self.parts, self.engines, self.layouts, self.running, self.lag, self.rows_at_once)
+        return SystemRun(self.parts, self.engines, self.layouts, self.running, self.lag, self.rows_at_once)
 
     @property
     def machines(self) -> tuple[int, int]:
@@ -96,14 +96,16 @@ def adapted(name: str, rank: int, alpha: int) -> str:
     return f"{name}+lora={rank}{told}" if rank > 0 else name
 
 
-def machines_of(parts: Sequence[Shared]) -> tuple[int, int]:
+def machines_of(parts: Sequence[SharedDevices]) -> tuple[int, int]:
     """Give equal machines for these parts, and the devices of each: those that leave the fewest unused.
 
     What a part has on one machine stays on one. Parts of few devices share machines of the usual size; a part's own
     machines are different ones.
 
-    >>> machines_of([Shared(("a",), 12, 6), Shared(("b",), 4, 2)]), machines_of([Shared(("a",), 16, 4)])
-    ((2, 8), (4, 4))
+    >>> machines_of([SharedDevices(("a",), 12, 6), SharedDevices(("b",), 4, 2)])
+    (2, 8)
+    >>> machines_of([SharedDevices(("a",), 16, 4)])
+    (4, 4)
     """
     largest, total = max(part.devices_per_node for part in parts), sum(part.devices for part in parts)
     roomy = max(largest, USUAL)
@@ -111,7 +113,7 @@ def machines_of(parts: Sequence[Shared]) -> tuple[int, int]:
     return min(found, key=lambda each: (each[0] * each[1], each[0]))
 
 
-def _machines(parts: Sequence[Shared], size: int) -> int:
+def _machines(parts: Sequence[SharedDevices], size: int) -> int:
     """Count the machines of one size that parts need, the largest put down first, each where it fits best."""
     free = dict[int, int]()  # machines by how many of their devices are free
     pieces = [(part.devices_per_node, part.devices // part.devices_per_node) for part in parts]
@@ -148,17 +150,17 @@ def read_yaml(text: str) -> Imported:
 
     Raises UsageError with the line for text that is no YAML, and as `read_command` does.
     """
-    from nodes.interop.commands import Started, Told
+    from nodes.interop.commands import CommandKey, StartedCommand
     from nodes.interop.from_verl import from_verl
     from nodes.interop.yaml_text import told_by
 
     found = told_by(text)
     told = tuple(each for each in found if each.key.split(".")[0] not in ("defaults", "hydra"))
     inherited = tuple(
-        Told("--config-name", name.strip(" '\""), each.line, each.unset)
+        CommandKey("--config-name", name.strip(" '\""), each.line, each.unset)
         for each in found
         if each.key == "defaults"
         for name in each.text.strip("[]").split(",")
         if name.strip(" '\"") not in ("", "_self_", "{…}")
     )
-    return from_verl(Started("verl", "a configuration", 1, told, inherited))
+    return from_verl(StartedCommand("verl", "a configuration", 1, told, inherited))

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from flowgraph.errors import FlowError
-from flowgraph.graph import Graph, Node, rewrite
+from flowgraph.language.graph import Graph, Node, rewrite
 from nodes.interop.algorithm import REPORTS, settings_of
 
 NO_NUMBERS = frozenset({"workers", "limit_s", "micro_batch_tokens"})  # how fast, and in how much memory

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from flowgraph.errors import UsageError
-from nodes.interop.letters import NAME_TOO, Letters, broken
+from nodes.interop.char_reader import NAME_TOO, CharReader, broken
 from nodes.interop.whole_numbers import Unknown, evaluated
 
 MOST_TEXT = 1_000_000  # characters of a launch script
@@ -91,7 +91,7 @@ def commands(text: str) -> list[Command]:
     return _Shell(text.replace("\r\n", "\n")).commands()
 
 
-class _Shell(Letters):
+class _Shell(CharReader):
     """Reads a text from its start to its end, once."""
 
     def __init__(self, text: str, line: int = 1, inside: _Shell | None = None, apart: bool = False) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nodes.interop.imported import Shared
+from nodes.interop.imported import SharedDevices
 
 
 @dataclass(frozen=True)
-class Flow:
+class ShippedFlow:
     """A shipped flow: its models, the node that samples, that of the loss, and the settings of KL and entropy."""
 
     name: str
@@ -34,25 +34,25 @@ class Flow:
         return f"policy.update.{self.surrogate}"
 
 
-FLOWS: Mapping[str, Flow] = {
+FLOWS: Mapping[str, ShippedFlow] = {
     flow.name: flow
     for flow in (
-        Flow("ppo", ("policy", "critic", "ref"), entropy="", kl="kl_penalized.weight"),
-        Flow("grpo", ("policy", "ref"), entropy="", kl="policy.update.scale.factor"),
-        Flow("reinforce_pp", ("policy", "ref"), entropy="", kl="kl_penalized.weight"),
-        Flow("reinforce_pp_baseline"),
-        Flow("dr_grpo"),
-        Flow("decoupled_ppo"),
-        Flow("dapo", sampler="policy.refill"),
-        Flow("gdpo"),
-        Flow("gpg", surrogate="policy_gradient"),
-        Flow("rloo", surrogate="policy_gradient"),
-        Flow("remax", surrogate="policy_gradient"),
-        Flow("opo", surrogate="policy_gradient"),
-        Flow("cispo", surrogate="cispo_loss"),
-        Flow("gspo", surrogate="gspo_loss"),
-        Flow("gmpo", surrogate="gmpo_loss"),
-        Flow("sapo", surrogate="sapo_loss"),
+        ShippedFlow("ppo", ("policy", "critic", "ref"), entropy="", kl="kl_penalized.weight"),
+        ShippedFlow("grpo", ("policy", "ref"), entropy="", kl="policy.update.scale.factor"),
+        ShippedFlow("reinforce_pp", ("policy", "ref"), entropy="", kl="kl_penalized.weight"),
+        ShippedFlow("reinforce_pp_baseline"),
+        ShippedFlow("dr_grpo"),
+        ShippedFlow("decoupled_ppo"),
+        ShippedFlow("dapo", sampler="policy.refill"),
+        ShippedFlow("gdpo"),
+        ShippedFlow("gpg", surrogate="policy_gradient"),
+        ShippedFlow("rloo", surrogate="policy_gradient"),
+        ShippedFlow("remax", surrogate="policy_gradient"),
+        ShippedFlow("opo", surrogate="policy_gradient"),
+        ShippedFlow("cispo", surrogate="cispo_loss"),
+        ShippedFlow("gspo", surrogate="gspo_loss"),
+        ShippedFlow("gmpo", surrogate="gmpo_loss"),
+        ShippedFlow("sapo", surrogate="sapo_loss"),
     )
 }
 STALE_AT_MOST = 4  # updates, in `decoupled_ppo`, the one flow that is drawn with older weights
@@ -68,10 +68,10 @@ PLACEMENTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def placement_of(flow: Flow, parts: Sequence[Shared]) -> str:
+def placement_of(flow: ShippedFlow, parts: Sequence[SharedDevices]) -> str:
     """Give the first named placement that has these parts, "" if none has.
 
-    >>> placement_of(FLOWS["gpg"], [Shared(("policy.train", "policy.sample"), 8, 8)])
+    >>> placement_of(FLOWS["gpg"], [SharedDevices(("policy.train", "policy.sample"), 8, 8)])
     'hybrid:verl'
     """
     there = {frozenset(part.roles) for part in parts}

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowgraph.plan import Layout, Offloaded, Running, Sharding
-from flowgraph.roles import Use
+from flowgraph.analysis.roles import Use
+from flowgraph.cluster.plan import Layout, Offloaded, RoleSettings, Sharding
 from nodes.interop.algorithm import aggregated
-from nodes.interop.imported import AsRun, Shared
-from nodes.interop.job import Job, Part, Site
-from nodes.interop.told import Notes, say_uneven
+from nodes.interop.export_notes import ExportNotes, say_uneven
+from nodes.interop.export_spec import ExportDevices, ExportSpec, Part
+from nodes.interop.imported import SharedDevices, SystemRun
 
 # Source: NeMo RL 0.7.0, nemo_rl/algorithms/advantage_estimator.py: the estimator's name and what it is told.
 ESTIMATORS: Mapping[str, tuple[str, bool]] = {
@@ -31,7 +31,7 @@ OFFLOADED: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
 
 
 @dataclass(frozen=True)
-class Cluster:
+class NemoRlCluster:
     """All machines, and of them what generation and the reward model have of their own."""
 
     nodes: int
@@ -39,11 +39,11 @@ class Cluster:
     apart: bool
     sampling_nodes: int | None
     sampling_per_node: int | None
-    trains: Site
-    drawn: Site
+    trains: ExportDevices
+    drawn: ExportDevices
 
 
-def nemo_rl_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
+def nemo_rl_values(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
     """Give what the template of a version is filled with, and say what NeMo RL does instead where it has no key."""
     trainer = "ppo" if job.algorithm.estimator == "gae" else "grpo"
     cluster = _cluster(job, trainer, notes)
@@ -63,14 +63,14 @@ def nemo_rl_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
     }
 
 
-def nemo_rl_run(job: Job) -> AsRun:
+def nemo_rl_run(job: ExportSpec) -> SystemRun:
     """Give where and how NeMo RL runs what is written for it, roles named as those of flows that are shipped.
 
     Source: NeMo RL 0.7.0: models/megatron/setup.py hands Megatron no FSDP; the policy's worker keeps the reference in
     host memory and puts it in the place of the policy's weights; where generation shares devices it offloads all else.
     """
     trainer = "ppo" if job.algorithm.estimator == "gae" else "grpo"
-    unsaid = Notes("NeMo RL")
+    unsaid = ExportNotes("NeMo RL")
     cluster = _cluster(job, trainer, unsaid)
     drawn = cluster.drawn if cluster.apart else cluster.trains
     uses: tuple[tuple[Part, Use, str], ...] = (
@@ -85,15 +85,17 @@ def nemo_rl_run(job: Job) -> AsRun:
     data = max(1, drawn.devices // (sampled.tensor * sampled.pipeline))
     layouts["policy.sample"] = sampled.model_copy(update={"data": data})
     running["policy.sample"] = job.running("policy", "sample").model_copy(update={"sleeps": not cluster.apart})
-    own = Shared((*homes, *(() if cluster.apart else ("policy.sample",))), cluster.trains.devices, cluster.per_node)
-    apart = (Shared(("policy.sample",), drawn.devices, drawn.per_node),) if cluster.apart else ()
+    own = SharedDevices(
+        (*homes, *(() if cluster.apart else ("policy.sample",))), cluster.trains.devices, cluster.per_node
+    )
+    apart = (SharedDevices(("policy.sample",), drawn.devices, drawn.per_node),) if cluster.apart else ()
     placed = job.placed("policy", "train")
     engine = "megatron" if placed is not None and placed.engine == "megatron" else "fsdp"
     engines: dict[Use, str] = {"train": engine, "sample": "vllm", "infer": engine}
-    return AsRun((own, *apart), engines, layouts, running, _lag(job) if cluster.apart else 0)
+    return SystemRun((own, *apart), engines, layouts, running, _lag(job) if cluster.apart else 0)
 
 
-def _as_run(job: Job, part: Part, cluster: Cluster) -> Layout:
+def _as_run(job: ExportSpec, part: Part, cluster: NemoRlCluster) -> Layout:
     """Give how the policy or the critic is cut; the reference is cut as the policy."""
     layout, placed = job.layout(part, "train"), job.placed(part, "train")
     megatron = placed is not None and placed.engine == "megatron"
@@ -105,7 +107,7 @@ def _as_run(job: Job, part: Part, cluster: Cluster) -> Layout:
     return Layout(data=data, tensor=layout.tensor, sequence=layout.sequence, sharding="full" if data > 1 else "none")
 
 
-def _running(job: Job, part: Part, cluster: Cluster) -> Running:
+def _running(job: ExportSpec, part: Part, cluster: NemoRlCluster) -> RoleSettings:
     """Give what a model of the trainer holds where; the reference's weights take the place of the policy's."""
     told, placed = job.running(part, "infer" if part == "reference" else "train"), job.placed(part, "train")
     sleeps = not cluster.apart
@@ -120,12 +122,12 @@ def _running(job: Job, part: Part, cluster: Cluster) -> Running:
     return told.model_copy(update={"sleeps": sleeps, "checkpointing": checkpointing})
 
 
-def _lag(job: Job) -> int:
+def _lag(job: ExportSpec) -> int:
     placed = job.placed("policy", "sample")
     return placed.lag if placed is not None else 0
 
 
-def _cluster(job: Job, trainer: str, notes: Notes) -> Cluster:
+def _cluster(job: ExportSpec, trainer: str, notes: ExportNotes) -> NemoRlCluster:
     """Give the machines: those of generation are whole machines, or devices of the only one."""
     home, sampling = job.pool("policy", "train"), job.pool("policy", "sample")
     pools = {home}
@@ -145,34 +147,38 @@ def _cluster(job: Job, trainer: str, notes: Notes) -> Cluster:
     train, drawn = job.site(*pools), job.site(sampling)
     say_uneven(train, "the trainer's pool", notes)
     own = job.pool("reward", "infer") not in ("", *pools, sampling)
-    reward = job.site(job.pool("reward", "infer")) if own else Site((0,))
+    reward = job.site(job.pool("reward", "infer")) if own else ExportDevices((0,))
     if not apart:
         return _beside(train, reward, own)
     return _parted(train, drawn, reward if own else None, notes)
 
 
-def _beside(train: Site, reward: Site, own: bool) -> Cluster:
+def _beside(train: ExportDevices, reward: ExportDevices, own: bool) -> NemoRlCluster:
     if not own or train.nodes > 1:
-        return Cluster(train.nodes + (reward.nodes if own else 0), train.per_node, False, None, None, train, train)
-    return Cluster(1, train.per_node + reward.per_node, False, None, None, train, train)
+        return NemoRlCluster(
+            train.nodes + (reward.nodes if own else 0), train.per_node, False, None, None, train, train
+        )
+    return NemoRlCluster(1, train.per_node + reward.per_node, False, None, None, train, train)
 
 
-def _parted(train: Site, drawn: Site, reward: Site | None, notes: Notes) -> Cluster:
+def _parted(
+    train: ExportDevices, drawn: ExportDevices, reward: ExportDevices | None, notes: ExportNotes
+) -> NemoRlCluster:
     own = reward.per_node if reward is not None else 0
     if train.nodes == 1 and train.machines == drawn.machines:
-        return Cluster(1, train.per_node + drawn.per_node + own, True, None, drawn.per_node, train, drawn)
+        return NemoRlCluster(1, train.per_node + drawn.per_node + own, True, None, drawn.per_node, train, drawn)
     if drawn.per_node != train.per_node:
         nodes = max(1, drawn.devices // train.per_node)
         notes.say(
             f"generation has {drawn.devices} devices, {drawn.per_node} on each machine; NeMo RL gives it whole "
             f"machines: {nodes} with {train.per_node} each"
         )
-        drawn = Site((train.per_node,) * nodes)
+        drawn = ExportDevices((train.per_node,) * nodes)
     nodes = train.nodes + drawn.nodes + (1 if own else 0)
-    return Cluster(nodes, train.per_node, True, drawn.nodes, drawn.per_node, train, drawn)
+    return NemoRlCluster(nodes, train.per_node, True, drawn.nodes, drawn.per_node, train, drawn)
 
 
-def _reward(job: Job, cluster: Cluster) -> dict[str, Any] | None:
+def _reward(job: ExportSpec, cluster: NemoRlCluster) -> dict[str, Any] | None:
     if not job.has("reward"):
         return None
     site = job.site(job.pool("reward", "infer"))
@@ -186,7 +192,7 @@ def _reward(job: Job, cluster: Cluster) -> dict[str, Any] | None:
     }
 
 
-def _megatron(job: Job, part: Part, notes: Notes) -> bool:
+def _megatron(job: ExportSpec, part: Part, notes: ExportNotes) -> bool:
     placed, layout, running = job.placed(part, "train"), job.layout(part, "train"), job.running(part, "train")
     if placed is None:
         return False
@@ -208,7 +214,7 @@ def _megatron(job: Job, part: Part, notes: Notes) -> bool:
     return False
 
 
-def _parts(job: Job, notes: Notes) -> dict[str, Any]:
+def _parts(job: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
     sample = job.placed("policy", "sample")
     if sample is not None and sample.engine == "sglang":
         notes.say("sampling runs on sglang; the exported configuration is for vllm")
@@ -232,7 +238,7 @@ def _parts(job: Job, notes: Notes) -> dict[str, Any]:
     }
 
 
-def _algorithm(job: Job, notes: Notes) -> dict[str, Any]:
+def _algorithm(job: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
     algorithm, surrogate = job.algorithm, job.algorithm.surrogate
     estimator, left_out = ESTIMATORS.get(algorithm.estimator, ("grpo", False))
     if algorithm.estimator not in ESTIMATORS:
@@ -263,7 +269,7 @@ def _algorithm(job: Job, notes: Notes) -> dict[str, Any]:
     }
 
 
-def _say_of_terms(job: Job, notes: Notes) -> None:
+def _say_of_terms(job: ExportSpec, notes: ExportNotes) -> None:
     algorithm, surrogate = job.algorithm, job.algorithm.surrogate
     kl = algorithm.kl_loss or algorithm.kl_reward
     if algorithm.entropy_weight:
@@ -283,7 +289,7 @@ def _say_of_terms(job: Job, notes: Notes) -> None:
         notes.say("tokens that were drawn too differently are left out by the flow; NeMo RL is not told to")
 
 
-def _correction(job: Job, notes: Notes) -> dict[str, Any] | None:
+def _correction(job: ExportSpec, notes: ExportNotes) -> dict[str, Any] | None:
     told = job.algorithm.correction
     if told is None:
         return None
@@ -294,7 +300,7 @@ def _correction(job: Job, notes: Notes) -> dict[str, Any] | None:
     return {"type": "icepop", "most": told["high"] or 1e6, "least": told["low"] or 0.0}
 
 
-def _multiplier(job: Job) -> float:
+def _multiplier(job: ExportSpec) -> float:
     """Give how many more prompts are drawn in a round than a batch keeps."""
     refill = job.algorithm.refill
     if refill is None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
 from nodes.interop.algorithm import aggregated
-from nodes.interop.job import Job, Part, Site
-from nodes.interop.told import Notes, say_of_terms, say_uneven
+from nodes.interop.export_notes import ExportNotes, say_of_terms, say_uneven
+from nodes.interop.export_spec import ExportDevices, ExportSpec, Part
 
 # Source: OpenRLHF 0.11.2, the choices of `--algo.advantage.estimator` and trainer/ppo_utils/experience_maker.py.
 ESTIMATORS: Mapping[str, str] = {
@@ -30,14 +30,14 @@ class Groups:
     actor_reference: bool
     critic_reward: bool
     ahead: bool
-    actor: Site
-    reference: Site
-    critic: Site
-    reward: Site
-    sampling: Site
+    actor: ExportDevices
+    reference: ExportDevices
+    critic: ExportDevices
+    reward: ExportDevices
+    sampling: ExportDevices
 
 
-def openrlhf_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
+def openrlhf_values(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
     """Give what the template of a version is filled with, and say what OpenRLHF does instead where it has no flag."""
     groups = _groups(job, notes)
     layout = _layout(job, notes)
@@ -63,12 +63,12 @@ def openrlhf_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
     }
 
 
-def _lag(job: Job) -> int:
+def _lag(job: ExportSpec) -> int:
     placed = job.placed("policy", "sample")
     return placed.lag if placed is not None else 0
 
 
-def _groups(job: Job, notes: Notes) -> Groups:
+def _groups(job: ExportSpec, notes: ExportNotes) -> Groups:
     """Choose the groups that keep the plan's pools, as far as there is a flag for them."""
     pools: dict[str, str] = {
         part: pool for part, use in USES.items() if (pool := job.pool(part, use)) and job.has(part)
@@ -102,7 +102,7 @@ def _groups(job: Job, notes: Notes) -> Groups:
     )
 
 
-def _all_on_one(job: Job, pools: set[str], notes: Notes) -> Groups:
+def _all_on_one(job: ExportSpec, pools: set[str], notes: ExportNotes) -> Groups:
     """Put all models on one pool, which is the only way that vLLM shares devices."""
     site = job.site(*pools)
     if len(pools) > 1:
@@ -116,7 +116,7 @@ def _all_on_one(job: Job, pools: set[str], notes: Notes) -> Groups:
     return Groups(True, False, False, False, site, site, site, site, site)
 
 
-def _say_parted(job: Job, pools: Mapping[str, str], notes: Notes) -> None:
+def _say_parted(job: ExportSpec, pools: Mapping[str, str], notes: ExportNotes) -> None:
     """Say which models share a pool that no flag lets them share."""
     pairs = (("policy", "critic"), ("policy", "reward"), ("reference", "critic"), ("reference", "reward"))
     for one, other in pairs:
@@ -133,7 +133,7 @@ def _say_parted(job: Job, pools: Mapping[str, str], notes: Notes) -> None:
             )
 
 
-def _layout(job: Job, notes: Notes) -> Layout:
+def _layout(job: ExportSpec, notes: ExportNotes) -> Layout:
     """Give the layout of the policy, which is that of all models that DeepSpeed runs."""
     layout = job.layout("policy", "train")
     placed = job.placed("policy", "train")
@@ -149,13 +149,13 @@ def _layout(job: Job, notes: Notes) -> Layout:
     return layout
 
 
-def _budget(job: Job, part: Part, layout: Layout) -> int:
+def _budget(job: ExportSpec, part: Part, layout: Layout) -> int:
     """Give the tokens that go through at once, for each of the devices that share a row: OpenRLHF multiplies."""
     whole = job.budget_tokens(part, USES[part]) * job.layout(part, USES[part]).sequence
     return -(-whole // (layout.tensor * layout.sequence))
 
 
-def _offload(job: Job, groups: Groups, notes: Notes) -> dict[str, bool]:
+def _offload(job: ExportSpec, groups: Groups, notes: ExportNotes) -> dict[str, bool]:
     """Give the flags for what lies in host memory; DeepSpeed's sleep takes all of a model that is trained."""
     running, told = job.running("policy", "train"), job.running("policy", "train").offload
     one_pool = groups.everything and not groups.ahead
@@ -181,14 +181,14 @@ def _offload(job: Job, groups: Groups, notes: Notes) -> dict[str, bool]:
     }
 
 
-def _checkpointing(job: Job, notes: Notes) -> bool:
+def _checkpointing(job: ExportSpec, notes: ExportNotes) -> bool:
     told = {job.running(part, "train").checkpointing for part in ("policy", "critic") if job.has(part)}
     if len(told) > 1 or "selective" in told:
         notes.say("OpenRLHF checkpoints all activations of all models that are trained, or none")
     return told != {"none"}
 
 
-def _algorithm(job: Job, version: str, notes: Notes) -> dict[str, Any]:
+def _algorithm(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
     algorithm, surrogate = job.algorithm, job.algorithm.surrogate
     if surrogate.op not in ("clipped", "gspo_loss"):
         what = "; at one step a batch its gradient is the same" if surrogate.op == "policy_gradient" else ""
@@ -219,7 +219,7 @@ def _algorithm(job: Job, version: str, notes: Notes) -> dict[str, Any]:
     }
 
 
-def _estimator(job: Job, notes: Notes) -> str:
+def _estimator(job: ExportSpec, notes: ExportNotes) -> str:
     algorithm = job.algorithm
     if algorithm.estimator == "group_normalize":
         return "group_norm" if algorithm.advantages["deviation"] else "dr_grpo"
@@ -232,7 +232,7 @@ def _estimator(job: Job, notes: Notes) -> str:
     return "group_norm"
 
 
-def _aggregation(job: Job, version: str, notes: Notes) -> str:
+def _aggregation(job: ExportSpec, version: str, notes: ExportNotes) -> str:
     """Give the aggregation of terms, "" where the version has no flag for it and the mean over tokens."""
     told = job.algorithm.surrogate.aggregation
     if told == "sequence-mean" and version != "0.9.10":
@@ -242,7 +242,7 @@ def _aggregation(job: Job, version: str, notes: Notes) -> str:
     return "token-mean"
 
 
-def _correction(job: Job, notes: Notes) -> dict[str, Any]:
+def _correction(job: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
     """Give how importance weights are bounded: cut, or left out beyond the bounds."""
     told = job.algorithm.correction
     if told is None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowgraph.plan import Layout, Running
-from flowgraph.roles import Use
+from flowgraph.analysis.roles import Use
+from flowgraph.cluster.plan import Layout, RoleSettings
 from nodes.interop.algorithm import KL, Surrogate
-from nodes.interop.job import Job, Part, Site
-from nodes.interop.told import Notes, say_of_terms, say_uneven
+from nodes.interop.export_notes import ExportNotes, say_of_terms, say_uneven
+from nodes.interop.export_spec import ExportDevices, ExportSpec, Part
 
 MAIN: tuple[Part, ...] = ("critic", "reference")  # beside the policy, on verl's one pool
 OF_ROWS = ("activations", "logits")  # what a device holds of the rows that go through it
@@ -53,12 +53,12 @@ AGGREGATIONS = {
 
 
 @dataclass(frozen=True)
-class Engine:
+class VerlEngine:
     """How a model that is trained, or read for log-probs, is told to FSDP or Megatron."""
 
     megatron: bool
     layout: Layout
-    running: Running
+    running: RoleSettings
     budget_tokens: int
 
     @property
@@ -97,7 +97,7 @@ class Engine:
         return self.layout.sharding in ("optimizer", "gradients")
 
 
-def verl_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
+def verl_values(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
     """Give what the template of a version is filled with, and say what verl does instead where it has no key."""
     apart = job.pool("policy", "sample") not in ("", job.pool("policy", "train"))
     main = _main(job, apart, notes)
@@ -119,12 +119,12 @@ def verl_values(job: Job, version: str, notes: Notes) -> dict[str, Any]:
     }
 
 
-def _lag(job: Job) -> int:
+def _lag(job: ExportSpec) -> int:
     placed = job.placed("policy", "sample")
     return placed.lag if placed is not None else 0
 
 
-def _main(job: Job, apart: bool, notes: Notes) -> Site:
+def _main(job: ExportSpec, apart: bool, notes: ExportNotes) -> ExportDevices:
     """Give the one pool of verl's trainer, and say who joined it."""
     home, sampling = job.pool("policy", "train"), job.pool("policy", "sample")
     pools = {home}
@@ -145,7 +145,7 @@ def _main(job: Job, apart: bool, notes: Notes) -> Site:
     return site
 
 
-def _syncs(job: Job, apart: bool, notes: Notes) -> int:
+def _syncs(job: ExportSpec, apart: bool, notes: ExportNotes) -> int:
     """Give how many optimizer steps lie between two syncs of the weights: those of one batch."""
     syncs = -(-job.batch // job.minibatch)
     if apart and job.batch % job.minibatch:
@@ -156,7 +156,7 @@ def _syncs(job: Job, apart: bool, notes: Notes) -> int:
     return syncs
 
 
-def _engine(job: Job, part: Part, version: str, notes: Notes) -> Engine:
+def _engine(job: ExportSpec, part: Part, version: str, notes: ExportNotes) -> VerlEngine:
     use: Use = "infer" if part == "reference" else "train"
     placed, running, layout = job.placed(part, use), job.running(part, use), job.layout(part, use)
     policy = job.placed("policy", "train")
@@ -183,10 +183,10 @@ def _engine(job: Job, part: Part, version: str, notes: Notes) -> Engine:
     if megatron:
         layout = _by_megatron(job, part, layout, version, notes)
     share = job.layout(part, use).sequence
-    return Engine(megatron, layout, running, -(-job.budget_tokens(part, use) * share // layout.sequence))
+    return VerlEngine(megatron, layout, running, -(-job.budget_tokens(part, use) * share // layout.sequence))
 
 
-def _by_megatron(job: Job, part: Part, layout: Layout, version: str, notes: Notes) -> Layout:
+def _by_megatron(job: ExportSpec, part: Part, layout: Layout, version: str, notes: ExportNotes) -> Layout:
     """Give how verl's Megatron cuts a model: as the policy, and what is only read is never sharded.
 
     Source: verl/workers/engine/megatron/transformer_impl.py: models of one process share one `parallel_state`, that of
@@ -225,7 +225,7 @@ def _without_tensor(layout: Layout, *, fits: bool) -> Layout:
     return Layout(data=data * layout.data, sequence=sequence * layout.sequence, sharding="full")
 
 
-def _has_room(job: Job, part: Part, use: Use) -> bool:
+def _has_room(job: ExportSpec, part: Part, use: Use) -> bool:
     """Say whether a device has room for the activations of rows of its own, which tensor ranks share in the plan.
 
     A plan that forecasts no bytes is taken to.
@@ -239,7 +239,7 @@ def _has_room(job: Job, part: Part, use: Use) -> bool:
     return most + shared <= FILLED * min(job.memory_bytes(placed.pool))
 
 
-def _fused(job: Job, notes: Notes) -> bool:
+def _fused(job: ExportSpec, notes: ExportNotes) -> bool:
     """Return whether verl makes logits by kernels that never hold all of a micro-batch, as the plan is forecast.
 
     Source: verl, docs/algo/otb.md: these give no sums of squared probabilities, which need whole logits.
@@ -255,7 +255,7 @@ def _backend(megatron: bool, engine: str) -> str:
     return "Megatron" if megatron else "FSDP" if engine in ("fsdp", "local") else engine
 
 
-def _rollout(job: Job) -> dict[str, Any]:
+def _rollout(job: ExportSpec) -> dict[str, Any]:
     placed, running, layout = (
         job.placed("policy", "sample"),
         job.running("policy", "sample"),
@@ -265,7 +265,7 @@ def _rollout(job: Job) -> dict[str, Any]:
     return {"engine": engine, "layout": layout, "running": running}
 
 
-def _reward(job: Job, main: Site, notes: Notes) -> dict[str, Any] | None:
+def _reward(job: ExportSpec, main: ExportDevices, notes: ExportNotes) -> dict[str, Any] | None:
     """Give the reward model's place: a pool of its own, unless it shares the trainer's."""
     if not job.has("reward"):
         return None
@@ -290,7 +290,7 @@ def _reward(job: Job, main: Site, notes: Notes) -> dict[str, Any] | None:
     }
 
 
-def _algorithm(job: Job, version: str, notes: Notes) -> dict[str, Any]:
+def _algorithm(job: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
     algorithm = job.algorithm
     estimator = ESTIMATORS.get(algorithm.estimator, "")
     if not estimator:
@@ -327,7 +327,7 @@ def _algorithm(job: Job, version: str, notes: Notes) -> dict[str, Any]:
     }
 
 
-def _loss_mode(job: Job, notes: Notes) -> str:
+def _loss_mode(job: ExportSpec, notes: ExportNotes) -> str:
     surrogate, kl = job.algorithm.surrogate, job.algorithm.kl_loss
     if kl is not None and kl.adaptive is not None:
         notes.say("the weight of the KL in the loss adapts; verl's stays as it is at first")
@@ -340,7 +340,7 @@ def _loss_mode(job: Job, notes: Notes) -> str:
     return LOSSES[surrogate.op]
 
 
-def _aggregation(job: Job, notes: Notes) -> tuple[str, float | None]:
+def _aggregation(job: ExportSpec, notes: ExportNotes) -> tuple[str, float | None]:
     """Give verl's aggregation and its constant length; the critic's is the policy's unless it is told."""
     algorithm = job.algorithm
     told = algorithm.surrogate.aggregation
@@ -368,7 +368,7 @@ def _ratio_at_most(surrogate: Surrogate) -> float | None:
     return float(surrogate.settings.get("dual") or NO_DUAL_CLIP) if surrogate.op == "clipped" else None
 
 
-def _bypass(job: Job, mode: str, version: str, notes: Notes) -> bool:
+def _bypass(job: ExportSpec, mode: str, version: str, notes: ExportNotes) -> bool:
     """Say whether verl is to clip around the log-probs of the sampler, as the flow does, and compute none anew."""
     if job.algorithm.surrogate.old != "sampler":
         return False
@@ -409,7 +409,7 @@ def _threshold(correction: Mapping[str, Any] | None) -> float | str | None:
     return f"{low:g}_{high:g}"
 
 
-def _filters(job: Job, version: str, notes: Notes) -> bool:
+def _filters(job: ExportSpec, version: str, notes: ExportNotes) -> bool:
     """Say whether groups without signal are replaced."""
     refill = job.algorithm.refill
     if refill is None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowgraph.plan import Checkpointing, Layout, Offloaded, Running, Sharding
-from flowgraph.roles import Use
+from flowgraph.analysis.roles import Use
+from flowgraph.cluster.plan import Checkpointing, Layout, Offloaded, RoleSettings, Sharding
+from nodes.interop.char_reader import broken
 from nodes.interop.config import Config
-from nodes.interop.letters import broken
-from nodes.interop.shipped_flows import Flow
+from nodes.interop.shipped_flows import ShippedFlow
 
 ACTOR, REF, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
 FUSED = f"{MODEL}.use_fused_kernels"
-MOST_DEVICES = 65_536  # as many as `flowgraph.cluster` takes: so that their divisors are found at once
+MOST_DEVICES = 65_536  # as many as `flowgraph.cluster.cluster` takes: so that their divisors are found at once
 SAMPLERS = ("vllm", "sglang", "trtllm")
 
 
-def layouts_of(config: Config, flow: Flow, main: int, sampling: int) -> tuple[dict[str, Layout], dict[Use, str]]:
+def layouts_of(config: Config, flow: ShippedFlow, main: int, sampling: int) -> tuple[dict[str, Layout], dict[Use, str]]:
     """Give how each role is cut, and the engines by use."""
     if max(main, sampling) > MOST_DEVICES:
         what = f"{max(main, sampling):,} devices, where a cluster has at most {MOST_DEVICES:,}"
@@ -144,7 +144,7 @@ def _divided(config: Config, devices: int, by: int, key: str) -> int:
     return devices // by
 
 
-def rows_at_once(config: Config, flow: Flow) -> dict[str, int]:
+def rows_at_once(config: Config, flow: ShippedFlow) -> dict[str, int]:
     """Return the rows of a micro-batch of each role that counts rows, without their padding, and not tokens.
 
     Megatron's rows are packed; FSDP's are where `use_remove_padding` says so.
@@ -158,11 +158,11 @@ PLACES = {"policy.train": ACTOR, "critic.train": "critic", "ref.infer": REF}
 
 
 def running_of(
-    config: Config, flow: Flow, layouts: Mapping[str, Layout], total_tokens: int, apart: bool
-) -> dict[str, Running]:
+    config: Config, flow: ShippedFlow, layouts: Mapping[str, Layout], total_tokens: int, apart: bool
+) -> dict[str, RoleSettings]:
     """Give how each role runs: what it checkpoints and offloads, its budget of tokens, and the share of its cache."""
     trainer = _trainer(config)
-    found = dict[str, Running]()
+    found = dict[str, RoleSettings]()
     for role, where in ((role, PLACES[role]) for role in flow.roles if role in PLACES):
         own = _own(config, where, trainer)
         trains = role.endswith(".train")
@@ -170,7 +170,7 @@ def running_of(
             offload, sleeps = _put_away_by_megatron(config, where, own, trains=trains)
         else:
             offload, sleeps = _offload(config, own, trains=trains)
-        found[role] = Running(
+        found[role] = RoleSettings(
             precision="bfloat16",
             checkpointing=_checkpointing(config, role, own, trainer == "megatron"),
             offload=offload,
@@ -180,11 +180,13 @@ def running_of(
         )
     sleeps = config.flag(f"{ROLLOUT}.free_cache_engine") and not apart
     fp8 = config.text(f"{ROLLOUT}.quantization") == "fp8"
-    found["policy.sample"] = Running(precision="fp8" if fp8 else "bfloat16", cache_share=_share(config), sleeps=sleeps)
+    found["policy.sample"] = RoleSettings(
+        precision="fp8" if fp8 else "bfloat16", cache_share=_share(config), sleeps=sleeps
+    )
     return found
 
 
-def in_chunks(config: Config, engine: str, running: Mapping[str, Running]) -> dict[str, Running]:
+def in_chunks(config: Config, engine: str, running: Mapping[str, RoleSettings]) -> dict[str, RoleSettings]:
     """Return how each role runs on FSDP of ours, which makes logits in chunks whatever verl does, and say so."""
     whole = [role for role, each in running.items() if each.logits == "whole"]
     if engine == "megatron" or not whole:

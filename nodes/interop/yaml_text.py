@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from flowgraph.errors import UsageError
-from nodes.interop.commands import Told
+from nodes.interop.commands import CommandKey
 
 MOST_TEXT = 200_000  # characters; verl's whole configuration has 40,000
 DEEPEST = 50
 
 
-def told_by(text: str) -> tuple[Told, ...]:
+def told_by(text: str) -> tuple[CommandKey, ...]:
     """Give the keys of a YAML text, those of Hydra itself (`defaults`, `hydra`) too, each with its line.
 
     Raises UsageError with the line for text that is no YAML mapping, a key that stands twice, and aliases.
@@ -51,8 +51,8 @@ def _too_deep(text: str) -> int | None:
     return None
 
 
-def _flat(root: Any) -> list[Told]:
-    found = dict[str, Told]()
+def _flat(root: Any) -> list[CommandKey]:
+    found = dict[str, CommandKey]()
     todo = [("", root, 0)]
     while todo:
         above, node, deep = todo.pop(0)
@@ -63,9 +63,9 @@ def _flat(root: Any) -> list[Told]:
             name = f"{above}{key.value}"
             if name in found:
                 raise _broken(f"`{name}` stands twice, first on line {found[name].line}", line)
-            found[name] = Told(name, _text(value), line + 1)
+            found[name] = CommandKey(name, _text(value), line + 1)
             if value.id == "mapping" and value.value:
-                found[name] = Told(name, "", line + 1)
+                found[name] = CommandKey(name, "", line + 1)
                 todo.append((f"{name}.", value, deep + 1))
     inner = {name.rpartition(".")[0] for name in found}
     return sorted((told for name, told in found.items() if name not in inner), key=lambda told: told.line)

@@ -189,7 +189,7 @@ def test_every_package_says_that_it_is_typed_and_travels_in_the_wheel() -> None:
 
 
 # Files that we ship, or that a process of ours has just written.
-OWN_JSON = {"flowgraph/models/table.py", "flowgraph/runtime/profiling.py", "nodes/interop/keys.py"}
+OWN_JSON = {"flowgraph/models/table.py", "flowgraph/runtime/measure/profiling.py", "nodes/interop/keys.py"}
 
 
 def test_a_file_of_json_is_read_by_the_one_reader_that_has_bounds() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import drawing
-from flowgraph.diagrams.formats import text_in
+from flowgraph.diagrams.write.formats import text_in
 
 
 def test_ways_take_turns_and_the_first_round_is_not_counted() -> None:

@@ -17,7 +17,7 @@ from benchmarks.forecast.rl_orders import cases_of as orders
 from benchmarks.forecast.rl_rows import Read, read_end_to_end, read_nemo_rl
 from benchmarks.forecast.rl_steps import homes_of, seconds_of, setting_of, step
 from benchmarks.forecast.rl_workloads import FOLDER, Workload, from_toml, read, to_toml
-from flowgraph.plan import Step
+from flowgraph.cluster.plan import StepForecast
 from placements.steps import host_constants
 
 
@@ -42,9 +42,9 @@ def end_to_end(changes: Mapping[str, str]) -> Read:
     return read_end_to_end({**first, **changes})
 
 
-def forecast(workload: Workload) -> Step:
+def forecast(workload: Workload) -> StepForecast:
     found = step(workload)
-    assert isinstance(found, Step), found
+    assert isinstance(found, StepForecast), found
     return found
 
 

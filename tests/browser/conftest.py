@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowgraph.diagrams.page import Page as PageData
-from flowgraph.diagrams.page import page_html
+from flowgraph.diagrams.write.page import Page as PageData
+from flowgraph.diagrams.write.page import page_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

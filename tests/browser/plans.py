@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.plan import Where
-from flowgraph.cli.setting import Question
-from flowgraph.cli.subject import Subject, subject_of
+from flowgraph.cli.draw_target import DrawTarget, subject_of
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.plan import PlanTarget
+from flowgraph.cli.planning_request import PlanRequest
 
 CLUSTER = "2x8xh100"
 
 
 @cache
-def planned_on_two_machines() -> Subject:
+def planned_on_two_machines() -> DrawTarget:
     """Search the plan; of several pools, so that there is something to filter."""
-    question = Question(Asked("ppo", models=("Qwen/Qwen2.5-7B",)), CLUSTER, "512", "mean=1k,max=4k")
-    return subject_of(question, Where(CLUSTER, placement="split:openrlhf"))
+    question = PlanRequest(FlowRequest("ppo", models=("Qwen/Qwen2.5-7B",)), CLUSTER, "512", "mean=1k,max=4k")
+    return subject_of(question, PlanTarget(CLUSTER, placement="split:openrlhf"))

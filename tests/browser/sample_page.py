@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from flowgraph.diagrams.page import Cell, Page, Section, Table
-from flowgraph.diagrams.text_width import fitted
+from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell
+from flowgraph.diagrams.write.svg.text_width import fitted
 
 POOLS = ("train", "generate")
 KINDS = {"prompts": "data", "generate": "generate", "score": "score", "logprobs": "logprob", "update": "update"}
@@ -122,28 +122,38 @@ def scatter() -> str:
     return svg("scatter", 800, 260, "Candidates by seconds and memory", axis + "\n".join(dots))
 
 
-def flow_table() -> Table:
-    rows = tuple((Cell(name), Cell(kind)) for name, kind in KINDS.items())
-    return Table(("node", "kind"), rows, pools=("", "generate", "", "train", "train"))
+def flow_table() -> PageTable:
+    rows = tuple((TableCell(name), TableCell(kind)) for name, kind in KINDS.items())
+    return PageTable(("node", "kind"), rows, pools=("", "generate", "", "train", "train"))
 
 
-def lanes_table() -> Table:
+def lanes_table() -> PageTable:
     rows = tuple(
-        (Cell(POOLS[lane]), Cell(label), Cell(f"{start:.1f}", start), Cell(f"{end - start:.1f}", end - start))
+        (
+            TableCell(POOLS[lane]),
+            TableCell(label),
+            TableCell(f"{start:.1f}", start),
+            TableCell(f"{end - start:.1f}", end - start),
+        )
         for lane, _, start, end, label in BARS
     )
     heads = ("pool", "what", "start, s", "length, s")
-    return Table(heads, rows, numeric=(2, 3), pools=tuple(POOLS[lane] for lane, *_ in BARS))
+    return PageTable(heads, rows, numeric=(2, 3), pools=tuple(POOLS[lane] for lane, *_ in BARS))
 
 
-def candidates_table() -> Table:
+def candidates_table() -> PageTable:
     rows = tuple(
-        (Cell(name), Cell(f"{s:.1f}" if s else "does not fit", s), Cell(f"{size:.1f}", size), Cell("by memory"))
+        (
+            TableCell(name),
+            TableCell(f"{s:.1f}" if s else "does not fit", s),
+            TableCell(f"{size:.1f}", size),
+            TableCell("by memory"),
+        )
         for name, s, size, _ in CANDIDATES
     )
     heads = ("placement", "seconds a step", "GiB on the fullest device", "what limits it")
     pools = tuple(pool for *_, pool in CANDIDATES)
-    return Table(heads, rows, "Best first, as the search ranks them.", numeric=(1, 2), pools=pools, shown=True)
+    return PageTable(heads, rows, "Best first, as the search ranks them.", numeric=(1, 2), pools=pools, shown=True)
 
 
 def sample_page() -> Page:
@@ -164,7 +174,10 @@ def sample_page() -> Page:
             Section("One step", "What each pool does over one step, as it is forecast.", lanes(), lanes_table(), notes),
             Section("Candidates", "Every placement that was costed.", scatter(), candidates_table()),
             Section(
-                "Roles", "", "", Table(("role", "pool"), ((Cell("policy.train"), Cell("train")),), pools=("train",))
+                "Roles",
+                "",
+                "",
+                PageTable(("role", "pool"), ((TableCell("policy.train"), TableCell("train")),), pools=("train",)),
             ),
         ),
         pools=POOLS,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowgraph.cli.pictures import Shown, picture_named
-from flowgraph.diagrams.drawing import Drawing
-from flowgraph.diagrams.flow_picture import flow_picture
-from flowgraph.diagrams.labels import clean
-from flowgraph.diagrams.picture import Arrow, Box, Frame, Picture
-from flowgraph.diagrams.text_formats import mermaid_text
-from flowgraph.files import known_flows
+from flowgraph.cli.pictures import PictureDetail, picture_named
+from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.labels import clean
+from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
+from flowgraph.diagrams.write.text_formats import mermaid_text
+from flowgraph.flows.flow_files import known_flows
 from flowgraph.passes import compile_graph
 from tests.browser.plans import planned_on_two_machines
 from tests.unit.flowgraph.diagrams.drawings import EVERY
@@ -70,7 +70,7 @@ def test_each_shipped_flow_is_read_and_drawn(name: str, mermaid: Page) -> None:
 
 @pytest.mark.parametrize("name", ["plan", "sequence", "timeline", "memory"])
 def test_each_picture_of_a_plan_that_mermaid_can_draw_is_read_and_drawn(name: str, mermaid: Page) -> None:
-    found = drawn(mermaid, picture_named(name, planned_on_two_machines(), Shown()))
+    found = drawn(mermaid, picture_named(name, planned_on_two_machines(), PictureDetail()))
     assert found["acts"] == []
     assert "pool0" in found["words"]
 

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flowgraph.diagrams.charts import Bar, Lane, Lanes
-from flowgraph.diagrams.lanes_svg import lanes_svg
-from flowgraph.diagrams.page import Cell, Page, Section, Table
-from flowgraph.diagrams.svg_frame import Look
-from flowgraph.plan import TaskKind
+from flowgraph.cluster.plan import TaskKind
+from flowgraph.diagrams.model.charts import Bar, Lane, Lanes
+from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell
+from flowgraph.diagrams.write.svg.lanes_svg import lanes_svg
+from flowgraph.diagrams.write.svg.svg_frame import Look
 from tests.browser.sample_page import END_S, sample_page
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def test_the_page_itself_never_scrolls_sideways(opened: Opened, width: int) -> N
 
 def test_a_long_name_does_not_widen_the_page(opened: Opened) -> None:
     long = "x" * 5000
-    table = Table((long, "b"), ((Cell(long), Cell("1")),))
+    table = PageTable((long, "b"), ((TableCell(long), TableCell("1")),))
     page = opened(
         Page(long, long, ((long, long),), (Section(long, long, "", table, (long,)),) * 2, (long, "b")), **PHONE
     )

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flowgraph.cli.lists import cache_folder
-from flowgraph.engines.environments import SGLANG_CPU, install
-from flowgraph.executors.engine import Serving
-from flowgraph.executors.servers import Server
-from flowgraph.executors.sglang import Sglang
+from flowgraph.cli.listings import cache_folder
+from flowgraph.engines.servers.environments import SGLANG_CPU, install
+from flowgraph.engines.servers.server_engine import ServerSettings
+from flowgraph.engines.servers.server_process import ServerProcess
+from flowgraph.engines.sglang.server import Sglang
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]
@@ -35,7 +35,7 @@ def plan_on_servers(flowgraph: Run, cluster: str = "1xcpu") -> str:
 
 
 @pytest.fixture
-def server(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Iterator[Server]:
+def server(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Iterator[ServerProcess]:
     """Start a server on a model like the tiny one but with other weights, as someone else would."""
     from flowgraph.models import save
 
@@ -44,7 +44,7 @@ def server(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Iterator[Server]:
     for weight in model.parameters():
         weight.data.mul_(1.5)
     folder = save(model, tokenizer, tmp_path / "model")
-    with Sglang().serve(folder, Serving(max_tokens_cached=2048), log=tmp_path / "log") as running:
+    with Sglang().serve(folder, ServerSettings(max_tokens_cached=2048), log=tmp_path / "log") as running:
         yield running
 
 
@@ -82,7 +82,9 @@ def test_one_server_over_two_devices_draws_for_two_ranks_that_train(flowgraph: R
 
 
 @pytest.mark.xdist_group("sglang")
-def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(flowgraph: Run, server: Server) -> None:
+def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(
+    flowgraph: Run, server: ServerProcess
+) -> None:
     door = server.door
     with Sglang.model.control(door, 10.0) as control:
         control.stamp("default")  # as SGLang does unless told otherwise

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flowgraph.files import flows_in, shipped_files
+from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash
+from flowgraph.cluster.plan import Plan
+from flowgraph.flows.flow_files import flows_in, shipped_files
+from flowgraph.language.laws import STAGES
 from flowgraph.lowering.program import program_text
-from flowgraph.lowering.program_store import program_from_json
-from flowgraph.plan import Plan
-from flowgraph.restore import from_json
-from flowgraph.spec import STAGES
-from flowgraph.store import flat, full_hash, structure_hash
+from flowgraph.serialize.graph import from_json
+from flowgraph.serialize.program import program_from_json
 from tests.cli.conftest import Said
 
 Flowgraph = Callable[..., Said]
@@ -213,7 +213,7 @@ def test_what_cannot_be_shown_is_said(arguments: tuple[str, ...], said: str, flo
 # ------------------------------------------------------------------------------------------- passes of a user's own
 
 OWN = """\
-from flowgraph.graph import rewrite
+from flowgraph.language.graph import rewrite
 
 
 def plain(graph):

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flowgraph.files import shipped_files
+from flowgraph.flows.flow_files import shipped_files
 
 Run = Callable[..., Any]
 SMALL = ("--set", "policy.generate.n=4")
@@ -256,7 +256,9 @@ def test_an_engine_is_installed_where_either_cache_option_says(
     flowgraph: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caches = list[Path]()
-    monkeypatch.setattr("flowgraph.engines.environments.install", lambda wanted, cache, say: caches.append(cache))
+    monkeypatch.setattr(
+        "flowgraph.engines.servers.environments.install", lambda wanted, cache, say: caches.append(cache)
+    )
     for command in (
         ["--cache", "a", "install"],
         ["install", "--cache", "b"],

@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flowgraph.diagrams.as_data import from_json
-from flowgraph.diagrams.formats import ENDINGS
-from flowgraph.diagrams.labels import clean
+from flowgraph.diagrams.model.labels import clean
+from flowgraph.diagrams.write.as_data import from_json
+from flowgraph.diagrams.write.formats import ENDINGS
 from tests.cli.said import text_of
 from tests.cli.small_run import quietly, small_run
 from tests.unit.flowgraph.diagrams.test_hostile_names import HOSTILE

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowgraph.shipped import flows_folder
+from flowgraph.files.shipped import flows_folder
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]

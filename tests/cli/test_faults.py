@@ -382,7 +382,7 @@ def test_a_second_interrupt_does_not_wait_for_the_step(start: Start, at: str) ->
 
 
 WHILE_STARTING = "stopped while it was starting; run holds what was recorded\n"
-MOMENTS = ["raylet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gcs_server", "ray::Device"))]
+MOMENTS = ["raylet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gcs_server", "ray::RankActor"))]
 
 
 @pytest.mark.parametrize("name", [*MOMENTS, pytest.param("ray::warm_up", marks=pytest.mark.slow)])
@@ -406,8 +406,8 @@ def test_sigterm_while_processes_start_ends_them(start: Start, name: str) -> Non
 @pytest.mark.slow
 def test_an_interrupt_while_a_run_closes_changes_nothing(start: Start) -> None:
     run = start("--steps", "1")
-    run.wait_for("ray::Device")
-    run.wait_until(lambda: "ray::Device" not in run.alive().values())
+    run.wait_for("ray::RankActor")
+    run.wait_until(lambda: "ray::RankActor" not in run.alive().values())
     run.interrupt()
     ended = run.ended()
     assert (ended.code, ended.status, ended.told()) == (0, "finished", f"{STARTING}step 1/1\n")

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.engines.table import ENGINES
-from flowgraph.plan import Layout, Plan, Running
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]
@@ -82,7 +82,7 @@ def layouts(plan: Plan) -> dict[str, Layout]:
     return {each.role: each.layout for each in plan.placed}
 
 
-def running(plan: Plan) -> dict[str, Running]:
+def running(plan: Plan) -> dict[str, RoleSettings]:
     """Give how each role runs."""
     return {each.role: each.running for each in plan.placed}
 

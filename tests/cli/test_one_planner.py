@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowgraph.cluster import show_bytes
+from flowgraph.cluster.cluster import show_bytes
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]

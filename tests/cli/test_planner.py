@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flowgraph.plan import Plan
+from flowgraph.cluster.plan import Plan
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]

@@ -11,12 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
-from flowgraph.cli.places import needed_bytes, refuse_other_machine, total_bytes
-from flowgraph.cluster import show_bytes
+from flowgraph.cli.runtime_launch import needed_bytes, refuse_other_machine, total_bytes
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.this_machine import available_cores
 from flowgraph.errors import ResourceError
-from flowgraph.machine import available_cores
-from flowgraph.plan import Plan
-from flowgraph.shipped import flows_folder
+from flowgraph.files.shipped import flows_folder
 from tests.cli.said import text_of
 
 Run = Callable[..., Any]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.setting import Question, pose, posed_by
-from flowgraph.plan import Plan
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.planning_request import PlanRequest, pose, posed_by
+from flowgraph.cluster.plan import Plan
 from placements.finding import find
 
 Run = Callable[..., Any]
@@ -21,7 +21,7 @@ SMALL = ("--cluster", "2x8xh100", "--model", "Qwen/Qwen3-0.6B", "--batch", "64",
 OWN = """\
 from dataclasses import replace
 
-from flowgraph.graph import rewrite
+from flowgraph.language.graph import rewrite
 
 
 def fewer(graph):
@@ -146,7 +146,7 @@ def test_simulate_says_the_seconds_of_the_file_where_few_steps_take_others(flowg
 
 def test_what_a_plan_was_made_without_and_in_which_ratio_is_in_its_file(flowgraph: Run) -> None:
     models, cluster = ("policy=Qwen/Qwen3-0.6B", "ref=Qwen/Qwen3-0.6B"), "2x8xh100"
-    posed = pose(Question(Asked("grpo", models, batch=64), cluster, "512", "mean=2k,max=8k"))
+    posed = pose(PlanRequest(FlowRequest("grpo", models, batch=64), cluster, "512", "mean=2k,max=8k"))
     posed = posed.having(staleness=2, ratio=(1, 3), without=("ref",))
     plan = find(posed.setting).best.plan(posed.assumed)
     Path("plan.json").write_text(plan.to_json())

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowgraph.cli.run import carry_out
-from flowgraph.hashes import text_hash
-from flowgraph.runtime.record import RunFolder
+from flowgraph.files.hashes import text_hash
+from flowgraph.runtime.record.run_folder import RunFolder
 from nodes.data.rows import row
 from tests.cli.conftest import Said
 
@@ -385,12 +385,12 @@ sys.path[:0] = [{root!r}]
 import torch
 from safetensors import torch as _
 from flowgraph.cli import main, run, resume, display
-from flowgraph.runtime import driver, in_process
+from flowgraph.runtime import driver, local as in_process
 from flowgraph.models import loading
-from flowgraph.executors import local
+from flowgraph.engines.local import model as local
 
 torch.set_num_threads(1)
-from flowgraph.cli.inputs import Asked, read_inputs
+from flowgraph.cli.flow_request import FlowRequest as Asked, read_inputs
 from flowgraph.models import load, resolve
 
 read_inputs(Asked("grpo"))
@@ -553,7 +553,7 @@ def on_ray(folder: Path, run: str, *arguments: str, kill: str = "", lines: int =
         time.sleep(0.02)
     if kill:
         found = alive(mark) if kill == "worker" else []
-        victim = next((each for each in found if each.name() == "ray::Device"), None)
+        victim = next((each for each in found if each.name() == "ray::RankActor"), None)
         os.kill(victim.pid if victim is not None else process.pid, signal.SIGKILL)
     _, err = process.communicate(timeout=LIMIT_S)
     until = time.monotonic() + LIMIT_S

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flowgraph.cli.places import staged
-from flowgraph.files import FlowFile, find_flow
-from flowgraph.graph import Graph
+from flowgraph.cli.runtime_launch import staged
+from flowgraph.flows.flow_files import FlowFile, find_flow
+from flowgraph.flows.settings import resolve_settings
+from flowgraph.language.graph import Graph
 from flowgraph.passes import compile_graph
-from flowgraph.settings import resolve_settings
 
 
 def made(by: str) -> tuple[FlowFile, Graph]:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from flowgraph.evaluate import Observed
+from flowgraph.cluster.plan import Plan
+from flowgraph.language.region import Observations
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Read, Run, Sync
-from flowgraph.plan import Plan
-from flowgraph.restore import from_json
-from flowgraph.runtime.execute import Ran
-from flowgraph.runtime.measure import Measured, about_task
-from flowgraph.runtime.measured_file import MeasuredRecorder
-from flowgraph.runtime.record import RunFolder
+from flowgraph.runtime.interpreter import StepResult
+from flowgraph.runtime.measure.measured_file import MeasuredRecorder
+from flowgraph.runtime.measure.measured_task import MeasuredTask, about_task
+from flowgraph.runtime.record.run_folder import RunFolder
+from flowgraph.serialize.graph import from_json
 
 Command = Callable[..., Any]
 MIB = 2**20
@@ -34,9 +34,9 @@ def program_of(run: Path) -> Program:
     return lower(graph, Plan.from_json((run / "plan.json").read_text()))
 
 
-def made_up(program: Program, step: int) -> list[Measured]:
+def made_up(program: Program, step: int) -> list[MeasuredTask]:
     """Give what tasks might have taken: each 2 s, one after another, with 600 MiB in use."""
-    at, found = START_S + 100 * step, list[Measured]()
+    at, found = START_S + 100 * step, list[MeasuredTask]()
     for task in (each for each in program.tasks if not isinstance(each, Read)):
         told = [about_task(task, program.graph)]
         if isinstance(task, Sync) and task.source.pool != task.target.pool:
@@ -54,7 +54,7 @@ def measure(run: Path, steps: int) -> Program:
     program = program_of(run)
     with MeasuredRecorder(RunFolder(run), program) as recorder:
         for step in range(steps):
-            ran = Ran({}, Observed(measured=made_up(program, step)), places=None)  # type: ignore[arg-type]
+            ran = StepResult({}, Observations(measured=made_up(program, step)), places=None)  # type: ignore[arg-type]
             recorder.stepped(step, ran, 21.0)
     return program
 

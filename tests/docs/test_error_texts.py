@@ -32,19 +32,21 @@ from flowgraph.errors import (
     UserCodeError,
     WorkerError,
 )
+from flowgraph.language.rows import narrowed
+from flowgraph.language.values import Tokens
 from flowgraph.lowering.program import HOST, Run
 from flowgraph.models import smollm2
 from flowgraph.passes import compile_graph
-from flowgraph.restore import from_json
-from flowgraph.rows import narrowed
-from flowgraph.runtime.device import Seat
-from flowgraph.runtime.identity import Held, deal, lined_up
-from flowgraph.runtime.watch import Member
-from flowgraph.values import Tokens
+from flowgraph.runtime.ray.device import PoolRank
+from flowgraph.runtime.ray.supervision import Member
+from flowgraph.runtime.row_identity import StoredValue, deal, lined_up
+from flowgraph.serialize.graph import from_json
 from nodes import Policy, Prompts, Rollout, Scores, clipped, group_normalize, logprobs, refill, update
 from nodes.data.checks import PROMPT_HINT
 from placements.batch_sizes import solve_batch
-from tests.unit.flowgraph import test_cluster_text, test_files, test_refusals
+from tests.unit.flowgraph.cluster import test_short_form
+from tests.unit.flowgraph.errors import test_refusals
+from tests.unit.flowgraph.flows import test_flow_files
 
 Golden = Callable[[str, str], None]
 MADE_BY = "made_by"
@@ -68,10 +70,10 @@ def constructors(kind: type[FlowError]) -> list[str]:
 EVERY_CONSTRUCTOR = [f"{kind.__name__}.{name}" for kind in dict.fromkeys(classes()) for name in constructors(kind)]
 
 
-def held_rows(*prompts: int) -> Held:
+def held_rows(*prompts: int) -> StoredValue:
     """Give scores of these prompts' rows, each its prompt's only sample."""
     ids = {"#group": np.array(prompts)}
-    return Held(Scores(torch.zeros(len(prompts))), ids)
+    return StoredValue(Scores(torch.zeros(len(prompts))), ids)
 
 
 def on_a_worker(error: FlowError, at: str) -> FlowError:
@@ -99,7 +101,7 @@ def filled(prompts: Prompts, policy: Policy) -> Policy:
     return update(policy, loss)
 
 
-MEMBER = Member(Seat("all", 1, 2, "cpu", (), ()), None, 4711)
+MEMBER = Member(PoolRank("all", 1, 2, "cpu", (), ()), None, 4711)
 SAMPLING = "policy.generate (policy.sample), step 3, my.py:12"  # as `RayPlaces` names what it waits for
 SCORING = "score (host), step 3, my.py:13"
 AS_SCORED = "prompt 3, sample 0, response 'Sure'"  # as `Graders` names the row of a rule
@@ -309,12 +311,13 @@ def programs() -> Iterator[tuple[Callable[..., None], str]]:
     yield from ((test_refusals.test_a_wrong_definition_is_refused_when_its_file_is_imported, name)
                 for name in test_refusals.WHEN_DEFINED)  # fmt: skip
     yield from (
-        (test_files.test_a_flow_that_is_not_there_is_told_with_the_nearest, name) for name in test_files.MISSING
+        (test_flow_files.test_a_flow_that_is_not_there_is_told_with_the_nearest, name)
+        for name in test_flow_files.MISSING
     )
-    yield from ((test_files.test_a_file_that_cannot_be_read_or_run_names_the_line_at_fault, name)
-                for name in test_files.BROKEN)  # fmt: skip
-    yield from ((test_cluster_text.test_a_file_that_is_no_cluster_is_refused_with_its_place, name)
-                for name in test_cluster_text.FAULTS)  # fmt: skip
+    yield from ((test_flow_files.test_a_file_that_cannot_be_read_or_run_names_the_line_at_fault, name)
+                for name in test_flow_files.BROKEN)  # fmt: skip
+    yield from ((test_short_form.test_a_file_that_is_no_cluster_is_refused_with_its_place, name)
+                for name in test_short_form.FAULTS)  # fmt: skip
 
 
 def made_by(made: list[FlowError], text: str, folder: Path) -> str:

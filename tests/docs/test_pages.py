@@ -18,10 +18,10 @@ import typer
 import nodes
 from benchmarks import curves
 from flowgraph import Flow, Loss
-from flowgraph.cli.inputs import Asked, read_inputs
-from flowgraph.cli.planner import app
+from flowgraph.analysis.flat_graph import full_hash
+from flowgraph.cli.flow_request import FlowRequest, read_inputs
+from flowgraph.cli.plan_commands import app
 from flowgraph.passes import compile_graph
-from flowgraph.store import full_hash
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -142,7 +142,7 @@ def test_the_flows_that_show_how_to_compose_obey_the_laws(tmp_path: Path) -> Non
 def test_the_settings_that_an_algorithms_page_names_are_settings_of_its_flow(name: str) -> None:
     read = flows.read(name)
     sets, own = tuple(each["set"] for each in flows.settings(read)), type(read.graph.settings).model_fields
-    resolved = {each.name: each for each in read_inputs(Asked(name, sets=sets)).resolved}
+    resolved = {each.name: each for each in read_inputs(FlowRequest(name, sets=sets)).resolved}
     for each in sets:
         setting = each.partition("=")[0]
         assert setting in own or resolved[setting].origin == "--set", each

@@ -15,8 +15,8 @@ import torch
 
 from flowgraph.cli import main
 from flowgraph.errors import SettingError
-from flowgraph.files import find_flow, flows_in, import_file
-from flowgraph.values import Group, Trainable
+from flowgraph.flows.flow_files import find_flow, flows_in, import_file
+from flowgraph.language.values import Group, Trainable
 from nodes import Scores
 
 FLOWS = Path(__file__).parent / "flows"

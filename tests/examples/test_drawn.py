@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.pictures import Shown, picture_named
-from flowgraph.cli.plan import Where
-from flowgraph.cli.setting import Question
-from flowgraph.cli.subject import Subject, subject_of
-from flowgraph.diagrams.as_data import as_json, from_json
-from flowgraph.diagrams.drawing import Drawing
-from flowgraph.diagrams.formats import text_in
-from flowgraph.diagrams.picture import Picture
-from flowgraph.diagrams.svg import svg
-from flowgraph.files import known_flows
+from flowgraph.cli.draw_target import DrawTarget, subject_of
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.pictures import PictureDetail, picture_named
+from flowgraph.cli.plan import PlanTarget
+from flowgraph.cli.planning_request import PlanRequest
+from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.picture import Picture
+from flowgraph.diagrams.write.as_data import as_json, from_json
+from flowgraph.diagrams.write.formats import text_in
+from flowgraph.diagrams.write.svg.any_picture import svg
+from flowgraph.flows.flow_files import known_flows
 
 Golden = Callable[[str, str], None]
 
@@ -47,20 +47,20 @@ BUDGET_BYTES = 1_500_000  # of all these files: a review reads them
 
 @cache
 def flow_of(name: str) -> Picture:
-    drawn = picture_named("flow", subject_of(Question(Asked(name), ""), Where()), Shown())
+    drawn = picture_named("flow", subject_of(PlanRequest(FlowRequest(name), ""), PlanTarget()), PictureDetail())
     assert isinstance(drawn, Picture)
     return drawn
 
 
 @cache
-def planned(flow: str, cluster: str) -> Subject:
+def planned(flow: str, cluster: str) -> DrawTarget:
     """Search a plan as `flowgraph draw FLOW --cluster …` does."""
-    question = Question(Asked(flow, models=(f"policy={MODEL}",)), cluster, "512", "mean=1k,max=4k")
-    return subject_of(question, Where(cluster))
+    question = PlanRequest(FlowRequest(flow, models=(f"policy={MODEL}",)), cluster, "512", "mean=1k,max=4k")
+    return subject_of(question, PlanTarget(cluster))
 
 
 def drawn_plan(flow: str, cluster: str, picture: str) -> Drawing:
-    return picture_named(picture, planned(flow, cluster), Shown())
+    return picture_named(picture, planned(flow, cluster), PictureDetail())
 
 
 def rounded(text: str) -> str:

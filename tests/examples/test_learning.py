@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks.curves import SETTINGS
-from flowgraph.cli.inputs import Asked, read_inputs
-from flowgraph.cli.lists import list_flows
-from flowgraph.cli.plan import Where
+from flowgraph.cli.flow_request import FlowRequest, read_inputs
+from flowgraph.cli.listings import list_flows
+from flowgraph.cli.plan import PlanTarget
 from flowgraph.cli.run import RunOptions, run_flow
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +27,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[d
 
     def start(flow: str, **changed: Any) -> list[dict[str, Any]]:
         options = {name: changed.pop(name) for name in ("eval_every", "eval_rows") if name in changed}
-        out, asked = tmp_path / "run", Asked(flow, cache=tmp_path / "cache", **changed)
+        out, asked = tmp_path / "run", FlowRequest(flow, cache=tmp_path / "cache", **changed)
         told: dict[str, Any] = {"eval_every": 20, "eval_rows": 200} | options
-        assert run_flow(RunOptions(asked, out=out, replay=None, where=Where("1xcpu"), **told)) == 0
+        assert run_flow(RunOptions(asked, out=out, replay=None, where=PlanTarget("1xcpu"), **told)) == 0
         return [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
 
     return start
@@ -58,7 +58,7 @@ def test_each_flow_learns_from_each_seed(run: Callable[..., list[dict[str, Any]]
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_grpo_learns_on_two_ranks_under_ray(run: Callable[..., list[dict[str, Any]]], seed: int) -> None:
-    found = accuracy(run("grpo", seed=seed, where=Where()))
+    found = accuracy(run("grpo", seed=seed, where=PlanTarget()))
     assert found[0] < 0.05
     assert found[-1] >= 0.9
 
@@ -103,5 +103,5 @@ def test_the_shipped_flows_are_listed_with_one_line_each(capsys: pytest.CaptureF
 
 
 def test_inputs_load_no_torch_so_a_wrong_command_fails_at_once() -> None:
-    inputs = read_inputs(Asked("grpo"))
+    inputs = read_inputs(FlowRequest("grpo"))
     assert (inputs.batch, inputs.steps, inputs.data.name) == (16, 300, "digits")

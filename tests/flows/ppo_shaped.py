@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from flowgraph import By, Kind, Loss, Trainable, Value, flow, node
-from flowgraph.values import Lengths, Mask
+from flowgraph.language.values import Lengths, Mask
 from nodes import (
     LanguageModel,
     LogProbs,

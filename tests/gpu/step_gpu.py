@@ -17,32 +17,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from flowgraph import Graph, Key
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.setting import Posed, Question, cluster_of, planned_graph, pose
-from flowgraph.cli.trace import Beside, compared
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, cluster_of, planned_graph, pose
+from flowgraph.cli.trace import TaskComparison, compared
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Sync
 from flowgraph.models import resolve
-from flowgraph.models.shapes import shape
-from flowgraph.plan import Layout, Placed, Plan, Pool, Running
-from flowgraph.runtime.execute import Executor, Source
+from flowgraph.models.sizes import shape
 from flowgraph.runtime.hosting import ModelSetup, heads_of, host
-from flowgraph.runtime.in_process import InProcess
-from flowgraph.runtime.measure import Measures, note_process
-from flowgraph.runtime.measured_step import MeasuredStep, measured_step
-from flowgraph.store import structure_hash
+from flowgraph.runtime.interpreter import Executor, RowSource
+from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.measure.measured_step import MeasuredStep, measured_step
+from flowgraph.runtime.measure.measured_task import Measures, note_process
 from placements import forecast_again
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flowgraph.executors.base import Completion, Handle, Rows
+    from flowgraph.language.handle import Completion, Handle, ResponseRows
     from placements.profiles import Profile
 
 DeviceName = Literal["cpu", "cuda"]
 FLOW, STEPS, SEED, LIMIT_S = "grpo", 3, 5, 120.0
 POOL, MODELS = "all", ("policy", "ref")
-TRAINING = Running(precision="bfloat16", sleeps=True)
+TRAINING = RoleSettings(precision="bfloat16", sleeps=True)
 RULE = Path(__file__).with_name("even_samples.py")
 
 
@@ -88,7 +88,7 @@ def make_folder(case: Case, folder: Path) -> Path:
     from flowgraph.models import tiny
     from flowgraph.models.libraries import transformers
     from flowgraph.models.saving import save
-    from flowgraph.models.seeded import seeded
+    from flowgraph.models.seeded_init import seeded
 
     _, tokenizer = tiny.build(SEED)
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -139,17 +139,17 @@ def hybrid(graph: Graph, cluster: str) -> Plan:
         cluster=there,
         pools=(Pool(name=POOL, devices=((there.nodes[0].name, 0),)),),
         placed=(
-            Placed(role="policy.train", pool=POOL, engine="fsdp", layout=shards, running=TRAINING),
-            Placed(role="policy.sample", pool=POOL, engine="local", running=Running(sleeps=True)),
-            Placed(role="ref.infer", pool=POOL, engine="local"),
+            PlacedRole(role="policy.train", pool=POOL, engine="fsdp", layout=shards, running=TRAINING),
+            PlacedRole(role="policy.sample", pool=POOL, engine="local", running=RoleSettings(sleeps=True)),
+            PlacedRole(role="ref.infer", pool=POOL, engine="local"),
         ),
     )
 
 
-def posed_of(case: Case, model: Path, cluster: str) -> Posed:
+def posed_of(case: Case, model: Path, cluster: str) -> PlanningProblem:
     """Pose what a command line asks of the planner for these rows."""
-    asked = Asked(FLOW, models=(str(model),), batch=case.prompts, sets=case.settings)
-    return pose(Question(asked, cluster, prompt_tokens=str(case.prompt_tokens)))
+    asked = FlowRequest(FLOW, models=(str(model),), batch=case.prompts, sets=case.settings)
+    return pose(PlanRequest(asked, cluster, prompt_tokens=str(case.prompt_tokens)))
 
 
 def planned(case: Case, graph: Graph, model: Path, places: tuple[str, str]) -> Plan:
@@ -165,7 +165,7 @@ def _forecast(case: Case, graph: Graph, model: Path, cluster: str) -> Plan:
     return forecast_again(posed.setting, hybrid(graph, cluster), posed.assumed)
 
 
-def prompts_of(case: Case) -> Source:
+def prompts_of(case: Case) -> RowSource:
     """Give rows whose prompts have all the tokens that the case says: <bos>, digits and <sep>."""
     import pyarrow as pa
 
@@ -202,7 +202,7 @@ def allocated_bytes() -> int:
 
 
 def run_steps(
-    executor: Executor, program: Program, source: Source
+    executor: Executor, program: Program, source: RowSource
 ) -> tuple[list[MeasuredStep], list[dict[str, float]]]:
     """Run the steps; give what was measured of each, and its metrics."""
     measured, metrics = list[MeasuredStep](), list[dict[str, float]]()
@@ -241,10 +241,12 @@ def agreement(trainer: Handle, sampler: Handle) -> dict[str, Any]:
     """
     import torch
 
-    from flowgraph.executors.base import Request, gather
+    from flowgraph.language.handle import SampleRequest, gather
 
     contexts = [(1, *(5 + (3 * row + place) % 10 for place in range(9 + row)), 4) for row in range(4)]
-    drawn = gather(sampler, [Request(each, row, 0, 12, 0.7, Key(SEED, 0, "x")) for row, each in enumerate(contexts)])
+    drawn = gather(
+        sampler, [SampleRequest(each, row, 0, 12, 0.7, Key(SEED, 0, "x")) for row, each in enumerate(contexts)]
+    )
     rows = rows_of(contexts, drawn)
     with torch.no_grad():
         told = [handle.token_stats(rows, ("logprobs",)).logprobs for handle in (trainer, sampler)]
@@ -253,21 +255,21 @@ def agreement(trainer: Handle, sampler: Handle) -> dict[str, Any]:
     return {"tokens": len(said), "drawn": apart(said, ours), "read": apart(theirs, ours)}
 
 
-def rows_of(contexts: Sequence[Sequence[int]], drawn: Sequence[Completion]) -> Rows:
+def rows_of(contexts: Sequence[Sequence[int]], drawn: Sequence[Completion]) -> ResponseRows:
     """Give completions of these contexts as rows, drawn at a temperature of 0.7."""
     import pyarrow as pa
     import torch
 
-    from flowgraph.executors.base import Rows
+    from flowgraph.language.handle import ResponseRows
 
     lengths = torch.tensor([len(each.tokens) for each in drawn])
     tokens = torch.zeros(len(drawn), int(lengths.max()), dtype=torch.int64)
     for row, each in enumerate(drawn):
         tokens[row, : len(each.tokens)] = torch.tensor(each.tokens)
-    return Rows(pa.array(list(map(list, contexts)), pa.list_(pa.int32())), tokens, lengths, 0.7)
+    return ResponseRows(pa.array(list(map(list, contexts)), pa.list_(pa.int32())), tokens, lengths, 0.7)
 
 
-def inside(stats: Tensor | None, rows: Rows) -> Tensor:
+def inside(stats: Tensor | None, rows: ResponseRows) -> Tensor:
     """Give the statistics of all response tokens, row by row."""
     import torch
 
@@ -298,7 +300,7 @@ class Row:
     forecast_bytes: int | None
 
 
-def rows_told(found: Sequence[Beside], steps: Sequence[MeasuredStep], plan: Plan) -> Iterator[Row]:
+def rows_told(found: Sequence[TaskComparison], steps: Sequence[MeasuredStep], plan: Plan) -> Iterator[Row]:
     """Give each task as measured and as forecast; a plan counts syncs to the phase that they come before, generation.
 
     A plan has no forecast of its own for what goes to sleep or wakes.
@@ -337,10 +339,10 @@ def run(folder: Path, device: DeviceName) -> dict[str, Any]:
     import torch
     import transformers
 
-    from flowgraph.executors.ranks import join
+    from flowgraph.engines.fsdp.ranks import join
 
     case, (name, *places) = CASES[device], device_here(device)
-    graph = planned_graph(Asked(FLOW, sets=case.settings))
+    graph = planned_graph(FlowRequest(FLOW, sets=case.settings))
     model = make_folder(case, folder / "model")
     plan = planned(case, graph, model, (places[0], places[1]))
     program = lower(graph, plan)

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph.executors.base import Optimizer, Rows
-from flowgraph.executors.fsdp import FsdpModel
-from flowgraph.executors.local import LocalModel
-from flowgraph.executors.ranks import ProcessRanks, join
-from flowgraph.plan import Running
+from flowgraph.cluster.plan import RoleSettings
+from flowgraph.engines.fsdp.model import FsdpModel
+from flowgraph.engines.fsdp.ranks import ProcessRanks, join
+from flowgraph.engines.local.model import LocalModel
+from flowgraph.language.handle import Optimizer, ResponseRows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
@@ -25,12 +25,12 @@ ROOT, LIMIT_S = Path(__file__).parents[2], 300.0
 RULE = Optimizer("adamw", 1e-3, 0.01, max_grad_norm=0.5)
 EVERYTHING = ("parameters", "gradients", "optimizer")
 SETTINGS = {
-    "float32": Running(),
-    "bfloat16": Running(precision="bfloat16"),
-    "full": Running(precision="bfloat16", checkpointing="full"),
-    "selective": Running(precision="bfloat16", checkpointing="selective"),
-    "optimizer": Running(precision="bfloat16", offload=("optimizer",)),
-    "everything": Running(precision="bfloat16", offload=EVERYTHING),
+    "float32": RoleSettings(),
+    "bfloat16": RoleSettings(precision="bfloat16"),
+    "full": RoleSettings(precision="bfloat16", checkpointing="full"),
+    "selective": RoleSettings(precision="bfloat16", checkpointing="selective"),
+    "optimizer": RoleSettings(precision="bfloat16", offload=("optimizer",)),
+    "everything": RoleSettings(precision="bfloat16", offload=EVERYTHING),
 }
 
 
@@ -87,7 +87,7 @@ def make_model() -> tuple[Any, Any]:
     return model.cuda(), tokenizer
 
 
-def sharded(ranks: ProcessRanks, running: Running) -> FsdpModel:
+def sharded(ranks: ProcessRanks, running: RoleSettings) -> FsdpModel:
     return FsdpModel(*make_model(), trainable=True, ranks=ranks, running=running)
 
 
@@ -95,7 +95,7 @@ def loss_of(handle: Any) -> Callable[[], torch.Tensor]:
     torch.manual_seed(1)
     heads = pa.array([torch.randint(3, 20, (size,)).tolist() for size in (2, 9, 1, 4)], pa.list_(pa.int32()))
     lengths = torch.tensor([3, 1, 7, 5])
-    rows = Rows(heads, torch.randint(3, 20, (4, 7)), lengths)
+    rows = ResponseRows(heads, torch.randint(3, 20, (4, 7)), lengths)
 
     def loss() -> torch.Tensor:
         stats = handle.token_stats(rows, ("logprobs", "entropy"))

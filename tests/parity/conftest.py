@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from flowgraph.plan import Plan
-    from flowgraph.runtime.ray_session import Session
+    from flowgraph.cluster.plan import Plan
+    from flowgraph.runtime.ray.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def ray_session() -> Iterator[Callable[[Plan], Session]]:
 
     Closing what it gives leaves Ray running for the next plan; it ends with the file's last test.
     """
-    from flowgraph.runtime.ray_session import Session, connect
+    from flowgraph.runtime.ray.session import Session, connect
 
     class Shared(Session):
         def close(self) -> None:

@@ -19,13 +19,13 @@ import torch
 
 import nodes
 from flowgraph import Aggregation, BoundRegion, By, Key, Loss, Value, node, op_of
-from flowgraph.executors.local import LocalModel
-from flowgraph.graph import Op, Port
+from flowgraph.engines.local.model import LocalModel
+from flowgraph.language.graph import Op, Port
+from flowgraph.language.rows import take
+from flowgraph.language.values import Mask, Trainable
 from flowgraph.models import tiny
 from flowgraph.models.heads import with_head
-from flowgraph.rows import take
-from flowgraph.runtime.identity import PLACE, deal
-from flowgraph.values import Mask, Trainable
+from flowgraph.runtime.row_identity import PLACE, deal
 from nodes import (
     Advantages,
     Chosen,
@@ -326,8 +326,8 @@ def columns(sums: Sums) -> np.ndarray:
 
 def run(rank: int, count: int, folder: Path) -> dict[str, np.ndarray]:
     """Give each case's gradient and metrics, by batch and name, with models sharded over the ranks; and warnings."""
-    from flowgraph.executors.fsdp import FsdpModel
-    from flowgraph.executors.ranks import join
+    from flowgraph.engines.fsdp.model import FsdpModel
+    from flowgraph.engines.fsdp.ranks import join
 
     ranks = join(rank, count, folder / "meeting", limit_s=50)
     told = dict[str, np.ndarray]()

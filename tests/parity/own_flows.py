@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowgraph import Key, Kind, Loss, Metric, State, Value, flow, node
-from flowgraph.values import Measure
+from flowgraph.language.values import Measure
 from nodes import (
     LanguageModel,
     LogProbs,
@@ -48,7 +48,7 @@ def shuffled(rollout: Rollout, *, key: Key = Key()) -> Rollout:
     """Give the rows in another order, in which no prompt's rows lie side by side."""
     import torch
 
-    from flowgraph.rows import take
+    from flowgraph.language.rows import take
 
     order = key.generator().permutation(len(rollout.lengths.data))
     return take(rollout, torch.from_numpy(order))

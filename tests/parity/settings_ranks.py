@@ -18,12 +18,12 @@ import pyarrow as pa
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from flowgraph.cluster.plan import RoleSettings
+from flowgraph.engines.fsdp.model import FsdpModel
+from flowgraph.engines.fsdp.ranks import ProcessRanks, join
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import FlowError
-from flowgraph.executors.base import Optimizer, Rows
-from flowgraph.executors.fsdp import FsdpModel
-from flowgraph.executors.local import LocalModel
-from flowgraph.executors.ranks import ProcessRanks, join
-from flowgraph.plan import Running
+from flowgraph.language.handle import Optimizer, ResponseRows
 
 COUNT = 4
 CONTEXTS, LENGTHS = [2, 9, 1, 4, 12, 3, 1], [3, 1, 7, 5, 2, 7, 4]
@@ -43,14 +43,14 @@ LAYOUTS: dict[str, dict[str, int]] = {
     "replicas=4": {"replicas": 4},
 }
 SOME_MOVES = {("one", "two"), ("two", "four"), ("four", "one")}  # of models that are no Llama: each way of reading
-SETTINGS: dict[str, Running] = {
-    "plain": Running(),
-    "selective": Running(checkpointing="selective"),
-    "full": Running(checkpointing="full"),
-    "optimizer": Running(offload=("optimizer",)),
-    "everything": Running(offload=("parameters", "gradients", "optimizer")),
-    "bfloat16": Running(precision="bfloat16"),
-    "bfloat16 full": Running(precision="bfloat16", checkpointing="full"),
+SETTINGS: dict[str, RoleSettings] = {
+    "plain": RoleSettings(),
+    "selective": RoleSettings(checkpointing="selective"),
+    "full": RoleSettings(checkpointing="full"),
+    "optimizer": RoleSettings(offload=("optimizer",)),
+    "everything": RoleSettings(offload=("parameters", "gradients", "optimizer")),
+    "bfloat16": RoleSettings(precision="bfloat16"),
+    "bfloat16 full": RoleSettings(precision="bfloat16", checkpointing="full"),
 }
 
 # ------------------------------------------------------------------------------------------- models and rows
@@ -74,17 +74,17 @@ def make_model(kind: str = "tiny") -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def make_rows(seed: int = 1) -> Rows:
+def make_rows(seed: int = 1) -> ResponseRows:
     """Draw the rows that every rank knows."""
     torch.manual_seed(seed)
     heads = pa.array([torch.randint(3, 20, (size,)).tolist() for size in CONTEXTS], pa.list_(pa.int32()))
-    return Rows(heads, torch.randint(3, 20, (len(LENGTHS), max(LENGTHS))), torch.tensor(LENGTHS))
+    return ResponseRows(heads, torch.randint(3, 20, (len(LENGTHS), max(LENGTHS))), torch.tensor(LENGTHS))
 
 
 def share(handle: Any, which: Sequence[int], weight: float = 1.0) -> Callable[[], torch.Tensor]:
     """Give the share of some rows of a loss over all: what each token adds is divided by the tokens of all."""
     rows = make_rows()
-    part = Rows(rows.context.take(pa.array(which, pa.int64())), rows.tokens[[*which]], rows.lengths[[*which]])
+    part = ResponseRows(rows.context.take(pa.array(which, pa.int64())), rows.tokens[[*which]], rows.lengths[[*which]])
     weights = weight * torch.linspace(-1.0, 1.0, len(LENGTHS))[[*which], None]
 
     def loss() -> torch.Tensor:
@@ -196,12 +196,12 @@ def tell_settings(two: ProcessRanks) -> dict[str, Any]:
 def tell_refusals(two: ProcessRanks) -> dict[str, str]:
     """Give what settings and layouts are refused with."""
     refused: dict[str, Callable[[], object]] = {
-        "fp8": lambda: sharded(two, running=Running(precision="fp8")),
-        "cache": lambda: sharded(two, running=Running(cache_share=0.5)),
-        "gradients": lambda: sharded(two, running=Running(offload=("gradients",))),
+        "fp8": lambda: sharded(two, running=RoleSettings(precision="fp8")),
+        "cache": lambda: sharded(two, running=RoleSettings(cache_share=0.5)),
+        "gradients": lambda: sharded(two, running=RoleSettings(offload=("gradients",))),
         "replicas": lambda: sharded(two, replicas=3),
         "sequence": lambda: sharded(two, sequence=0),
-        "local": lambda: local(running=Running(precision="bfloat16")),
+        "local": lambda: local(running=RoleSettings(precision="bfloat16")),
     }
     return {name: error_of(call) for name, call in refused.items()}
 
@@ -216,21 +216,21 @@ def tell_sums(two: ProcessRanks) -> dict[str, Any]:
             stepped(handle, SGD, 1)
         told[str(once)] = counted.sums
         weights.append(handle.weights())
-    tight = Running(offload=("parameters", "gradients", "optimizer"))
+    tight = RoleSettings(offload=("parameters", "gradients", "optimizer"))
     chosen = [sharded(two)._sums_once, sharded(two, running=tight)._sums_once]
     return told | {"apart": far(*weights), "chosen": chosen}
 
 
 def tell_rows_at_fault(two: ProcessRanks) -> dict[str, Any]:
     """Give what a step says of rows that are not finite, on one of two ranks, and whether it left all as it was."""
-    from flowgraph.executors.base import NotFinite
+    from flowgraph.language.handle import NotFinite
 
     handle = sharded(two)
     stepped(handle, steps=1)
     before, told = handle.weights(), dict[str, Any]()
     weights = torch.tensor([1.0, float("nan")])[:, None]
     good, rows = share(handle, [0, 1]), make_rows()
-    part = Rows(rows.context.slice(2, 2), rows.tokens[2:4], rows.lengths[2:4])
+    part = ResponseRows(rows.context.slice(2, 2), rows.tokens[2:4], rows.lengths[2:4])
 
     def bad() -> torch.Tensor:
         return (weights * handle.token_stats(part, ("logprobs",)).logprobs).sum()

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.values import Group
+from flowgraph.language.values import Group
 from nodes import Scores, gpg_advantages, group_normalize
 
 

@@ -16,22 +16,22 @@ import torch
 
 import nodes
 from flowgraph import Graph, Key, Kind, Loss, Value, flow, node, op_of
-from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.analysis.flat_graph import structure_hash, to_json
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
-from flowgraph.evaluate import Observed
-from flowgraph.executors.base import Alone, Rows, TokenStats
-from flowgraph.executors.local import LocalModel
-from flowgraph.graph import Op
+from flowgraph.language.graph import Op
+from flowgraph.language.handle import ResponseRows, SingleRank, TokenStats
+from flowgraph.language.region import Observations
+from flowgraph.language.values import Group, Mask, Record, Trainable
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Program, Run
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool
-from flowgraph.roles import roles
 from flowgraph.runtime.batch import to_table
-from flowgraph.runtime.device import Flows, run_on_host
-from flowgraph.runtime.identity import IDS, deal, ids_of
-from flowgraph.store import structure_hash, to_json
-from flowgraph.values import Group, Mask, Record, Trainable
+from flowgraph.runtime.ray.device import Flows, run_on_host
+from flowgraph.runtime.row_identity import IDS, deal, ids_of
 from nodes import (
     Advantages,
     Chosen,
@@ -251,7 +251,7 @@ def test_a_gradient_is_that_of_a_plain_forward_pass(whole: Gradients, packed: bo
 class Read:
     """A handle that gives what was read of one rollout's rows, whichever way: logits [tokens, V] of each row."""
 
-    version, ranks = 0, Alone()
+    version, ranks = 0, SingleRank()
 
     def __init__(self, logits: Logits, rollout: Rollout) -> None:
         self.rows, self.stats = rollout.tokens.data, dict[str, Logits]()
@@ -263,7 +263,7 @@ class Read:
         self.stats["logprobs"] = [each.gather(1, row[:, None])[:, 0] for each, row in zip(likely, tokens, strict=True)]
         self.stats["entropy"] = [-(each.exp() * each).sum(-1) for each in likely]
 
-    def token_stats(self, rows: Rows, wanted: tuple[str, ...]) -> TokenStats:
+    def token_stats(self, rows: ResponseRows, wanted: tuple[str, ...]) -> TokenStats:
         assert rows.tokens is self.rows, "it has read one rollout"
         pad = torch.nn.utils.rnn.pad_sequence
         return TokenStats(**{name: pad(self.stats[name], batch_first=True) for name in wanted})
@@ -369,10 +369,10 @@ def on_two_ranks(graph: Graph) -> Program:
     plan = Plan(
         flow=graph.name,
         structure_hash=structure_hash(graph),
-        cluster=Cluster(nodes=(Node(name="laptop", devices=(cpu, cpu), host_memory_bytes=2**31, cores=2),)),
+        cluster=Cluster(nodes=(Machine(name="laptop", devices=(cpu, cpu), host_memory_bytes=2**31, cores=2),)),
         pools=(Pool(name="all", devices=(("laptop", 0), ("laptop", 1))),),
         placed=tuple(
-            Placed(role=role.name, pool="all", engine="local", layout=Layout(data=2)) for role in roles(graph)
+            PlacedRole(role=role.name, pool="all", engine="local", layout=Layout(data=2)) for role in roles(graph)
         ),
     )
     return lower(graph, plan)
@@ -417,7 +417,7 @@ def test_what_reads_all_rows_gives_the_same_of_the_rows_of_two_ranks_as_of_all_a
             shards = [(len(have[name]), False) for name in task.reads]
             tables = [each for name in task.reads for each in have[name]]
             *given, seen = run_on_host(flows, tmp_path / "gone", 0, task, {}, Key(1), shards, *tables)
-            assert isinstance(seen, Observed)
+            assert isinstance(seen, Observations)
             have |= {name: [each] for name, each in zip(results_of(graph, task), given, strict=True)}
         results.append({name: each for name, each in have.items() if name != "policy.generate"})
     assert len(results[0]) >= 5

@@ -15,22 +15,22 @@ import pytest
 
 from examples.grpo import grpo
 from flowgraph import Key
-from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.analysis.flat_graph import structure_hash, to_json
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.errors import ResourceError, WorkerError
+from flowgraph.flows.settings import resolve_settings
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool
-from flowgraph.roles import roles
-from flowgraph.runtime.device import Flows
-from flowgraph.runtime.execute import Executor
 from flowgraph.runtime.hosting import ModelSetup, host
-from flowgraph.runtime.in_process import InProcess
-from flowgraph.runtime.ray_session import Session, connect, machines
-from flowgraph.runtime.ray_start import start
-from flowgraph.settings import resolve_settings
-from flowgraph.store import structure_hash, to_json
+from flowgraph.runtime.interpreter import Executor
+from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.ray.device import Flows
+from flowgraph.runtime.ray.session import Session, connect, machines
+from flowgraph.runtime.ray.start import start
 from nodes.data.source import PromptSource
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -47,8 +47,8 @@ LAYOUTS = {
 def plan_over(pools: dict[str, tuple[tuple[str, int], ...]], devices: int = 2) -> Plan:
     """Train across two machines of so many devices each, and draw on one of them."""
     cpu = Device(kind="cpu", memory_bytes=2**30)
-    nodes = (Node(name=name, devices=(cpu,) * devices, host_memory_bytes=2**33, cores=2) for name in "ab")
-    placed = (Placed(role=each.name, **named(each.name)) for each in roles(GRAPH))
+    nodes = (Machine(name=name, devices=(cpu,) * devices, host_memory_bytes=2**33, cores=2) for name in "ab")
+    placed = (PlacedRole(role=each.name, **named(each.name)) for each in roles(GRAPH))
     return Plan(
         flow=GRAPH.name,
         structure_hash=structure_hash(GRAPH),

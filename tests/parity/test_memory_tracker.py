@@ -22,8 +22,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from flowgraph.models.shapes import ModelShape, shape_of
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
+from flowgraph.models.sizes import ModelShape, shape_of
 from placements.footprint import MemoryConstants
 from placements.footprint_serving import inference_bytes
 from placements.footprint_training import Training, training_bytes

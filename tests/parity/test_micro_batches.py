@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowgraph import Aggregation, BoundRegion, Kind, Loss, Value, node
-from flowgraph.executors.local import LocalModel
+from flowgraph.engines.local.model import LocalModel
 from nodes import (
     Advantages,
     Policy,

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 import torch
 
+from flowgraph.engines.forward_pass.forward import forward_stats
+from flowgraph.engines.forward_pass.packed import Packing
+from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.sequence_parallel import SequenceRanks
 from flowgraph.errors import LawError
-from flowgraph.executors.base import Rows
-from flowgraph.executors.forward import forward_stats
-from flowgraph.executors.packable import choose
-from flowgraph.executors.packed import Packing
-from flowgraph.executors.sequence import SequenceRanks
+from flowgraph.language.handle import ResponseRows
 from flowgraph.models.heads import with_head
 
 pytestmark = pytest.mark.xdist_group("packing")
@@ -53,13 +53,15 @@ def made(heads: str, *, values: bool = False, window: int | None = None) -> Any:
     return model
 
 
-def rows_of(name: str) -> Rows:
+def rows_of(name: str) -> ResponseRows:
     contexts, lengths = ROWS[name]
     tokens = torch.randint(0, 30, (len(lengths), 12), generator=torch.Generator().manual_seed(0))
-    return Rows(pa.array(contexts, pa.list_(pa.int64())), tokens, torch.tensor(lengths, dtype=torch.int64), 0.7)
+    return ResponseRows(pa.array(contexts, pa.list_(pa.int64())), tokens, torch.tensor(lengths, dtype=torch.int64), 0.7)
 
 
-def told(model: Any, rows: Rows, sequence: SequenceRanks | None, packing: Packing | None) -> dict[str, np.ndarray]:
+def told(
+    model: Any, rows: ResponseRows, sequence: SequenceRanks | None, packing: Packing | None
+) -> dict[str, np.ndarray]:
     """Give the statistics, and the gradient of a sum of them, which weighs each token differently."""
     wanted = WANTED["values" if type(model).__name__.endswith("TokenClassification") else "tokens"]
     stats = forward_stats(model, rows, wanted, sequence=sequence, packing=packing)
@@ -88,7 +90,7 @@ def every(sequence: SequenceRanks | None) -> dict[str, np.ndarray]:
 
 def run(rank: int, count: int, folder: Path) -> dict[str, Any]:
     """Give what one peer is told, and what it refuses."""
-    from flowgraph.executors.ranks import join
+    from flowgraph.engines.fsdp.ranks import join
 
     ranks = join(rank, count, folder / "meeting", limit_s=50)
     sequence = SequenceRanks(ranks.group)

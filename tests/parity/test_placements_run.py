@@ -18,28 +18,28 @@ import pytest
 import torch
 
 from flowgraph import Graph, Key
-from flowgraph.diagrams.mermaid import mermaid
-from flowgraph.diagrams.plan_picture import plan_picture
-from flowgraph.evaluate import Observed
-from flowgraph.files import find_flow
+from flowgraph.analysis.flat_graph import structure_hash, to_json
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
+from flowgraph.cluster.this_machine import laptop
+from flowgraph.diagrams.build.plan_picture import plan_picture
+from flowgraph.diagrams.write.mermaid.flowchart import mermaid
+from flowgraph.flows.flow_files import find_flow
+from flowgraph.flows.settings import resolve_settings
+from flowgraph.language.region import Observations
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Program, Run
-from flowgraph.machine import laptop
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool
 from flowgraph.runtime.batch import to_table
-from flowgraph.runtime.device import Flows
-from flowgraph.runtime.execute import Executor, Source
 from flowgraph.runtime.hosting import ModelSetup, heads_of, host
-from flowgraph.runtime.in_process import InProcess
-from flowgraph.runtime.ray_places import RayPlaces
-from flowgraph.runtime.ray_session import Session
-from flowgraph.runtime.ray_start import start
-from flowgraph.runtime.record import Recorded, rollout_file, write_rollout
-from flowgraph.runtime.watch import Pending
-from flowgraph.settings import resolve_settings
-from flowgraph.store import structure_hash, to_json
+from flowgraph.runtime.interpreter import Executor, RowSource
+from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.ray.device import Flows
+from flowgraph.runtime.ray.places import RayPlaces
+from flowgraph.runtime.ray.session import Session
+from flowgraph.runtime.ray.start import start
+from flowgraph.runtime.ray.supervision import PendingCall
+from flowgraph.runtime.record.run_folder import RecordedRollouts, rollout_file, write_rollout
 from nodes import Columns, Rollout
 from nodes.data.source import PromptSource
 from nodes.values import Finished, Text
@@ -84,7 +84,8 @@ def placed(homes: Homes, places: Mapping[str, Sequence[int]]) -> Plan:
         cluster=laptop(MOST_DEVICES, 2**33),
         pools=tuple(Pool(name=pool, devices=tuple(("laptop", i) for i in at)) for pool, at in places.items()),
         placed=tuple(
-            Placed(role=role, pool=pool, engine=engine, layout=layout) for role, (pool, engine, layout) in homes.items()
+            PlacedRole(role=role, pool=pool, engine=engine, layout=layout)
+            for role, (pool, engine, layout) in homes.items()
         ),
     )
 
@@ -165,8 +166,8 @@ class Noting:
             self.reports.append((pending.ref, (seat.pool, seat.rank) if seat is not None else (HOST, 0)))
         return results
 
-    def _pending(self) -> list[Pending]:
-        found: list[Pending] = vars(self.places)["_pending"]
+    def _pending(self) -> list[PendingCall]:
+        found: list[PendingCall] = vars(self.places)["_pending"]
         return found
 
     def ran(self) -> Where:
@@ -177,7 +178,7 @@ class Noting:
         for ref, at in self.reports:
             told = ray.get(ref)
             report = told[-1] if isinstance(told, tuple) else told
-            assert isinstance(report, Observed)
+            assert isinstance(report, Observations)
             for node in report.seconds:
                 found.setdefault(node, set()).add(at)
         return found
@@ -197,7 +198,7 @@ class Outcome:
         return {name: self.before[name] - self.after[name] for name in self.before}
 
 
-def outcome(places: Any, programs: Mapping[str, Program], sources: Mapping[str, Source], folder: Path) -> Outcome:
+def outcome(places: Any, programs: Mapping[str, Program], sources: Mapping[str, RowSource], folder: Path) -> Outcome:
     """Sample a step, train on it and on three that are replayed, and take one more step that shows the gradient."""
     executor, metrics = Executor(places), list[dict[str, float]]()
     prompts = {"prompts": sources["prompts"]}
@@ -232,7 +233,7 @@ def models(model_cache: Path) -> ModelSetup:
 @pytest.fixture(scope="module")
 def sources(
     make_rollout: Callable[..., Rollout], uneven_rows: pa.Table, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[str, Source]:
+) -> Mapping[str, RowSource]:
     """Give recorded rollouts of steps 1 to 4: four responses to each prompt, of 1 to 12 tokens; and prompts."""
     folder = tmp_path_factory.mktemp("replayed")
     for step, prompts in enumerate(PROMPTS, 1):
@@ -247,11 +248,11 @@ def sources(
             "finished": Finished(torch.arange(len(group)) % 5 != 0),
         }
         write_rollout([to_table(Rollout(**parts))], [], rollout_file(folder, SAMPLED, step))
-    return {SAMPLED: Recorded(folder, SAMPLED, Rollout), "prompts": PromptSource(uneven_rows, 3, seed=3)}
+    return {SAMPLED: RecordedRollouts(folder, SAMPLED, Rollout), "prompts": PromptSource(uneven_rows, 3, seed=3)}
 
 
 @pytest.fixture(scope="module")
-def alone(models: ModelSetup, sources: Mapping[str, Source], tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def alone(models: ModelSetup, sources: Mapping[str, RowSource], tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """Give what one process tells, with every role on one device."""
     handles, _ = host(ALONE["minibatches"].homes, ALONE["minibatches"].trained, models)
     return outcome(InProcess(handles), ALONE, sources, tmp_path_factory.mktemp("alone"))
@@ -262,7 +263,7 @@ def run(
     request: pytest.FixtureRequest,
     ray_session: Callable[[Plan], Session],
     models: ModelSetup,
-    sources: Mapping[str, Source],
+    sources: Mapping[str, RowSource],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, Outcome, Where, set[int]]]:
     """Run a plan on Ray once; give its name, what it told, who ran what, and the processes of its devices."""

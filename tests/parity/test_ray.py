@@ -17,29 +17,29 @@ import torch
 
 from examples.grpo import grpo
 from flowgraph import Graph, Key
-from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.analysis.flat_graph import structure_hash, to_json
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.errors import LawError
-from flowgraph.evaluate import Observed
-from flowgraph.files import find_flow
+from flowgraph.flows.flow_files import find_flow
+from flowgraph.flows.settings import resolve_settings
+from flowgraph.language.region import Observations
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Sync, Transfer, program_text
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool
-from flowgraph.roles import roles
 from flowgraph.runtime.batch import to_table
-from flowgraph.runtime.device import Flows
-from flowgraph.runtime.execute import Executor, Places, Source
 from flowgraph.runtime.hosting import ModelSetup, host
-from flowgraph.runtime.identity import Held
-from flowgraph.runtime.in_process import InProcess
-from flowgraph.runtime.ray_places import RayPlaces, Rows
-from flowgraph.runtime.ray_session import Session
-from flowgraph.runtime.ray_start import start
-from flowgraph.runtime.record import Recorded, rollout_file, write_rollout
+from flowgraph.runtime.interpreter import Executor, Places, RowSource
+from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.ray.device import Flows
+from flowgraph.runtime.ray.places import RayPlaces, TableReferences
+from flowgraph.runtime.ray.session import Session
+from flowgraph.runtime.ray.start import start
+from flowgraph.runtime.record.run_folder import RecordedRollouts, rollout_file, write_rollout
+from flowgraph.runtime.row_identity import StoredValue
 from flowgraph.runtime.weights import to_wire
-from flowgraph.settings import resolve_settings
-from flowgraph.store import structure_hash, to_json
 from nodes import Columns, Rollout
 from nodes.data.source import PromptSource
 from nodes.values import Finished, Text
@@ -90,7 +90,7 @@ GRAPHS = {
 def plan_of(graph: Graph, devices: int) -> Plan:
     """Put all on one pool of so many of a laptop's devices; where they are several, what is trained is in shards."""
     cpu = Device(kind="cpu", memory_bytes=2**30)
-    laptop = Node(name="laptop", devices=(cpu,) * MOST_DEVICES, host_memory_bytes=2**33, cores=2)
+    laptop = Machine(name="laptop", devices=(cpu,) * MOST_DEVICES, host_memory_bytes=2**33, cores=2)
     trained = ("fsdp", Layout(data=devices, sharding="full")) if devices > 1 else ("local", Layout())
     engines = {"train": trained}
     found = [(role.name, *engines.get(role.use, ("local", Layout(data=devices)))) for role in roles(graph)]
@@ -99,7 +99,7 @@ def plan_of(graph: Graph, devices: int) -> Plan:
         structure_hash=structure_hash(graph),
         cluster=Cluster(nodes=(laptop,)),
         pools=(Pool(name="all", devices=tuple(("laptop", i) for i in range(devices))),),
-        placed=tuple(Placed(role=name, pool="all", engine=engine, layout=layout) for name, engine, layout in found),
+        placed=tuple(PlacedRole(role=name, pool="all", engine=engine, layout=layout) for name, engine, layout in found),
     )
 
 
@@ -134,12 +134,12 @@ class Side:
         self.executor = Executor(self.places)
         return self
 
-    def steps(self, program: Program, sources: Mapping[str, Source], count: int = 5) -> list[dict[str, float]]:
+    def steps(self, program: Program, sources: Mapping[str, RowSource], count: int = 5) -> list[dict[str, float]]:
         """Run steps and give the metrics of each."""
         return [self.executor.run(program, sources, Key(7, step)).observed.means() for step in range(count)]
 
     def rollouts(
-        self, program: Program, sources: Mapping[str, Source], folder: Path, count: int = 3
+        self, program: Program, sources: Mapping[str, RowSource], folder: Path, count: int = 3
     ) -> tuple[list[pa.Table], list[dict[str, float]]]:
         """Run steps and give the rollout and the metrics of each."""
         metrics = list[dict[str, float]]()
@@ -218,7 +218,7 @@ def two(two_open: Side) -> Side:
 @pytest.fixture(scope="module")
 def replayed(
     make_rollout: Callable[..., Rollout], uneven_rows: pa.Table, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[str, Source]:
+) -> Mapping[str, RowSource]:
     """Give recorded rollouts of five steps: four responses to each prompt, of 1 to 12 tokens, some right."""
     folder = tmp_path_factory.mktemp("replayed")
     for step, prompts in enumerate(PROMPTS):
@@ -234,7 +234,7 @@ def replayed(
             "finished": Finished(torch.arange(len(group)) % 5 != 0),
         }
         write_rollout([to_table(Rollout(**parts))], [], rollout_file(folder, SAMPLED, step))
-    return {SAMPLED: Recorded(folder, SAMPLED, Rollout), "prompts": PromptSource(uneven_rows, 1)}
+    return {SAMPLED: RecordedRollouts(folder, SAMPLED, Rollout), "prompts": PromptSource(uneven_rows, 1)}
 
 
 def near(ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]], limit: float = LIMIT) -> None:
@@ -257,7 +257,7 @@ def farthest(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_five_replayed_steps_on_two_ranks_are_those_of_one_process(
-    name: str, two: Side, in_process: Callable[..., Side], replayed: Mapping[str, Source], tmp_path: Path
+    name: str, two: Side, in_process: Callable[..., Side], replayed: Mapping[str, RowSource], tmp_path: Path
 ) -> None:
     one = in_process(ONE[name])
     first = one.weights(ONE[name], tmp_path / "first")
@@ -272,7 +272,7 @@ def test_five_replayed_steps_on_two_ranks_are_those_of_one_process(
 
 
 def test_gradients_on_two_ranks_are_those_of_one_process(
-    two: Side, in_process: Callable[..., Side], replayed: Mapping[str, Source], tmp_path: Path
+    two: Side, in_process: Callable[..., Side], replayed: Mapping[str, RowSource], tmp_path: Path
 ) -> None:
     one = in_process(ONE["one_step"])
     gradients = list[dict[str, torch.Tensor]]()
@@ -322,7 +322,7 @@ def test_steps_that_sample_on_two_ranks_tell_what_one_process_tells(
 
 
 def test_results_are_put_back_by_identity(
-    two: Side, in_process: Callable[..., Side], replayed: Mapping[str, Source]
+    two: Side, in_process: Callable[..., Side], replayed: Mapping[str, RowSource]
 ) -> None:
     plain = in_process(ONE["sgd"]).steps(ONE["sgd"], replayed)
     near(in_process(ONE["shuffling"]).steps(ONE["shuffling"], replayed), plain)
@@ -330,14 +330,14 @@ def test_results_are_put_back_by_identity(
 
 
 def test_state_that_is_no_model_is_carried_on_ray_as_in_process(
-    two: Side, in_process: Callable[..., Side], replayed: Mapping[str, Source]
+    two: Side, in_process: Callable[..., Side], replayed: Mapping[str, RowSource]
 ) -> None:
     import ray
 
     one = in_process(ONE["adapting"])
-    first = Held.of(find_flow(f"{OWN}:adapting").flow.graph().params[-1].type(0.5))
+    first = StoredValue.of(find_flow(f"{OWN}:adapting").flow.graph().params[-1].type(0.5))
     one.executor.carried["coefficient"] = first
-    two.executor.carried["coefficient"] = Rows((ray.put(to_table(first.value)),))
+    two.executor.carried["coefficient"] = TableReferences((ray.put(to_table(first.value)),))
     wanted = one.steps(ONE["adapting"], replayed)
     near(two.steps(TWO["adapting"], replayed), wanted)
     grown = [each["adapt.coefficient"] for each in wanted]
@@ -365,14 +365,14 @@ def test_the_controller_fetches_reports_and_no_values(
     monkeypatch.setattr(ray, "put", noting_put)
     told = two.steps(TWO["sgd"], {"prompts": PromptSource(digit_rows, 3)}, 2)
     assert "policy.update.loss" in told[1]
-    assert Observed in fetched and fetched <= {Observed, bool, type(None)}
+    assert Observations in fetched and fetched <= {Observations, bool, type(None)}
     assert put <= {PromptSource, Flows}, "what a source and the flows are, once"
 
 
 # ------------------------------------------------------------------------------------------- a model moved
 
 
-def process_ids(side: Side, program: Program, sources: Mapping[str, Source], folder: Path) -> list[set[int]]:
+def process_ids(side: Side, program: Program, sources: Mapping[str, RowSource], folder: Path) -> list[set[int]]:
     """Run a step of `telling` and say which processes read rows with the policy, and with the reference."""
     ran = side.executor.run(program, sources, Key(7, 0))
     names = [f"{param}.read_by" for param in ("policy", "ref")]
@@ -386,7 +386,7 @@ def test_a_reference_moved_by_hand_runs_there_and_changes_nothing(
     two: Side,
     on_ray: Callable[..., Any],
     in_process: Callable[..., Side],
-    replayed: Mapping[str, Source],
+    replayed: Mapping[str, RowSource],
     tmp_path: Path,
 ) -> None:
     assert any(task.target == "apart" for task in REFERENCE_APART.tasks if isinstance(task, Transfer))

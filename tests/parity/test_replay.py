@@ -13,16 +13,16 @@ import torch
 
 from examples.grpo import grpo
 from flowgraph import Graph
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import RunFolderError
-from flowgraph.executors.local import LocalModel
-from flowgraph.hashes import SUMS
+from flowgraph.files.hashes import SUMS
+from flowgraph.flows.settings import resolve_settings
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
-from flowgraph.runtime.driver import Job, train
-from flowgraph.runtime.execute import Executor
-from flowgraph.runtime.record import Replay, RunFolder, rollout_file
-from flowgraph.runtime.recorder import Recorder
-from flowgraph.settings import resolve_settings
+from flowgraph.runtime.driver import RunSpec, train
+from flowgraph.runtime.interpreter import Executor
+from flowgraph.runtime.record.recorder import Recorder
+from flowgraph.runtime.record.run_folder import Replay, RunFolder, rollout_file
 from nodes.data.source import PromptSource
 
 Tiny = Callable[..., LocalModel]
@@ -44,7 +44,7 @@ def ran(
     folder = RunFolder.create(path)
     program, executor = alone(graph, {"policy": handle, "ref": ref})
     recorded = replay.sources() if replay is not None else {}
-    job = Job(program, {"prompts": PromptSource(rows, 6, seed)} | recorded, seed, 3)
+    job = RunSpec(program, {"prompts": PromptSource(rows, 6, seed)} | recorded, seed, 3)
     with Recorder(folder, graph, print) as recorder:
         train(job, executor, [recorder])
     return folder, handle.weights()

@@ -14,17 +14,17 @@ import torch
 from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Graph, Kind, Loss, Mask, Measure, Metric, Rows, Value, flow, node
-from flowgraph.executors.local import LocalModel
+from flowgraph.engines.local.model import LocalModel
+from flowgraph.flows.settings import resolve_settings
+from flowgraph.language.values import Model
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
-from flowgraph.runtime.driver import Check, Job, train
-from flowgraph.runtime.execute import Executor
-from flowgraph.runtime.record import RunFolder
-from flowgraph.runtime.recorder import Recorder
-from flowgraph.settings import resolve_settings
-from flowgraph.values import Model
+from flowgraph.runtime.driver import HeldOutCheck, RunSpec, train
+from flowgraph.runtime.interpreter import Executor
+from flowgraph.runtime.record.recorder import Recorder
+from flowgraph.runtime.record.run_folder import RunFolder
 from nodes import (
     Advantages,
     LogProbs,
@@ -73,8 +73,8 @@ def metrics(
     own = lower(
         checked, follow(program.plan, checked, {"policy": "policy"}), {"policy": dict(program.origins)["policy"]}
     )
-    check = Check(own, {"prompts": FixedPrompts(rows, tuple(range(9)))}, 2)
-    job = Job(program, {"prompts": PromptSource(rows, batch, seed)}, seed, steps, check)
+    check = HeldOutCheck(own, {"prompts": FixedPrompts(rows, tuple(range(9)))}, 2)
+    job = RunSpec(program, {"prompts": PromptSource(rows, batch, seed)}, seed, steps, check)
     folder = RunFolder.create(path)
     with Recorder(folder, graph, print) as recorder:
         train(job, executor, [recorder])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowgraph import Key
-from flowgraph.executors.local import LocalModel
+from flowgraph.engines.local.model import LocalModel
 from nodes import Policy, Rollout, generate, logprobs
 from nodes.data.source import prompts_at
 

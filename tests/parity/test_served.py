@@ -25,18 +25,18 @@ import pytest
 import torch
 
 from flowgraph import Key
-from flowgraph.cli.lists import cache_folder
-from flowgraph.engines.environments import install
+from flowgraph.cli.listings import cache_folder
+from flowgraph.engines.local.model import LocalModel
+from flowgraph.engines.servers.environments import install
+from flowgraph.engines.servers.remote_model import RemoteModel
+from flowgraph.engines.servers.server_engine import ServerEngine
+from flowgraph.engines.servers.server_process import ServerAddress
+from flowgraph.engines.sglang.http import ServerControl
+from flowgraph.engines.sglang.server import Sglang
+from flowgraph.engines.vllm.server import Vllm
+from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, By, Hold
 from flowgraph.errors import ModelError, WorkerError
-from flowgraph.executors.base import Completion, Request, Rows, gather
-from flowgraph.executors.engine import Engine
-from flowgraph.executors.local import LocalModel
-from flowgraph.executors.served import ServedModel
-from flowgraph.executors.servers import Door
-from flowgraph.executors.sglang import Sglang
-from flowgraph.executors.sglang_http import Control
-from flowgraph.executors.vllm import Vllm
-from flowgraph.executors.weight_updates import INCOMPLETE, By, Hold
+from flowgraph.language.handle import Completion, ResponseRows, SampleRequest, gather
 from flowgraph.models import load, resolve, save
 
 SGLANG = pytest.param(Sglang, marks=pytest.mark.xdist_group("sglang"), id="sglang")
@@ -54,7 +54,7 @@ SERVE = """
 import json, sys, time
 from dataclasses import asdict
 from pathlib import Path
-from flowgraph.executors.engine import Serving
+from flowgraph.engines.servers.server_engine import ServerSettings as Serving
 from flowgraph.runtime.hosting import named
 engine, folder, log, limit_s = sys.argv[1:]
 server = named(engine)().serve(
@@ -69,8 +69,8 @@ time.sleep(3600)
 class Running:
     """A server, the process that started it, its log, and two models of one shape; it starts with the first."""
 
-    engine: Engine
-    door: Door
+    engine: ServerEngine
+    door: ServerAddress
     parent: subprocess.Popen[str]
     log: Path
     models: tuple[LocalModel, LocalModel]
@@ -80,7 +80,7 @@ class Running:
         found = psutil.Process(self.parent.pid).children(recursive=True)
         return [each for each in found if each.status() != psutil.STATUS_ZOMBIE]
 
-    def control(self, limit_s: float = LIMIT_S, **changed: Any) -> Control:
+    def control(self, limit_s: float = LIMIT_S, **changed: Any) -> ServerControl:
         """Give what its control calls are made by."""
         return self.engine.model.control(replace(self.door, **changed), limit_s)
 
@@ -104,14 +104,14 @@ def sharp(seed: int, folder: Path) -> LocalModel:
 
 
 @pytest.fixture(scope="session", params=[SGLANG, VLLM])
-def engine(request: pytest.FixtureRequest) -> Engine:
+def engine(request: pytest.FixtureRequest) -> ServerEngine:
     """Give each engine."""
-    made: Engine = request.param()
+    made: ServerEngine = request.param()
     return made
 
 
 @pytest.fixture(scope="session")
-def running(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(engine: ServerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Start a server of an engine."""
     install(engine.on_cpu, cache_folder(None), say=print)
     folder = tmp_path_factory.mktemp("served")
@@ -125,17 +125,17 @@ def running(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             assert parent.stdout is not None
             told = parent.stdout.readline()
             assert told, log.read_text(errors="replace")[-2000:]
-            yield Running(engine, Door(**json.loads(told)), parent, log, models)
+            yield Running(engine, ServerAddress(**json.loads(told)), parent, log, models)
         finally:
             parent.kill()
 
 
 @pytest.fixture
-def served(running: Running, tmp_path: Path) -> Iterator[Callable[..., ServedModel]]:
+def served(running: Running, tmp_path: Path) -> Iterator[Callable[..., RemoteModel]]:
     """Give `served(**fields)`: a handle on the server as it is; the first model is served again afterwards."""
-    made: list[ServedModel] = []
+    made: list[RemoteModel] = []
 
-    def make(**fields: Any) -> ServedModel:
+    def make(**fields: Any) -> RemoteModel:
         with running.control() as control:
             version = int(control.version())
         settings: dict[str, Any] = {"version": version, "limit_s": LIMIT_S, "scratch": tmp_path / "scratch"} | fields
@@ -150,11 +150,13 @@ def served(running: Running, tmp_path: Path) -> Iterator[Callable[..., ServedMod
     running.update(0, newest + 1, scratch=tmp_path / "scratch")
 
 
-def asked(temperatures: Sequence[float] = (1.0,), prompts: int = 6, samples: int = 2, most: int = 24) -> list[Request]:
+def asked(
+    temperatures: Sequence[float] = (1.0,), prompts: int = 6, samples: int = 2, most: int = 24
+) -> list[SampleRequest]:
     """Give requests of several lengths and temperatures."""
     key = Key(3, 1, "policy.generate")
     return [
-        Request(
+        SampleRequest(
             (1, *(5 + (prompt + place) % 15 for place in range(1 + prompt % 5)), 4), prompt, sample, most, heat, key
         )
         for prompt in range(prompts)
@@ -163,12 +165,12 @@ def asked(temperatures: Sequence[float] = (1.0,), prompts: int = 6, samples: int
     ]
 
 
-def apart(model: LocalModel, requests: Sequence[Request], done: Sequence[Completion]) -> float:
+def apart(model: LocalModel, requests: Sequence[SampleRequest], done: Sequence[Completion]) -> float:
     """Give how far the engine's log-probs are at most from those that a forward pass of the model reads."""
     far = 0.0
     for request, each in zip(requests, done, strict=True):
         context = pa.array([list(request.context)], pa.list_(pa.int32()))
-        rows = Rows(context, torch.tensor([each.tokens]), torch.tensor([len(each.tokens)]), request.temperature)
+        rows = ResponseRows(context, torch.tensor([each.tokens]), torch.tensor([len(each.tokens)]), request.temperature)
         read = model.token_stats(rows, ("logprobs",)).logprobs
         assert read is not None
         far = max(far, float((read[0] - torch.tensor(each.logprobs)).abs().max()))
@@ -177,7 +179,7 @@ def apart(model: LocalModel, requests: Sequence[Request], done: Sequence[Complet
 
 @pytest.mark.parametrize("temperatures", [(1.0,), (0.7,), (0.0,), (0.0, 0.7, 1.0, 1.3)], ids=str)
 def test_log_probs_of_the_engine_are_those_of_a_forward_pass_at_the_samples_temperature(
-    running: Running, served: Callable[..., ServedModel], temperatures: tuple[float, ...]
+    running: Running, served: Callable[..., RemoteModel], temperatures: tuple[float, ...]
 ) -> None:
     requests = asked(temperatures)
     done = gather(served(), requests)
@@ -188,7 +190,7 @@ def test_log_probs_of_the_engine_are_those_of_a_forward_pass_at_the_samples_temp
 
 
 def test_greedy_samples_are_the_reference_engines_token_by_token(
-    running: Running, served: Callable[..., ServedModel]
+    running: Running, served: Callable[..., RemoteModel]
 ) -> None:
     requests = asked((0.0,), samples=1, most=40)
     mine, theirs = gather(served(), requests), gather(running.models[0], requests)
@@ -197,7 +199,7 @@ def test_greedy_samples_are_the_reference_engines_token_by_token(
 
 @only_vllm
 def test_the_same_requests_give_the_same_samples_and_another_step_gives_others(
-    served: Callable[..., ServedModel],
+    served: Callable[..., RemoteModel],
 ) -> None:
     model, requests = served(), asked((1.0,))
     first = [each.tokens for each in gather(model, requests)]
@@ -207,7 +209,7 @@ def test_the_same_requests_give_the_same_samples_and_another_step_gives_others(
 
 
 def test_a_response_ends_with_an_end_token_or_at_its_longest(
-    running: Running, served: Callable[..., ServedModel]
+    running: Running, served: Callable[..., RemoteModel]
 ) -> None:
     model = served()
     assert model.ends == running.models[0].ends
@@ -220,21 +222,21 @@ def test_a_response_ends_with_an_end_token_or_at_its_longest(
         assert each.versions == ((0, model.version),)
 
 
-def test_a_sample_may_fill_every_position_and_not_one_more(served: Callable[..., ServedModel]) -> None:
+def test_a_sample_may_fill_every_position_and_not_one_more(served: Callable[..., RemoteModel]) -> None:
     model = served()
     assert model.positions == 128
-    whole = [Request((5,) * 64, 0, sample, 64, 0.0, Key()) for sample in range(2)]
+    whole = [SampleRequest((5,) * 64, 0, sample, 64, 0.0, Key()) for sample in range(2)]
     assert all(each.finished or len(each.tokens) == 64 for each in gather(model, whole))
     with pytest.raises(ModelError, match="128"):
-        gather(model, [Request((5,) * 64, 0, 0, 65, 0.0, Key())])
+        gather(model, [SampleRequest((5,) * 64, 0, 0, 65, 0.0, Key())])
     with pytest.raises(ModelError):
-        gather(model, [Request((), 0, 0, 1, 0.0, Key())])
+        gather(model, [SampleRequest((), 0, 0, 1, 0.0, Key())])
 
 
 @pytest.mark.parametrize("hold", ["idle", "retract", "in_place"])
 @pytest.mark.parametrize("by", ["disk", "group", "memory"])
 def test_each_way_of_weights_changes_the_log_probs_to_the_other_models_and_back(
-    running: Running, served: Callable[..., ServedModel], by: By, hold: Hold, tmp_path: Path
+    running: Running, served: Callable[..., RemoteModel], by: By, hold: Hold, tmp_path: Path
 ) -> None:
     model, requests = served(update_by=by, hold=hold), asked((0.7,), prompts=3)
     for one, other in ((1, 0), (0, 1)):
@@ -249,7 +251,7 @@ def test_each_way_of_weights_changes_the_log_probs_to_the_other_models_and_back(
     assert list((tmp_path / "scratch").glob("*")) == []
 
 
-def test_weights_in_many_buckets_arrive_whole(running: Running, served: Callable[..., ServedModel]) -> None:
+def test_weights_in_many_buckets_arrive_whole(running: Running, served: Callable[..., RemoteModel]) -> None:
     model, requests = served(), asked(prompts=2)
     for by, which in (("group", 1), ("memory", 0)):
         running.update(which, model.version + 1, by=by, bucket_bytes=20_000)
@@ -257,7 +259,7 @@ def test_weights_in_many_buckets_arrive_whole(running: Running, served: Callable
         assert apart(running.models[which], requests, gather(model, requests)) < CLOSE
 
 
-def test_the_version_that_is_set_after_a_load_is_stamped(running: Running, served: Callable[..., ServedModel]) -> None:
+def test_the_version_that_is_set_after_a_load_is_stamped(running: Running, served: Callable[..., RemoteModel]) -> None:
     model = served()
     before = model.version
     model.load(running.models[1].weights())
@@ -266,7 +268,7 @@ def test_the_version_that_is_set_after_a_load_is_stamped(running: Running, serve
     assert gather(model, asked(prompts=1))[0].versions == ((0, before + 5),)
 
 
-def test_a_sample_of_another_version_is_refused_and_both_are_named(served: Callable[..., ServedModel]) -> None:
+def test_a_sample_of_another_version_is_refused_and_both_are_named(served: Callable[..., RemoteModel]) -> None:
     model = served()
     stamped, model.version = model.version, model.version + 7
     with pytest.raises(WorkerError) as error:
@@ -276,7 +278,7 @@ def test_a_sample_of_another_version_is_refused_and_both_are_named(served: Calla
 
 
 def test_weights_that_do_not_fit_are_told_before_a_server_is_asked_to_take_them(
-    running: Running, served: Callable[..., ServedModel]
+    running: Running, served: Callable[..., RemoteModel]
 ) -> None:
     model, weights = served(), running.models[1].weights()
     with pytest.raises(WorkerError, match=r"`model.norm.weight` have shape \(7,\); the servers' model has \(64,\)"):
@@ -289,7 +291,7 @@ def test_weights_that_do_not_fit_are_told_before_a_server_is_asked_to_take_them(
 
 @pytest.mark.parametrize("by", ["disk", "group", "memory"])
 def test_after_an_update_that_stopped_midway_no_sample_is_taken_for_one_of_either_version(
-    running: Running, served: Callable[..., ServedModel], by: By
+    running: Running, served: Callable[..., RemoteModel], by: By
 ) -> None:
     weights = running.models[1].weights()
     del weights["model.norm.weight"]
@@ -305,7 +307,7 @@ def test_after_an_update_that_stopped_midway_no_sample_is_taken_for_one_of_eithe
 
 @only_vllm
 def test_what_a_worker_cannot_do_is_told_and_the_server_goes_on(
-    running: Running, served: Callable[..., ServedModel], tmp_path: Path
+    running: Running, served: Callable[..., RemoteModel], tmp_path: Path
 ) -> None:
     with running.control() as control:
         with pytest.raises(WorkerError, match=r"cannot do /update_weights_from_disk\n.*no weights in"):
@@ -318,13 +320,13 @@ def test_what_a_worker_cannot_do_is_told_and_the_server_goes_on(
 
 
 @only_vllm
-def test_a_temperature_that_the_engine_would_replace_is_refused(served: Callable[..., ServedModel]) -> None:
+def test_a_temperature_that_the_engine_would_replace_is_refused(served: Callable[..., RemoteModel]) -> None:
     with pytest.raises(WorkerError, match=r"greedily or at 0\.01 at least, not at 0\.001"):
         gather(served(), asked((0.001,), prompts=1))
 
 
 def test_weights_that_were_changed_on_their_way_are_found_by_their_checksum(
-    running: Running, served: Callable[..., ServedModel], monkeypatch: pytest.MonkeyPatch
+    running: Running, served: Callable[..., RemoteModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = served(update_by="memory")
     way: Any = model._updates._way
@@ -340,16 +342,18 @@ def test_weights_that_were_changed_on_their_way_are_found_by_their_checksum(
     assert str(error.value) == told
 
 
-def endless(model: LocalModel) -> list[Request]:
+def endless(model: LocalModel) -> list[SampleRequest]:
     """Give greedy requests of 120 tokens that a model answers without an end, so that there is a middle."""
-    tried = [Request((1, 5 + prompt % 15, 5 + prompt // 15, 4), prompt, 0, 120, 0.0, Key()) for prompt in range(60)]
+    tried = [
+        SampleRequest((1, 5 + prompt % 15, 5 + prompt // 15, 4), prompt, 0, 120, 0.0, Key()) for prompt in range(60)
+    ]
     found = [each for each, done in zip(tried, gather(model, tried), strict=True) if not done.finished]
     assert len(found) >= 4
     return found[:24]
 
 
 def amid(
-    model: ServedModel, requests: Sequence[Request], act: Callable[[], Any], after_s: float = 0.2
+    model: RemoteModel, requests: Sequence[SampleRequest], act: Callable[[], Any], after_s: float = 0.2
 ) -> list[Completion | BaseException]:
     """Draw samples, and do something when the server has begun with them, as far as can be told."""
 
@@ -364,10 +368,10 @@ def amid(
 
 @pytest.mark.parametrize("hold", ["retract", "in_place"])
 def test_an_update_in_mid_generation_gives_a_span_of_each_version(
-    running: Running, served: Callable[..., ServedModel], hold: Hold
+    running: Running, served: Callable[..., RemoteModel], hold: Hold
 ) -> None:
     model, requests = served(hold=hold), endless(running.models[0])
-    spanned: list[tuple[Request, Completion]] = []
+    spanned: list[tuple[SampleRequest, Completion]] = []
     started = time.monotonic()
     gather(model, requests)
     whole_s = time.monotonic() - started
@@ -395,7 +399,7 @@ def test_an_update_in_mid_generation_gives_a_span_of_each_version(
             assert apart(running.models[1], [rest], [tail]) < CLOSE
 
 
-def test_samples_wait_while_generation_is_paused(served: Callable[..., ServedModel]) -> None:
+def test_samples_wait_while_generation_is_paused(served: Callable[..., RemoteModel]) -> None:
     model = served()
 
     async def paused() -> bool:
@@ -410,7 +414,7 @@ def test_samples_wait_while_generation_is_paused(served: Callable[..., ServedMod
     assert not asyncio.run(paused())
 
 
-def test_aborted_samples_are_told_and_the_server_goes_on(running: Running, served: Callable[..., ServedModel]) -> None:
+def test_aborted_samples_are_told_and_the_server_goes_on(running: Running, served: Callable[..., RemoteModel]) -> None:
     model, requests = served(), endless(running.models[0])
     done = list[Completion | BaseException]()
     while len(done) < TRIES * len(requests) and not any(isinstance(each, BaseException) for each in done):
@@ -421,7 +425,7 @@ def test_aborted_samples_are_told_and_the_server_goes_on(running: Running, serve
     assert len(gather(model, asked())) == 12
 
 
-def test_sleep_and_wake_answer_and_the_server_generates_after_them(served: Callable[..., ServedModel]) -> None:
+def test_sleep_and_wake_answer_and_the_server_generates_after_them(served: Callable[..., RemoteModel]) -> None:
     model = served()
     model.sleep()
     model.wake()
@@ -429,7 +433,7 @@ def test_sleep_and_wake_answer_and_the_server_generates_after_them(served: Calla
 
 
 def test_a_sample_that_is_no_longer_wanted_leaves_the_server(
-    running: Running, served: Callable[..., ServedModel]
+    running: Running, served: Callable[..., RemoteModel]
 ) -> None:
     model = served()
 
@@ -467,7 +471,7 @@ def test_a_running_server_can_be_attached_to(running: Running) -> None:
     assert running.engine.attach(running.door.url, name="replica 0", **keys) == running.door
 
 
-def test_no_process_of_the_server_listens_beyond_loopback(running: Running, served: Callable[..., ServedModel]) -> None:
+def test_no_process_of_the_server_listens_beyond_loopback(running: Running, served: Callable[..., RemoteModel]) -> None:
     served(update_by="group").take(running.models[0].weights(), 500)
     listening = [
         connection.laddr.ip

@@ -19,23 +19,23 @@ import pytest
 
 from examples.grpo import grpo
 from flowgraph import Graph, Key
-from flowgraph.cli.lists import cache_folder
-from flowgraph.cluster import Cluster, Device, Node
-from flowgraph.engines.environments import SGLANG_CPU, install
+from flowgraph.analysis.flat_graph import structure_hash, to_json
+from flowgraph.cli.listings import cache_folder
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings, WeightsBy
+from flowgraph.engines.servers.environments import SGLANG_CPU, install
 from flowgraph.errors import WorkerError
+from flowgraph.flows.settings import resolve_settings
 from flowgraph.lowering.lower import lower
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool, Running, WeightsBy
-from flowgraph.runtime.device import Flows
-from flowgraph.runtime.execute import Executor
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.ray_places import RayPlaces
-from flowgraph.runtime.ray_session import Session
-from flowgraph.runtime.ray_start import start
-from flowgraph.runtime.record import write_rollout
-from flowgraph.settings import resolve_settings
-from flowgraph.store import structure_hash, to_json
+from flowgraph.runtime.interpreter import Executor
+from flowgraph.runtime.ray.device import Flows
+from flowgraph.runtime.ray.places import RayPlaces
+from flowgraph.runtime.ray.session import Session
+from flowgraph.runtime.ray.start import start
+from flowgraph.runtime.record.run_folder import write_rollout
 from nodes.data.source import PromptSource
 from nodes.mismatch import watch_engines
 
@@ -56,20 +56,22 @@ READ = ["policy.generate", "policy.logprobs"]
 def plan_of(graph: Graph, apart: bool, by: WeightsBy | None) -> Plan:
     """Train on two devices; draw on two others, or on the first of the same that others leave meanwhile."""
     cpu = Device(kind="cpu", memory_bytes=2**30)
-    laptop = Node(name="laptop", devices=(cpu,) * 4, host_memory_bytes=2**33, cores=2)
+    laptop = Machine(name="laptop", devices=(cpu,) * 4, host_memory_bytes=2**33, cores=2)
     train, draw = (("laptop", 0), ("laptop", 1)), (("laptop", 2), ("laptop", 3))
     pools = (Pool(name="all", devices=train), *((Pool(name="draw", devices=draw),) if apart else ()))
-    aside = Running(sleeps=not apart)
+    aside = RoleSettings(sleeps=not apart)
     roles = (
-        Placed(role="policy.train", pool="all", engine="fsdp", layout=Layout(data=2, sharding="full"), running=aside),
-        Placed(
+        PlacedRole(
+            role="policy.train", pool="all", engine="fsdp", layout=Layout(data=2, sharding="full"), running=aside
+        ),
+        PlacedRole(
             role="policy.sample",
             pool="draw" if apart else "all",
             engine="sglang",
             layout=Layout(data=2 if apart else 1),
             running=aside.model_copy(update={"weights_by": by}),
         ),
-        Placed(role="ref.infer", pool="all", engine="local", layout=Layout(data=2)),
+        PlacedRole(role="ref.infer", pool="all", engine="local", layout=Layout(data=2)),
     )
     cluster = Cluster(nodes=(laptop,))
     return Plan(flow=graph.name, structure_hash=structure_hash(graph), cluster=cluster, pools=pools, placed=roles)

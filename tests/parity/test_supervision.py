@@ -11,23 +11,23 @@ import pyarrow as pa
 import pytest
 
 from flowgraph import Key
-from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.analysis.flat_graph import structure_hash, to_json
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import PlacedRole, Plan, Pool
 from flowgraph.errors import WorkerError
-from flowgraph.files import find_flow
+from flowgraph.flows.flow_files import find_flow
+from flowgraph.flows.settings import resolve_settings
 from flowgraph.lowering.lower import lower
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Placed, Plan, Pool
-from flowgraph.roles import roles
-from flowgraph.runtime.deadlines import Deadlines
-from flowgraph.runtime.device import Flows
-from flowgraph.runtime.execute import Executor
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.ray_places import RayPlaces
-from flowgraph.runtime.ray_session import Session
-from flowgraph.runtime.ray_start import start
-from flowgraph.settings import resolve_settings
-from flowgraph.store import structure_hash, to_json
+from flowgraph.runtime.interpreter import Executor
+from flowgraph.runtime.ray.deadlines import Deadlines
+from flowgraph.runtime.ray.device import Flows
+from flowgraph.runtime.ray.places import RayPlaces
+from flowgraph.runtime.ray.session import Session
+from flowgraph.runtime.ray.start import start
 from nodes.data.source import PromptSource
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -45,14 +45,15 @@ def opened(ray_session: Callable[[Plan], Session], model_cache: Path) -> Iterato
         def opened(name: str) -> tuple[Any, RayPlaces]:
             graph = resolve_settings(compile_graph(find_flow(f"{OWN}:{name}").flow.graph()), [], dict(SETTINGS))[0]
             cpu = Device(kind="cpu", memory_bytes=2**30)
-            laptop = Node(name="laptop", devices=(cpu,) * 3, host_memory_bytes=2**33, cores=2)
+            laptop = Machine(name="laptop", devices=(cpu,) * 3, host_memory_bytes=2**33, cores=2)
             plan = Plan(
                 flow=graph.name,
                 structure_hash=structure_hash(graph),
                 cluster=Cluster(nodes=(laptop,)),
                 pools=(Pool(name="train", devices=(("laptop", 0),)), Pool(name="draw", devices=(("laptop", 1),))),
                 placed=tuple(
-                    Placed(role=each.name, pool=POOLS.get(each.use, "train"), engine="local") for each in roles(graph)
+                    PlacedRole(role=each.name, pool=POOLS.get(each.use, "train"), engine="local")
+                    for each in roles(graph)
                 ),
             )
             program = lower(graph, plan)

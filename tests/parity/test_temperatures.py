@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from flowgraph import Key, Loss, flow, node
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
-from flowgraph.executors.local import LocalModel
 from nodes import (
     Advantages,
     LanguageModel,

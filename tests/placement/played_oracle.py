@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.setting import Question, pose
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.planning_request import PlanRequest, pose
 from flowgraph.errors import ResourceError
 from placements.blocks import Blocks, Offered
 from placements.finding import Found, find
@@ -41,10 +41,12 @@ def random_setting(seed: int) -> Setting:
     lags = rng.random() < 0.2
     model = rng.choice(MODELS) + rng.choice(("", "", "", "+lora=16"))
     mean = rng.choice((128, 512, 2048))
-    asked = Asked(rng.choice(LAGGED if lags else FLOWS), models=(model,), batch=rng.choice((16, 64, 256)), sets=())
+    asked = FlowRequest(
+        rng.choice(LAGGED if lags else FLOWS), models=(model,), batch=rng.choice((16, 64, 256)), sets=()
+    )
     cluster = rng.choice(rng.choice((CLUSTERS, TIGHT, MIXED)))
     lengths = str(rng.choice((128, 512, 1024))), f"mean={mean},max={mean * rng.choice((1, 2, 4))}"
-    posed = pose(Question(asked, cluster, *lengths))
+    posed = pose(PlanRequest(asked, cluster, *lengths))
     return posed.having(staleness=rng.choice((1, 2))).setting if lags and rng.random() < 0.7 else posed.setting
 
 

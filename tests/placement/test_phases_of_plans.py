@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowgraph.plan import Peak, Plan
+from flowgraph.cluster.plan import PhasePeak, Plan
 from placements.placing import plan_of
 from tests.examples.flows.moving_reference import with_average, with_refreshes
 from tests.unit.placements.small_settings import Of, called, found_of, setting_of
@@ -17,7 +17,7 @@ def plan_for(of: Of, **parts: str) -> Plan:
 
 def peaks(plan: Plan, role: str) -> dict[str, int]:
     """Give the bytes of the phases in which a role works."""
-    own: list[Peak] = [peak for each in plan.forecast for peak in each.peaks if peak.role == role]
+    own: list[PhasePeak] = [peak for each in plan.forecast for peak in each.peaks if peak.role == role]
     return {peak.phase: peak.memory_bytes for peak in own}
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import nodes
 from flowgraph import op_of
 from flowgraph.errors import FlowError, FlowTypeError, SettingError, UserCodeError
-from flowgraph.graph import Op
-from flowgraph.values import Value
+from flowgraph.language.graph import Op
+from flowgraph.language.values import Value
 from tests.property import fuzz_nodes
 from tests.property.random_flows import PARTS, Call, Line, LossFn, Program, Stmt
 
@@ -46,10 +46,12 @@ def op_named(name: str) -> Op | None:
 
 def kind_named(name: str) -> Any:
     """Give the type that a random flow calls by this name."""
-    import flowgraph.values
+    import flowgraph.language.values
     import nodes.values
 
-    return getattr(nodes.values, name, None) or getattr(fuzz_nodes, name, None) or getattr(flowgraph.values, name)
+    return (
+        getattr(nodes.values, name, None) or getattr(fuzz_nodes, name, None) or getattr(flowgraph.language.values, name)
+    )
 
 
 def some_call(rng: random.Random, program: Program, want: Callable[[Call], bool] = lambda call: True) -> Call | None:

@@ -291,7 +291,7 @@ def _sign_again(path: Path) -> None:
     """Let a checkpoint's manifest have the hash of what was changed."""
     import json
 
-    from flowgraph.runtime.checkpoint import manifest_of
+    from flowgraph.runtime.record.checkpoint import manifest_of
 
     folder = next(each for each in path.parents if each.name.startswith("step_"))
     manifest = folder / "MANIFEST.json"
@@ -531,7 +531,7 @@ FIRST: Mapping[str, Sequence[str]] = {  # what a first argument most often is, s
 @cache
 def commands() -> Mapping[tuple[str, ...], Any]:
     """Return every command of the command line by its words, as it describes itself."""
-    from flowgraph.cli.drawings import app
+    from flowgraph.cli.draw_commands import app
 
     found = dict[tuple[str, ...], Any]()
     waiting: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(app))]
@@ -595,7 +595,7 @@ def sealed() -> Generator[None]:
     with contextlib.ExitStack() as stack:
         for place in ("run._train", "evaluate.draw", "generate.draw"):
             stack.enter_context(mock.patch(f"flowgraph.cli.{place}", reached))
-        stack.enter_context(mock.patch("flowgraph.engines.environments.install", reached))
+        stack.enter_context(mock.patch("flowgraph.engines.servers.environments.install", reached))
         stack.enter_context(mock.patch("webbrowser.open", return_value=False))
         yield
 

@@ -7,9 +7,9 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from flowgraph import By, Corrects, Kind, Loss, Mask, Measure, Metric, Parts, Record, Rows, State, flow, node
-from flowgraph.executors.base import Rows as ModelRows
-from flowgraph.rows import take
-from flowgraph.values import Group, Sample, Trajectory
+from flowgraph.language.handle import ResponseRows as ModelRows
+from flowgraph.language.rows import take
+from flowgraph.language.values import Group, Sample, Trajectory
 from nodes import (
     Advantages,
     ImportanceWeights,

@@ -20,7 +20,7 @@ HEAD = [
     "from typing import Annotated, Any",
     "from pydantic import Field",
     "from flowgraph import *",
-    "from flowgraph.values import Group, Sample, Tokens, Trajectory",
+    "from flowgraph.language.values import Group, Sample, Tokens, Trajectory",
     "from nodes import *",
     "from nodes.values import *",
     "from tests.property.fuzz_nodes import *",

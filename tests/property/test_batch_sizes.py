@@ -15,14 +15,14 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from flowgraph import Graph, Key, Loss, flow
-from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.errors import BatchError
-from flowgraph.graph import rewrite
+from flowgraph.language.graph import rewrite
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool
-from flowgraph.roles import roles
-from flowgraph.runtime.identity import deal
-from flowgraph.store import structure_hash
+from flowgraph.runtime.row_identity import deal
 from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize, kl_k3, logprobs, score, update
 from nodes.refill import refill
 from nodes.training import micro_batches, minibatches
@@ -58,7 +58,7 @@ def refilled(prompts: Prompts, policy: Policy) -> Policy:
 
 PLAIN, REFILLED = compile_graph(plain.graph()), compile_graph(refilled.graph())
 DEVICE = Device(kind="cpu", memory_bytes=2**30)
-LAPTOP = Node(name="laptop", devices=(DEVICE,), host_memory_bytes=2**30, cores=1)
+LAPTOP = Machine(name="laptop", devices=(DEVICE,), host_memory_bytes=2**30, cores=1)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def plan_of(case: Case) -> Plan:
         cluster=Cluster(nodes=(LAPTOP,)),
         pools=(Pool(name="all", devices=(("laptop", 0),)),),
         placed=tuple(
-            Placed(role=role.name, pool="all", engine="local", layout=Layout(data=ranks[role.use]))
+            PlacedRole(role=role.name, pool="all", engine="local", layout=Layout(data=ranks[role.use]))
             for role in roles(graph)
         ),
     )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph import Key
-from flowgraph.rows import leaves, row_count, take, widest
+from flowgraph.language.rows import leaves, row_count, take, widest
 from flowgraph.runtime.batch import from_table, to_table
 from nodes import Rollout
 from nodes.training import micro_batches, minibatches

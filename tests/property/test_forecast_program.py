@@ -8,12 +8,12 @@ from functools import cache
 
 import pytest
 
-from flowgraph.graph import Graph
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.plan import Layout, Plan
+from flowgraph.language.graph import Graph
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.task_names import kind_of, task_names
 from flowgraph.lowering.waits import waits_for
-from flowgraph.plan import Layout, Plan
-from flowgraph.roles import roles
 from nodes.mismatch import watch_engines
 from placements.cycles import period
 from placements.finding import Found, find

@@ -17,12 +17,12 @@ from functools import partial
 import pytest
 
 from flowgraph import Flow
+from flowgraph.analysis.flat_graph import full_hash, structure_hash, to_json
 from flowgraph.errors import FlowError
 from flowgraph.passes import compile_graph
 from flowgraph.passes.verify import verified
-from flowgraph.restore import from_json
-from flowgraph.store import full_hash, structure_hash, to_json
-from flowgraph.text import graph_text
+from flowgraph.serialize.graph import from_json
+from flowgraph.serialize.graph_text import graph_text
 from tests.property.flow_faults import Broken, break_type, op_named
 from tests.property.law_faults import ALL_FAULTS as FAULTS
 from tests.property.random_flows import Line, Program, flow_of, load, random_program

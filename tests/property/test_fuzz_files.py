@@ -80,7 +80,7 @@ def test_a_manifest_that_is_nested_too_deep_leaves_the_checkpoint_before_it(good
 
 
 def test_a_state_that_is_none_leaves_the_checkpoint_before_it_whatever_its_hash(good: Path, copied: Path) -> None:
-    from flowgraph.runtime.checkpoint import manifest_of
+    from flowgraph.runtime.record.checkpoint import manifest_of
 
     folder = copied / CHECKPOINT
     manifest = json.loads((folder / "MANIFEST.json").read_text())
@@ -93,7 +93,7 @@ def test_a_state_that_is_none_leaves_the_checkpoint_before_it_whatever_its_hash(
 
 
 def test_going_back_removes_only_what_a_run_has_written(copied: Path) -> None:
-    from flowgraph.runtime.record import RunFolder
+    from flowgraph.runtime.record.run_folder import RunFolder
 
     rollouts = copied / RUN / "rollouts" / "policy.generate"
     for name in ("notes.txt", "mine.parquet", "12.parquet", "000009.part"):

@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from flowgraph import Graph, spec
+from flowgraph import Graph
+from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash, to_json
+from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError
+from flowgraph.language import laws
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program_store import program_from_json, program_to_json
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Plan
-from flowgraph.restore import from_json
-from flowgraph.store import flat, full_hash, structure_hash, to_json
-from flowgraph.text import graph_text
+from flowgraph.serialize.graph import from_json
+from flowgraph.serialize.graph_text import graph_text
+from flowgraph.serialize.program import program_from_json, program_to_json
 from tests.property.json_faults import ODD, Data, changed, spoiled
 from tests.property.random_flows import flow_of, random_program
 
@@ -33,7 +34,7 @@ GRAPHS, CASES = 40, 2_000
 
 def hold_to_laws(graph: Graph) -> None:
     """Ask of a graph that was read all that later stages ask of one."""
-    assert not list(spec.faults("described", graph))
+    assert not list(laws.faults("described", graph))
     text = to_json(graph)
     assert to_json(from_json(text)) == text
     assert graph_text(graph)

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph import Kind, Linear, Loss, Mask, Trainable, flow, node
-from flowgraph.graph import Edge, Graph, Node, Param, Site, newest, reachable, rewrite
+from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash, to_json
+from flowgraph.analysis.node_order import blocked_reader, order_nodes
+from flowgraph.language.graph import Edge, Graph, Node, Param, Site, newest, reachable, rewrite
 from flowgraph.passes import compile_graph
-from flowgraph.passes.order_nodes import blocked_reader, order_nodes
-from flowgraph.restore import from_json
-from flowgraph.store import flat, full_hash, structure_hash, to_json
-from flowgraph.text import graph_text
+from flowgraph.serialize.graph import from_json
+from flowgraph.serialize.graph_text import graph_text
 from nodes import LogProbs, update
 
 

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from flowgraph import Flow
+from flowgraph.analysis.flat_graph import full_hash, to_json
 from flowgraph.errors import FlowError
 from flowgraph.passes import compile_graph
-from flowgraph.restore import from_json
-from flowgraph.store import full_hash, to_json
-from flowgraph.text import graph_text
+from flowgraph.serialize.graph import from_json
+from flowgraph.serialize.graph_text import graph_text
 from tests.property.random_flows import HEAD, load
 
 START = len(HEAD) + 1  # the line on which a text of these begins

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import nodes
 from flowgraph import By, Key, Kind, Loss, Metric, State, Value, node, op_of
-from flowgraph.graph import Op, Port
-from flowgraph.rows import leaves, take
-from flowgraph.values import Group, Lengths, Mask, Measure, Model, Record, Sample, Tokens, Trajectory, fields
+from flowgraph.language.graph import Op, Port
+from flowgraph.language.rows import leaves, take
+from flowgraph.language.values import Group, Lengths, Mask, Measure, Model, Record, Sample, Tokens, Trajectory, fields
 from nodes import (
     Advantages,
     Chosen,

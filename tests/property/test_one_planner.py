@@ -14,17 +14,17 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from flowgraph import Graph
-from flowgraph.check_plan import unsupported
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.setting import Posed, Question, pose
+from flowgraph.analysis.roles import roles
+from flowgraph.checks.placed import unsupported
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, pose
+from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError, ResourceError
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.task_names import task_names
-from flowgraph.models.shapes import ModelShape, shape
+from flowgraph.models.sizes import ModelShape, shape
 from flowgraph.models.sources import resolve
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Plan
-from flowgraph.roles import roles
 from flowgraph.runtime.hosting import heads_of
 from nodes.mismatch import watch_engines
 from placements.finding import Asked as Wanted
@@ -57,8 +57,8 @@ def refuse_nothing(setting: Setting, plan: Plan) -> None:
 def test_the_default_plan_of_every_shipped_flow_runs_as_written(cluster: str) -> None:
     for flow in SHIPPED:
         on_gpus = cluster in GPUS
-        asked = Asked(flow, models=(MODELS[0],) if on_gpus else ())
-        posed: Posed = pose(Question(asked, cluster, "512" if on_gpus else None))
+        asked = FlowRequest(flow, models=(MODELS[0],) if on_gpus else ())
+        posed: PlanningProblem = pose(PlanRequest(asked, cluster, "512" if on_gpus else None))
         found = find(posed.setting)
         plan = plan_of(posed.setting, found.best.blocks, posed.assumed)
         refuse_nothing(posed.setting, plan)

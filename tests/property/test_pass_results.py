@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph import Graph, Key, Kind, Linear, Loss, Measure, Metric, flow, node
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
-from flowgraph.executors.local import LocalModel
-from flowgraph.graph import rewrite
+from flowgraph.language.graph import rewrite
+from flowgraph.language.rows import leaves
+from flowgraph.language.values import Group, Model, Value
 from flowgraph.passes import named, simplified
 from flowgraph.passes.count_masks import count_masks
 from flowgraph.passes.dedupe_nodes import dedupe_nodes, same
 from flowgraph.passes.prune_nodes import prune_nodes
-from flowgraph.rows import leaves
-from flowgraph.values import Group, Model, Value
 from nodes import Policy, Prompts, Reference, logprobs, update
 from nodes.values import Columns, Rollout
 from tests.property.fuzz_nodes import Coef, likely

@@ -18,29 +18,29 @@ from hypothesis import strategies as st
 from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Graph, Key, Kind, Loss, Mask, Parts, Trainable, Value, flow, node, stale
-from flowgraph.cluster import Cluster, Device, Node
-from flowgraph.diagrams.mermaid import mermaid
-from flowgraph.diagrams.plan_picture import plan_picture
-from flowgraph.diagrams.sequence_picture import sequence_picture
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.roles import Role, roles
+from flowgraph.checks.lowered import check_program
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
+from flowgraph.diagrams.build.plan_picture import plan_picture
+from flowgraph.diagrams.build.sequence_picture import sequence_picture
+from flowgraph.diagrams.write.mermaid.flowchart import mermaid
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.engines.table import ENGINES, VERBS
 from flowgraph.errors import LawError, PlanError
-from flowgraph.executors.local import LocalModel
+from flowgraph.language.rows import take
+from flowgraph.language.values import Group, Lengths
 from flowgraph.lowering import LOWERING, OPTIONAL
-from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Run, Sync, Transfer, program_text
-from flowgraph.lowering.program_store import program_from_json, program_to_json
 from flowgraph.passes import compile_graph
 from flowgraph.passes.verify import verified
-from flowgraph.placed_text import placed_text
-from flowgraph.plan import Layout, Placed, Plan, Pool
-from flowgraph.roles import Role, roles
-from flowgraph.rows import take
 from flowgraph.runtime.batch import to_table
-from flowgraph.runtime.execute import Executor, Ran
-from flowgraph.runtime.in_process import InProcess
-from flowgraph.store import structure_hash
-from flowgraph.values import Group, Lengths
+from flowgraph.runtime.interpreter import Executor, StepResult
+from flowgraph.runtime.local import InProcess
+from flowgraph.serialize.placed_text import placed_text
+from flowgraph.serialize.program import program_from_json, program_to_json
 from nodes import (
     Advantages,
     LanguageModel,
@@ -241,7 +241,7 @@ def plans(draw: st.DrawFn, graph: Graph) -> Plan:
         for owner in dict.fromkeys(draw(st.permutations(owners)))
     )
     device = Device(kind="cpu", memory_bytes=2**30)
-    laptop = Node(name="laptop", devices=(device,) * count, host_memory_bytes=2**30, cores=2)
+    laptop = Machine(name="laptop", devices=(device,) * count, host_memory_bytes=2**30, cores=2)
     placed = tuple(draw(st.permutations([draw(places(role, pools)) for role in roles(graph)])))
     return Plan(
         flow=graph.name,
@@ -252,7 +252,7 @@ def plans(draw: st.DrawFn, graph: Graph) -> Plan:
     )
 
 
-def lags(graph: Graph, placed: Placed, others: Sequence[Placed]) -> st.SearchStrategy[int]:
+def lags(graph: Graph, placed: PlacedRole, others: Sequence[PlacedRole]) -> st.SearchStrategy[int]:
     """Draw how far a role lags, within what all of its nodes allow; 0 where it reads what is trained in place."""
     names = next(role.nodes for role in roles(graph) if role.name == placed.role)
     param, _, use = placed.role.rpartition(".")
@@ -263,7 +263,7 @@ def lags(graph: Graph, placed: Placed, others: Sequence[Placed]) -> st.SearchStr
 
 
 @st.composite
-def places(draw: st.DrawFn, role: Role, pools: tuple[Pool, ...]) -> Placed:
+def places(draw: st.DrawFn, role: Role, pools: tuple[Pool, ...]) -> PlacedRole:
     """Put a role on a pool, in a layout that its engine supports."""
     pool, verbs = draw(st.sampled_from(pools)), {*VERBS[role.use]}
     supports = {
@@ -275,7 +275,7 @@ def places(draw: st.DrawFn, role: Role, pools: tuple[Pool, ...]) -> Placed:
     support = supports[engine]
     most = 1 if verbs & support.single_device else min(support.data, len(pool.devices))
     layout = {"data": draw(st.integers(1, most)), "sharding": draw(st.sampled_from(sorted(support.sharding)))}
-    return Placed(role=role.name, pool=pool.name, engine=engine, layout=Layout.model_validate(layout))
+    return PlacedRole(role=role.name, pool=pool.name, engine=engine, layout=Layout.model_validate(layout))
 
 
 @st.composite
@@ -448,13 +448,13 @@ def assert_the_same(graph: Graph, plan: Plan, program: Program, parts: tuple[Any
             assert all(torch.equal(tensor, there[home][name]) for name, tensor in weights.items())
 
 
-def executed(program: Program, parts: tuple[Any, Any], rows: Any) -> list[tuple[Ran, dict[Any, Any]]]:
+def executed(program: Program, parts: tuple[Any, Any], rows: Any) -> list[tuple[StepResult, dict[Any, Any]]]:
     """Run three steps on the tiny model; give what each gave, and the weights of every home after it."""
     model, tokenizer = parts
     handles = {
         home: LocalModel(copy.deepcopy(model), tokenizer, trainable=home in program.trained) for home in program.homes
     }
-    executor, found = Executor(InProcess(handles)), list[tuple[Ran, dict[Any, Any]]]()
+    executor, found = Executor(InProcess(handles)), list[tuple[StepResult, dict[Any, Any]]]()
     for step in range(3):
         ran = executor.run(program, {"prompts": PromptSource(rows, 2)}, Key(5, step))
         found.append((ran, {home: handle.weights() for home, handle in handles.items()}))

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from flowgraph.files import flows_in
-from flowgraph.shipped import flows_folder
+from flowgraph.files.shipped import flows_folder
+from flowgraph.flows.flow_files import flows_in
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))

@@ -10,29 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from flowgraph import Graph, spec
-from flowgraph.check_plan import PlacedGraph, check_plan, refuse_unsupported, unsupported
-from flowgraph.cluster import Cluster, Device, Node
-from flowgraph.engines.table import ENGINES, engines_for
-from flowgraph.errors import PlanError
-from flowgraph.plan import (
-    Assumed,
+from flowgraph import Graph
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.roles import USES
+from flowgraph.checks.placed import PlacedGraph, check_plan, refuse_unsupported, unsupported
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import (
     Checkpointing,
     Layout,
     Offloaded,
-    Placed,
+    PlacedRole,
     Plan,
+    PlanAssumptions,
     Pool,
     Precision,
-    Running,
+    RoleSettings,
     Sharding,
-    Step,
+    StepForecast,
     TaskKind,
-    Timed,
-    Waits,
+    TaskOrder,
+    TimedTask,
 )
-from flowgraph.roles import USES
-from flowgraph.store import structure_hash
+from flowgraph.engines.table import ENGINES, engines_for
+from flowgraph.errors import PlanError
+from flowgraph.language import laws
 from tests.unit.placements.small_settings import graph_of
 
 GPU = Device(kind="gpu", memory_bytes=80 * 2**30, model="h100-sxm-80g")
@@ -50,11 +51,11 @@ def graph() -> Graph:
 def plan_of(graph: Graph, changed: str = "", kind: Any = GPU, **parts: Any) -> Plan:
     """Give a plan for GRPO on eight devices that runs here, with parts of one role replaced."""
     device = kind if isinstance(kind, Device) else Device(kind=kind, memory_bytes=2**36)
-    node = Node(name="node-1", devices=(device,) * 8, host_memory_bytes=2**40, cores=64)
+    node = Machine(name="node-1", devices=(device,) * 8, host_memory_bytes=2**40, cores=64)
     right: list[dict[str, Any]] = [
         {"role": role, "pool": "all", "engine": each, "layout": LAYOUTS[role]} for role, each in ENGINE_OF.items()
     ]
-    placed = [Placed(**(each | (parts if each["role"] == changed else {}))) for each in right]
+    placed = [PlacedRole(**(each | (parts if each["role"] == changed else {}))) for each in right]
     return Plan(
         flow=graph.name,
         structure_hash=structure_hash(graph),
@@ -86,15 +87,15 @@ MODELLED: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     (
         "policy.train",
-        {"running": Running(precision="bfloat16", checkpointing="full", offload=("optimizer",), sleeps=True)},
+        {"running": RoleSettings(precision="bfloat16", checkpointing="full", offload=("optimizer",), sleeps=True)},
         [],
     ),
     (
         "policy.train",
-        {"running": Running(precision="fp8", offload=("gradients",))},
+        {"running": RoleSettings(precision="fp8", offload=("gradients",))},
         ["fp8 on `fsdp` for policy.train", "offload=gradients on `fsdp` for policy.train"],
     ),
-    ("policy.train", {"running": Running(cache_share=0.5)}, ["cache_share=0.5 on `fsdp` for policy.train"]),
+    ("policy.train", {"running": RoleSettings(cache_share=0.5)}, ["cache_share=0.5 on `fsdp` for policy.train"]),
     ("policy.train", {"layout": Layout(data=4, sequence=2, replicas=2, sharding="full")}, []),
     (
         "policy.sample",
@@ -102,10 +103,14 @@ MODELLED: list[tuple[str, dict[str, Any], list[str]]] = [
         ["data=4 tensor=2 expert=4 on `vllm` for policy.sample"],
     ),
     ("policy.sample", {"engine": "vllm", "layout": Layout(data=4, tensor=2)}, []),
-    ("policy.sample", {"running": Running(precision="fp8", cache_share=0.6)}, ["fp8 on `sglang` for policy.sample"]),
     (
         "policy.sample",
-        {"engine": "trtllm", "running": Running(precision="fp8", cache_share=0.6, sleeps=True)},
+        {"running": RoleSettings(precision="fp8", cache_share=0.6)},
+        ["fp8 on `sglang` for policy.sample"],
+    ),
+    (
+        "policy.sample",
+        {"engine": "trtllm", "running": RoleSettings(precision="fp8", cache_share=0.6, sleeps=True)},
         ["`trtllm` for policy.sample"],
     ),
     ("ref.infer", {"engine": "megatron", "layout": Layout(sequence=8)}, ["`megatron` for ref.infer"]),
@@ -123,7 +128,7 @@ def test_a_plan_may_name_what_is_only_modelled_and_says_which_of_it_cannot_be_ru
 
 def test_a_refusal_names_all_that_cannot_be_run(graph: Graph) -> None:
     refuse_unsupported(plan_of(graph), "plan.json")
-    assumed = Assumed(flow="grpo", models={}, batch=1, prompt_tokens="512", staleness=2, without=("ref",))
+    assumed = PlanAssumptions(flow="grpo", models={}, batch=1, prompt_tokens="512", staleness=2, without=("ref",))
     plan = plan_of(graph, "policy.train", engine="megatron").model_copy(update={"assumed": assumed})
     with pytest.raises(PlanError) as caught:
         refuse_unsupported(plan, "plan.json")
@@ -215,13 +220,13 @@ def test_experts_go_in_equal_parts_to_ranks_that_there_are(
 ) -> None:
     plan = plan_of(graph, "policy.train", engine="megatron", layout=layout)
     known = {} if experts is None else {"policy": experts}
-    faults = list(spec.faults("placed", PlacedGraph(graph, plan, "plan.json", known)))
+    faults = list(laws.faults("placed", PlacedGraph(graph, plan, "plan.json", known)))
     hint = "\n  hint: experts go in equal parts to equal parts of the ranks: `expert` divides both"
     assert [str(each) for each in faults] == ([f"plan.json: {said}{hint}"] if said else [])
 
 
 def test_a_plan_may_lag_as_far_as_was_assumed_and_leave_out_models_that_were(graph: Graph) -> None:
-    assumed = Assumed(flow="grpo", models={}, batch=1, prompt_tokens="512", staleness=2, without=("ref",))
+    assumed = PlanAssumptions(flow="grpo", models={}, batch=1, prompt_tokens="512", staleness=2, without=("ref",))
     late = plan_of(graph, "policy.sample", lag=2)
     apart = late.model_copy(
         update={
@@ -266,8 +271,8 @@ def test_experts_take_no_devices_of_their_own_and_sequences_do() -> None:
 
 
 def test_only_what_is_not_as_an_executor_does_it_unasked_is_said() -> None:
-    assert str(Running()) == ""
-    whole = Running(
+    assert str(RoleSettings()) == ""
+    whole = RoleSettings(
         precision="fp8",
         checkpointing="selective",
         offload=("parameters", "optimizer"),
@@ -281,27 +286,27 @@ def test_only_what_is_not_as_an_executor_does_it_unasked_is_said() -> None:
 
 
 def test_a_task_takes_the_sum_of_its_parts_or_an_unknown_time() -> None:
-    assert Timed(name="a", kind="update", parts={"matmul": 1.0, "data": 0.5}).seconds == 1.5
-    assert Timed(name="a", kind="update", parts={"matmul": 1.0, "data": None}).seconds is None
-    assert Timed(name="a", kind="host").seconds == 0
+    assert TimedTask(name="a", kind="update", parts={"matmul": 1.0, "data": 0.5}).seconds == 1.5
+    assert TimedTask(name="a", kind="update", parts={"matmul": 1.0, "data": None}).seconds is None
+    assert TimedTask(name="a", kind="host").seconds == 0
 
 
 NO_VALUES: list[tuple[Any, dict[str, Any]]] = [
-    (Running, {"precision": "int8"}),
-    (Running, {"cache_share": 0.0}),
-    (Running, {"cache_share": 1.1}),
-    (Running, {"micro_batch_tokens": 0}),
-    (Running, {"offload": ("activations",)}),
+    (RoleSettings, {"precision": "int8"}),
+    (RoleSettings, {"cache_share": 0.0}),
+    (RoleSettings, {"cache_share": 1.1}),
+    (RoleSettings, {"micro_batch_tokens": 0}),
+    (RoleSettings, {"offload": ("activations",)}),
     (Layout, {"expert": 0}),
-    (Waits, {"before": "a", "after": "b", "delay": -1}),
-    (Timed, {"name": "a", "kind": "sleep"}),
-    (Timed, {"name": "a", "kind": "update", "parts": {"matmul": -1.0}}),
-    (Timed, {"name": "a", "kind": "update", "parts": {"matmul": float("nan")}}),
-    (Timed, {"name": "a", "kind": "update", "parts": {"matmul": 1e308}}),
-    (Step, {"tasks": (), "waits": (), "period_s": -1.0}),
-    (Step, {"tasks": (), "waits": (), "period_s": float("inf")}),
-    (Assumed, {"flow": "grpo", "models": {}, "batch": 0, "prompt_tokens": "512"}),
-    (Assumed, {"flow": "grpo", "models": {}, "batch": 10**10, "prompt_tokens": "512"}),
+    (TaskOrder, {"before": "a", "after": "b", "delay": -1}),
+    (TimedTask, {"name": "a", "kind": "sleep"}),
+    (TimedTask, {"name": "a", "kind": "update", "parts": {"matmul": -1.0}}),
+    (TimedTask, {"name": "a", "kind": "update", "parts": {"matmul": float("nan")}}),
+    (TimedTask, {"name": "a", "kind": "update", "parts": {"matmul": 1e308}}),
+    (StepForecast, {"tasks": (), "waits": (), "period_s": -1.0}),
+    (StepForecast, {"tasks": (), "waits": (), "period_s": float("inf")}),
+    (PlanAssumptions, {"flow": "grpo", "models": {}, "batch": 0, "prompt_tokens": "512"}),
+    (PlanAssumptions, {"flow": "grpo", "models": {}, "batch": 10**10, "prompt_tokens": "512"}),
 ]
 
 
@@ -323,8 +328,8 @@ def test_values_that_cannot_be_are_refused(kind: Any, values: dict[str, Any]) ->
 def test_an_unknown_key_is_answered_with_the_nearest(graph: Graph, place: Any, wrong: str, right: str) -> None:
     plan = plan_of(graph).model_copy(
         update={
-            "step": Step(tasks=(), waits=(), period_s=None),
-            "assumed": Assumed(flow="grpo", models={}, batch=1, prompt_tokens="512"),
+            "step": StepForecast(tasks=(), waits=(), period_s=None),
+            "assumed": PlanAssumptions(flow="grpo", models={}, batch=1, prompt_tokens="512"),
         }
     )
     data = json.loads(plan.to_json())
@@ -365,7 +370,7 @@ NAMES = st.text(min_size=1, max_size=8)
         sharding=st.sampled_from(get_args(Sharding)),
     ),
     running=st.builds(
-        Running,
+        RoleSettings,
         precision=st.sampled_from(get_args(Precision)),
         checkpointing=st.sampled_from(get_args(Checkpointing)),
         offload=st.lists(st.sampled_from(get_args(Offloaded)), unique=True).map(tuple),
@@ -375,7 +380,7 @@ NAMES = st.text(min_size=1, max_size=8)
     ),
     tasks=st.lists(
         st.builds(
-            Timed,
+            TimedTask,
             name=NAMES,
             kind=st.sampled_from(get_args(TaskKind)),
             role=NAMES,
@@ -384,7 +389,7 @@ NAMES = st.text(min_size=1, max_size=8)
         ),
         max_size=3,
     ),
-    waits=st.lists(st.builds(Waits, before=NAMES, after=NAMES, delay=st.integers(0, 9)), max_size=3),
+    waits=st.lists(st.builds(TaskOrder, before=NAMES, after=NAMES, delay=st.integers(0, 9)), max_size=3),
     period_s=SECONDS,
     settings=st.lists(NAMES, max_size=2),
     ratio=st.none() | st.tuples(DEGREES, DEGREES),
@@ -392,9 +397,9 @@ NAMES = st.text(min_size=1, max_size=8)
 )
 def test_a_plan_with_seconds_survives_json(
     layout: Layout,
-    running: Running,
-    tasks: list[Timed],
-    waits: list[Waits],
+    running: RoleSettings,
+    tasks: list[TimedTask],
+    waits: list[TaskOrder],
     period_s: float | None,
     settings: list[str],
     ratio: tuple[int, int] | None,
@@ -402,8 +407,8 @@ def test_a_plan_with_seconds_survives_json(
 ) -> None:
     plan = plan_of(graph_of("grpo"), "policy.train", layout=layout, running=running).model_copy(
         update={
-            "step": Step(tasks=tuple(tasks), waits=tuple(waits), period_s=period_s, cycle=("a",)),
-            "assumed": Assumed(
+            "step": StepForecast(tasks=tuple(tasks), waits=tuple(waits), period_s=period_s, cycle=("a",)),
+            "assumed": PlanAssumptions(
                 flow="grpo",
                 models={"policy": "tiny"},
                 batch=1,

@@ -115,7 +115,7 @@ def test_an_installed_flow_knows_its_own_lines(installed: Installed) -> None:
     """A shipped flow is a user's file even where it lies inside our package: errors and drawings name its lines."""
     files = installed.evaluate(
         "sorted({Path(n.at.file).name for n in files.find_flow('grpo').flow.graph().nodes})",
-        "flowgraph.files as files\nfrom pathlib import Path",
+        "flowgraph.flows.flow_files as files\nfrom pathlib import Path",
     )
     assert files == ["grpo.py"]
 

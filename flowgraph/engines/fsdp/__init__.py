@@ -32,6 +32,6 @@ ENGINE = EngineCapabilities(
         sharding=frozenset({"none", "full"}),
         settings=None,
     ),
-    handle="flowgraph.executors.fsdp:FsdpModel",
-    process_group="flowgraph.executors.ranks:join",
+    handle="flowgraph.engines.fsdp.model:FsdpModel",
+    process_group="flowgraph.engines.fsdp.ranks:join",
 )

@@ -16,5 +16,5 @@ ENGINE = EngineCapabilities(
     verbs=frozenset({"token_stats", "sample", "step", "weights"}),
     supported=_SUPPORT,
     modelled=_SUPPORT,
-    handle="flowgraph.executors.local:LocalModel",
+    handle="flowgraph.engines.local.model:LocalModel",
 )

@@ -14,5 +14,5 @@ ENGINE = EngineCapabilities(
         settings={"precision": ("float32", "bfloat16"), "cache_share": (), "sleeps": (), "weights_by": ()},
     ),
     modelled=Support(devices=EVERYWHERE, data=MAX_RANKS, tensor=64, expert=MAX_RANKS, settings=None),
-    server="flowgraph.executors.sglang:Sglang",
+    server="flowgraph.engines.sglang.server:Sglang",
 )

@@ -14,6 +14,6 @@ ENGINE = EngineCapabilities(
         settings={"precision": ("float32", "bfloat16"), "cache_share": (), "sleeps": (), "weights_by": ()},
     ),
     modelled=Support(devices=EVERYWHERE, data=MAX_RANKS, tensor=64, expert=MAX_RANKS, settings=None),
-    server="flowgraph.executors.vllm:Vllm",
+    server="flowgraph.engines.vllm.server:Vllm",
     shares_all=True,  # gpu_memory_utilization; SGLang's mem_fraction_static is of weights and cache
 )

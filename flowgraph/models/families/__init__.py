@@ -46,7 +46,7 @@ FAMILIES: Mapping[str, type[Decoder]] = {
     "gpt_neox": early.GPTNeoX,
     "phi": early.Phi,
     "falcon": early.Falcon,
-    "nemotron-nas": dense.Searched,
+    "nemotron-nas": dense.LlamaNemotron,
 }
 
 # Of these, transformers loads the language model alone where a language model is asked for.

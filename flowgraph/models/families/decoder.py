@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from flowgraph.models.mixers import Mixer, grouped
+from flowgraph.models.layer_kinds import Mixer, grouped
 from flowgraph.models.tensors import Tensors, gated, linear, vector
 
 Count = Annotated[int, Field(gt=0)]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from flowgraph.models.families.decoder import Count, Decoder, Gated
-from flowgraph.models.mixers import Mixer, grouped
+from flowgraph.models.layer_kinds import Mixer, grouped
 from flowgraph.models.tensors import Tensors, gated, linear, vector
 
 
@@ -172,7 +172,7 @@ class _Block(BaseModel):
     ffn: _Widens
 
 
-class Searched(Decoder):
+class LlamaNemotron(Decoder):
     """Llama-Nemotron Super: a Llama cut by a search; each layer has attention or none, and an MLP of its own width.
 
     Not in transformers. Source: NVIDIA's `modeling_decilm.py` beside the weights; the count is the published one.

@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from flowgraph.models.families.decoder import Count, Decoder, Gated
 from flowgraph.models.families.sparse import QwenMoe, Sparse
-from flowgraph.models.mixers import Mixer, Recurrent, grouped
+from flowgraph.models.layer_kinds import Mixer, Recurrent, grouped
 from flowgraph.models.tensors import Tensors, linear, matrix, plain, vector
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from flowgraph.models.families.decoder import Count
 from flowgraph.models.families.sparse import Sparse
-from flowgraph.models.mixers import Attention, Mixer
+from flowgraph.models.layer_kinds import Attention, Mixer
 from flowgraph.models.tensors import Tensors, linear, matrix, vector
 
 

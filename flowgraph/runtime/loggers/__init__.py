@@ -11,8 +11,8 @@ from pathlib import Path
 
 from flowgraph.errors import UsageError
 from flowgraph.errors.base import nearest
-from flowgraph.graph import Graph
-from flowgraph.runtime.loggers.base import Logger, Named, Sink
+from flowgraph.language.graph import Graph
+from flowgraph.runtime.loggers.base import Logger, Sink, TrackedRun
 
 TRACKERS = {
     "tensorboard": "flowgraph.runtime.loggers.to_tensorboard",
@@ -56,11 +56,11 @@ def logger(
     cannot be opened is said so, and left out.
     """
     opening = {name: partial(_open, name) for name in names}
-    named = Named.of(run, first_step) if opening else Named(run, run.name, "", first_step)
+    named = TrackedRun.of(run, first_step) if opening else TrackedRun(run, run.name, "", first_step)
     return Logger(opening, named, graphs, say)
 
 
-def _open(name: str, run: Named) -> Sink:
+def _open(name: str, run: TrackedRun) -> Sink:
     sink: Sink = importlib.import_module(TRACKERS[name]).open_sink(run)
     return sink
 

@@ -12,17 +12,17 @@ from math import isfinite
 from pathlib import Path
 from typing import Protocol
 
-from flowgraph.evaluate import Observed
-from flowgraph.graph import Graph
-from flowgraph.runtime.execute import Ran
-from flowgraph.runtime.record import declared_metrics
+from flowgraph.language.graph import Graph
+from flowgraph.language.region import Observations
+from flowgraph.runtime.interpreter import StepResult
+from flowgraph.runtime.record.run_folder import declared_metrics
 
 PROJECT = "flowgraph"
 ID_FILE = "tracked_as.txt"
 
 
 @dataclass(frozen=True)
-class Named:
+class TrackedRun:
     """What a tracker is told of a run: its folder, its name, an id that stays when it is resumed, and the first step.
 
     Nothing else of a run goes to a tracker but metrics: no settings, no command, no environment.
@@ -34,7 +34,7 @@ class Named:
     first_step: int = 0
 
     @classmethod
-    def of(cls, folder: Path, first_step: int = 0) -> Named:
+    def of(cls, folder: Path, first_step: int = 0) -> TrackedRun:
         """Name a run by its folder, which keeps its id."""
         file = folder / ID_FILE
         if not file.is_file():
@@ -62,8 +62,8 @@ class Logger:
 
     def __init__(
         self,
-        opening: Mapping[str, Callable[[Named], Sink]],
-        run: Named,
+        opening: Mapping[str, Callable[[TrackedRun], Sink]],
+        run: TrackedRun,
         graphs: Sequence[Graph],
         say: Callable[[str], None],
     ) -> None:
@@ -81,15 +81,15 @@ class Logger:
             self._guarded(name, sink.close)
         self._sinks.clear()
 
-    def stepped(self, step: int, ran: Ran, seconds: float) -> None:
+    def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         """Send a step's metrics."""
         self._send(step, {shown(name): mean for name, mean in self._means(ran.observed)})
 
-    def checked(self, step: int, observed: Observed, seconds: float) -> None:
+    def checked(self, step: int, observed: Observations, seconds: float) -> None:
         """Send a check's metrics, each named `eval/` and its own name."""
         self._send(step, {f"eval/{name.rpartition('.')[2]}": mean for name, mean in self._means(observed)})
 
-    def _means(self, observed: Observed) -> list[tuple[str, float]]:
+    def _means(self, observed: Observations) -> list[tuple[str, float]]:
         return [(name, mean) for name, mean in observed.means().items() if name in self._declared and isfinite(mean)]
 
     def _send(self, step: int, values: Mapping[str, float]) -> None:

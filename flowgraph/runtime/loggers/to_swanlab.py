@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowgraph.runtime.loggers.base import PROJECT, Named
+from flowgraph.runtime.loggers.base import PROJECT, TrackedRun
 
 # By default it takes down the command, the host, the packages, the repository, and how busy the machine is.
 NO_PROBES = dict.fromkeys(("hardware", "runtime", "requirements", "conda", "git", "swanlab", "monitor"), False)
@@ -14,7 +14,7 @@ NO_PROBES = dict.fromkeys(("hardware", "runtime", "requirements", "conda", "git"
 class SwanLab:
     """Sends metrics by step; online, a resumed run goes on under its id."""
 
-    def __init__(self, run: Named) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         import swanlab
 
         kinds: Any = swanlab.Settings
@@ -37,6 +37,6 @@ class SwanLab:
         self._run.finish()
 
 
-def open_sink(run: Named) -> SwanLab:
+def open_sink(run: TrackedRun) -> SwanLab:
     """Open the run there, or go on with it."""
     return SwanLab(run)

@@ -7,13 +7,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from flowgraph.runtime.loggers.base import Named
+from flowgraph.runtime.loggers.base import TrackedRun
 
 
 class TensorBoard:
     """Writes an event file with TensorBoard's own writer, which needs no other framework."""
 
-    def __init__(self, run: Named) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
@@ -38,6 +38,6 @@ class TensorBoard:
         self._writer.add_event(self._events.Event(wall_time=time.time(), step=step, **what))
 
 
-def open_sink(run: Named) -> TensorBoard:
+def open_sink(run: TrackedRun) -> TensorBoard:
     """Open a new event file for a run; TensorBoard reads all that are there as one."""
     return TensorBoard(run)

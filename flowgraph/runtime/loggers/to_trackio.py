@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowgraph.runtime.loggers.base import PROJECT, Named
+from flowgraph.runtime.loggers.base import PROJECT, TrackedRun
 
 
 class Trackio:
     """Sends metrics by step; a resumed run goes on under its name, which has its id in it."""
 
-    def __init__(self, run: Named) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         import trackio
 
         self._library: Any = trackio
@@ -30,6 +30,6 @@ class Trackio:
         self._library.finish()  # not the run's own, which is finished again when the process ends
 
 
-def open_sink(run: Named) -> Trackio:
+def open_sink(run: TrackedRun) -> Trackio:
     """Open the run there, or go on with it."""
     return Trackio(run)

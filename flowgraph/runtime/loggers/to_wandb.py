@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from flowgraph.runtime.loggers.base import PROJECT, Named
+from flowgraph.runtime.loggers.base import PROJECT, TrackedRun
 
 # By default it takes down the command, the host, the packages, the code, what is printed, and how busy the machine is.
 ONLY_METRICS = {
@@ -26,7 +26,7 @@ LOGIN_WITHIN_S = 60  # then a run goes on without it, rather than wait for a key
 class Wandb:
     """Sends metrics by step; a resumed run goes on under its id. Steps that were sent before are not sent again."""
 
-    def __init__(self, run: Named) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         import wandb
 
         settings = wandb.Settings(login_timeout=LOGIN_WITHIN_S, **ONLY_METRICS)
@@ -44,6 +44,6 @@ class Wandb:
         self._run.finish()
 
 
-def open_sink(run: Named) -> Wandb:
+def open_sink(run: TrackedRun) -> Wandb:
     """Open the run there, or go on with it."""
     return Wandb(run)

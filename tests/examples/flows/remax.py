@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from flowgraph import Loss, Rows, flow, node
-from flowgraph.values import Group
+from flowgraph.language.values import Group
 from nodes import Advantages, Policy, Prompts, Scores, generate, logprobs, policy_gradient, score, update
 
 

@@ -9,7 +9,7 @@ from nodes import Columns, Policy, Prompts, Rollout, clipped, generate, group_no
 @node(rows="new")
 def show_first(rollout: Rollout) -> Prompts:
     """Ask each question again, behind its first response."""
-    from flowgraph.rows import take
+    from flowgraph.language.rows import take
 
     first = take(rollout, (rollout.sample.data == 0).nonzero()[:, 0])
     asked, columns = first.columns.data["prompt"].to_pylist(), first.columns.data

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from flowgraph.values import Group, Lengths, Mask
+from flowgraph.language.values import Group, Lengths, Mask
 
 Array = np.ndarray
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowgraph.values import Group, Lengths, Mask, Tokens
+from flowgraph.language.values import Group, Lengths, Mask, Tokens
 from nodes.advantages import (
     discounted_returns,
     entropy_shaped,

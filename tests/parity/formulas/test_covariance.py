@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flowgraph import Key, Mask
-from flowgraph.values import Group, Sample, Trajectory
+from flowgraph.language.values import Group, Sample, Trajectory
 from nodes.covariance import high_covariance, top_covariance
 from nodes.values import Chosen, LogProbs, Responses, TokenAdvantages
 from tests.parity.formulas.batches import Array, Batch, batches

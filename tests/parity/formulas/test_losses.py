@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowgraph import Aggregation, Loss, Mask
-from flowgraph.loss import Counts
+from flowgraph.language.loss import Counts
 from nodes.covariance import clip_cov_loss, kl_cov_loss
 from nodes.losses import cispo_loss, clipped, cross_entropy, dppo_loss, entropy_bonus, policy_gradient, value_loss
 from nodes.sequence_losses import gmpo_loss, gspo_loss, sapo_loss

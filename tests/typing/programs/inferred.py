@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar, assert_type
 
 from flowgraph import Graph, Loss, Mask, Trainable, flow, node, stale
-from flowgraph.values import Group, Linear
+from flowgraph.language.values import Group, Linear
 from nodes import (
     Accuracy,
     Advantages,

@@ -22,7 +22,7 @@ from flowgraph import (
     node,
     stale,
 )
-from flowgraph.values import Group
+from flowgraph.language.values import Group
 from nodes import (
     Advantages,
     LogProbs,

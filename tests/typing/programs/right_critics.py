@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, assert_type
 
 from flowgraph import Aggregation, By, Corrects, Loss, Mask, flow, node, stale
-from flowgraph.loss import How
+from flowgraph.language.loss import How
 from nodes import (
     Advantages,
     Critic,

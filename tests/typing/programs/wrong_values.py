@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from flowgraph import Kind, Linear, Loss, Mask, Parts, Value, flow, node, stale
-from flowgraph.values import Group
+from flowgraph.language.values import Group
 from nodes import (
     Advantages,
     Entropy,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flowgraph.errors import LawError, SettingError
-from flowgraph.values import Group, Mask, Tokens
+from flowgraph.language.values import Group, Mask, Tokens
 from nodes.advantages import (
     discounted_returns,
     entropy_shaped,

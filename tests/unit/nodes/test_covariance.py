@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from flowgraph import Key, Loss, Mask, flow
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
-from flowgraph.executors.local import LocalModel
+from flowgraph.language.values import Group, Sample, Trajectory
 from flowgraph.passes import compile_graph
-from flowgraph.values import Group, Sample, Trajectory
 from nodes import Policy, Prompts, clipped, generate, group_normalize, logprobs, score, update
 from nodes.covariance import clip_cov_loss, high_covariance, kl_cov_loss, top_covariance
 from nodes.data.source import PromptSource
@@ -130,7 +130,7 @@ def test_tokens_are_chosen_from_the_whole_batch_once_however_the_update_cuts_it(
 
 
 def with_setting(graph: Any, tokens: int) -> Any:
-    from flowgraph.settings import resolve_settings
+    from flowgraph.flows.settings import resolve_settings
 
     return resolve_settings(graph, [], {"policy.update.micro_batch_tokens": tokens})[0]
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 import torch
 
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import DataError
-from flowgraph.executors.local import LocalModel
 from nodes import Columns, Policy, Prompts, cross_entropy, demonstrations, logprobs
 from nodes.data.source import prompts_at
 from nodes.demonstrations import answer_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowgraph.errors import LawError
-from flowgraph.values import Group
+from flowgraph.language.values import Group
 from nodes import Scores, pass_at_k
 from nodes.estimates import Marks, estimate, reported, shown_ks
 

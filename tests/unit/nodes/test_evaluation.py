@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from flowgraph import Key
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
-from flowgraph.executors.local import LocalModel
+from flowgraph.language.values import Group
 from flowgraph.passes import compile_graph
-from flowgraph.values import Group
 from nodes import Policy, Scores, accuracy, evaluate, pass_at_k
 from nodes.data.source import prompts_at
 

@@ -19,7 +19,7 @@ from flowgraph.errors import RuleError
 from flowgraph.runtime import scratch
 from nodes import graders as graders_module
 from nodes.confinement import Allowed
-from nodes.grader_worker import Worker, kill_all
+from nodes.grader_worker import GraderWorker, kill_all
 from nodes.graders import Graded, Graders
 from nodes.rules import resolve
 
@@ -412,7 +412,7 @@ def test_a_pool_that_is_forgotten_takes_its_processes_along(folder: Path) -> Non
 
 def test_where_rules_write_is_no_name_that_a_sweep_believes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    worker = Worker(resolve("exact"), Allowed(), sys.path)
+    worker = GraderWorker(resolve("exact"), Allowed(), sys.path)
     try:
         made = Path(worker.scratch)
         assert made.parent == tmp_path

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from flowgraph import Key
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import FlowError
-from flowgraph.executors.local import LocalModel
 from nodes import Judge, Policy, Rollout, generate, judged
 from nodes.data.source import prompts_at
 from nodes.judging import filled, grade

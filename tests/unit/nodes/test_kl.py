@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from flowgraph import Key, Loss, Mask, Value, flow
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import SettingError
-from flowgraph.executors.local import LocalModel
 from flowgraph.passes import compile_graph
 from nodes import LogProbs, Policy, Prompts, Reference, clipped, generate, group_normalize, logprobs, score, update
 from nodes.data.source import PromptSource

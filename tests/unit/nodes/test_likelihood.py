@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
-from flowgraph.executors.local import LocalModel
 from nodes import Entropy, LogProbs, Policy, Reference, Rollout, entropy, logprobs
 
 Tiny = Callable[..., LocalModel]

@@ -10,7 +10,7 @@ import torch
 
 from flowgraph import Aggregation, Loss, Mask
 from flowgraph.errors import LawError, SettingError
-from flowgraph.loss import Counts, Term
+from flowgraph.language.loss import Counts, Term
 from nodes.covariance import clip_cov_loss, kl_cov_loss
 from nodes.kl import kl_abs, kl_k1, kl_k2, kl_k3
 from nodes.losses import cispo_loss, clipped, cross_entropy, dppo_loss, entropy_bonus, policy_gradient, value_loss

@@ -13,24 +13,24 @@ import torch
 from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Flow, Graph, Key, Loss, Mask, flow, node, stale
-from flowgraph.cluster import Cluster, Device
-from flowgraph.cluster import Node as Machine
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.roles import roles
+from flowgraph.checks.lowered import check_program
+from flowgraph.cluster.cluster import Cluster, Device
+from flowgraph.cluster.cluster import Machine as Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError, PlanError
-from flowgraph.executors.local import LocalModel
-from flowgraph.graph import Node
-from flowgraph.lowering.check_program import check_program
+from flowgraph.flows.settings import resolve_settings
+from flowgraph.language.graph import Node
+from flowgraph.language.laws import check
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Run
-from flowgraph.lowering.program_store import program_from_json, program_to_json
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool
-from flowgraph.roles import roles
-from flowgraph.runtime.execute import Executor, Source
-from flowgraph.runtime.in_process import InProcess
-from flowgraph.runtime.record import declared_metrics
-from flowgraph.settings import resolve_settings
-from flowgraph.spec import check
-from flowgraph.store import structure_hash
+from flowgraph.runtime.interpreter import Executor, RowSource
+from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.record.run_folder import declared_metrics
+from flowgraph.serialize.program import program_from_json, program_to_json
 from nodes.data.source import PromptSource
 from nodes.likelihood import entropy, logprobs
 from nodes.mismatch import METRICS, Mismatch, mismatch, watch_engines
@@ -232,11 +232,11 @@ def plan_of(graph: Graph, engine: str, *, apart: bool = False) -> Plan:
     laptop = Machine(name="laptop", devices=(cpu, cpu), host_memory_bytes=2**31, cores=2)
     pools = (Pool(name="all", devices=(("laptop", 0),)), Pool(name="apart", devices=(("laptop", 1),)))
 
-    def placed(role: str, use: str) -> Placed:
+    def placed(role: str, use: str) -> PlacedRole:
         trains = use == "train"
         layout = Layout(sharding="full" if trains and engine == "fsdp" else "none")
         pool = "apart" if apart and use == "sample" else "all"
-        return Placed(role=role, pool=pool, engine=engine if trains else "local", layout=layout)
+        return PlacedRole(role=role, pool=pool, engine=engine if trains else "local", layout=layout)
 
     return Plan(
         flow=graph.name,
@@ -258,7 +258,7 @@ def handles(tiny: Callable[..., LocalModel]) -> Callable[[Program], dict[Home, L
 
 
 @pytest.fixture
-def prompts(digit_rows: pa.Table) -> dict[str, Source]:
+def prompts(digit_rows: pa.Table) -> dict[str, RowSource]:
     return {"prompts": PromptSource(digit_rows, 3)}
 
 
@@ -305,7 +305,7 @@ def test_no_task_of_a_watched_program_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_run_tells_how_far_its_engines_are_apart(handles: Any, prompts: dict[str, Source], apart: bool) -> None:
+def test_a_run_tells_how_far_its_engines_are_apart(handles: Any, prompts: dict[str, RowSource], apart: bool) -> None:
     program = lowered(grpo, apart=apart)
     executor = Executor(InProcess(handles(program)))
     for step in range(2):
@@ -318,7 +318,7 @@ def test_a_run_tells_how_far_its_engines_are_apart(handles: Any, prompts: dict[s
     assert {f"policy.mismatch.{each.name}" for each in METRICS} <= set(declared_metrics(program.graph))
 
 
-def test_watching_changes_nothing_of_what_is_trained(handles: Any, prompts: dict[str, Source]) -> None:
+def test_watching_changes_nothing_of_what_is_trained(handles: Any, prompts: dict[str, RowSource]) -> None:
     graph, told = compiled(grpo), list[dict[str, float]]()
     for watch in (None, watch_engines):
         program = lower(graph, plan_of(graph, "fsdp"), watch=watch)
@@ -328,7 +328,7 @@ def test_watching_changes_nothing_of_what_is_trained(handles: Any, prompts: dict
     assert {name: watched[name] for name in without} == without
 
 
-def test_weights_that_differ_in_two_engines_are_told(handles: Any, prompts: dict[str, Source]) -> None:
+def test_weights_that_differ_in_two_engines_are_told(handles: Any, prompts: dict[str, RowSource]) -> None:
     program = lowered(grpo, apart=True)
     models = handles(program)
     trained = next(home for home in program.homes if home in program.trained)

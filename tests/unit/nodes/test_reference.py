@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from flowgraph import Key
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
-from flowgraph.executors.local import LocalModel
 from flowgraph.passes import compile_graph
 from nodes import MovingReference, Policy, averaged, refreshed
 from nodes.data.source import PromptSource

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from flowgraph import Key
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import SettingError
-from flowgraph.executors.local import LocalModel
-from flowgraph.rows import take
+from flowgraph.language.rows import take
 from nodes import Policy, Prompts, Rollout, generate, score
 from nodes.data.source import prompts_at
 from nodes.refill import ScoredRollout, refill

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flowgraph.errors import SettingError
-from flowgraph.values import Lengths, Mask
+from flowgraph.language.values import Lengths, Mask
 from nodes.rewards import kl_penalized, overlong_penalty, token_rewards
 from nodes.values import KLWeight, Rewards, Scores, TokenKL
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from flowgraph import Key
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import SettingError
-from flowgraph.executors.local import LocalModel
-from flowgraph.values import Group
+from flowgraph.language.values import Group
 from nodes import Columns, Policy, Prompts, generate
 from nodes.data.source import prompts_at
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from flowgraph import Aggregation, Key, Loss
+from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import FlowError, LawError, SettingError
-from flowgraph.executors.local import LocalModel
-from flowgraph.values import Group
+from flowgraph.language.values import Group
 from nodes import Advantages, Policy, Rollout, clipped, entropy, entropy_bonus, logprobs, policy_gradient, update
 from nodes.training import micro_batches, minibatches, scheduled
 
@@ -136,7 +136,7 @@ def test_an_update_is_the_loop_one_would_write_by_hand(tiny: Tiny, make_rollout:
 def test_rows_of_different_prompts_in_another_order_give_the_same_update(tiny: Tiny, make_rollout: Make) -> None:
     one, two, order = tiny(trainable=True), tiny(trainable=True), torch.tensor([3, 0, 2, 1])
     rollout, advantages = make_rollout([3, 1, 6, 2], group=[8, 8, 5, 5]), torch.tensor([1.0, -1.0, 0.5, 2.0])
-    from flowgraph.rows import take
+    from flowgraph.language.rows import take
 
     settings = {"lr": 1e-2, "minibatch": 1, "optimizer": "sgd"}
     update(Policy(one), loss_of(rollout, Advantages(advantages), Aggregation.SEQUENCE_MEAN), **settings)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flowgraph.values import Mask
+from flowgraph.language.values import Mask
 from nodes.values import Advantages, TokenAdvantages
 from nodes.whitening import whiten
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowgraph.cluster import Cluster, Node
+from flowgraph.cluster.cluster import Cluster, Machine
 from placements.profiles import Links, Place, domain_of, domains, network_share, profile_of
 
 
@@ -36,7 +36,7 @@ def links_of(cluster: Cluster, devices: Sequence[Place]) -> Links | None:
     )
 
 
-def _domain(nodes: Sequence[Node], devices: Sequence[Place]) -> int:
+def _domain(nodes: Sequence[Machine], devices: Sequence[Place]) -> int:
     numbers = domains(nodes)
     held = Counter(numbers[place] for place in devices)
     if len(held) > 1:

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph import Flow, Graph, Loss, flow, stale
-from flowgraph.cluster import Cluster
-from flowgraph.cluster_text import read_cluster
-from flowgraph.machine import laptop
+from flowgraph.cluster.cluster import Cluster
+from flowgraph.cluster.short_form import read_cluster
+from flowgraph.cluster.this_machine import laptop
+from flowgraph.files.shipped import flows_folder
 from flowgraph.models import ModelShape
-from flowgraph.models.shapes import shape
+from flowgraph.models.sizes import shape
 from flowgraph.models.sources import resolve
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.hosting import heads_of
-from flowgraph.shipped import flows_folder
 from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize, kl_k3, logprobs, score, update
 from placements.finding import Found, find
 from placements.lengths import Lengths

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from flowgraph import Graph, Key, Loss, flow, node
-from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.errors import BatchError
-from flowgraph.graph import rewrite
+from flowgraph.language.graph import rewrite
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool
-from flowgraph.roles import roles
-from flowgraph.store import structure_hash
 from nodes import Policy, Prompts, Rollout, clipped, generate, gpg_advantages, group_normalize, logprobs, score, update
 from nodes.refill import refill
 from placements.batch_sizes import faults, most_ranks, sizes_of, solve_batch
 from placements.cuts import batch_text
 
 DEVICE = Device(kind="cpu", memory_bytes=2**30)
-LAPTOP = Node(name="laptop", devices=(DEVICE,), host_memory_bytes=2**30, cores=1)
+LAPTOP = Machine(name="laptop", devices=(DEVICE,), host_memory_bytes=2**30, cores=1)
 
 
 def set_to(graph: Graph, **settings: object) -> Graph:
@@ -45,7 +45,7 @@ def planned(graph: Graph, ranks: int | Mapping[str, int]) -> Plan:
         cluster=Cluster(nodes=(LAPTOP,)),
         pools=(Pool(name="all", devices=(("laptop", 0),)),),
         placed=tuple(
-            Placed(role=role.name, pool="all", engine="local", layout=Layout(data=of.get(role.name, 1)))
+            PlacedRole(role=role.name, pool="all", engine="local", layout=Layout(data=of.get(role.name, 1)))
             for role in roles(graph)
         ),
     )

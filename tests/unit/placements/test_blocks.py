@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.flows.seven_rewards import seven_rewards
-from flowgraph.plan import Layout, Running
+from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.blocks import Blocks, Offered, sync_s, tensors
 from placements.choices import Choice, Ways
 from placements.finding import find
@@ -41,7 +41,7 @@ def block_of(setting: Setting, *names: str) -> frozenset[int]:
 CHOICES = st.lists(
     st.builds(
         lambda engine, seconds, moved, rest, over, host, wakes: Choice(
-            engine, Layout(), Running(), seconds, rest, rest + over, host, wakes, rest // 2, moved
+            engine, Layout(), RoleSettings(), seconds, rest, rest + over, host, wakes, rest // 2, moved
         ),
         st.sampled_from(["fsdp", "sglang"]),
         st.tuples(st.floats(0, 100), st.floats(0, 100)),
@@ -303,7 +303,7 @@ def test_an_optimizer_on_the_host_costs_its_seconds_where_its_role_sleeps_too() 
     blocks, place = Blocks(setting), place_of(setting, "critic.train")
     role = setting.roles[place]
     layout = Layout(data=8, sharding="optimizer")
-    there = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=4512)
+    there = RoleSettings(precision="bfloat16", checkpointing="full", micro_batch_tokens=4512)
     load = setting.loads_of(role)[-1]
 
     def update_s(**changes: object) -> float:

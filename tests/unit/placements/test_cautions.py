@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from flowgraph.cluster.plan import Precision
 from flowgraph.errors import SettingError
-from flowgraph.plan import Precision
 from placements.cautions import cautions
 from placements.lengths import Lengths
 from placements.what_if import changed

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.check_plan import VERBS
+from flowgraph.analysis.roles import Role
+from flowgraph.checks.placed import VERBS
+from flowgraph.cluster.plan import Layout, RoleSettings
 from flowgraph.engines.table import ENGINES
-from flowgraph.plan import Layout, Running
-from flowgraph.roles import Role
 from placements.choices import ALL_OFFLOADED, CACHE_SHARES, Choice, choices
 from placements.footprint import total_bytes
 from placements.lengths import Lengths
@@ -120,7 +120,7 @@ def test_to_sleep_or_to_offload_holds_less_beside_others_and_takes_longer() -> N
     setting, seat = setting_of("ppo"), seat_of("1x8xh100", 8)
     role, layout = role_of(setting, "critic.train"), Layout(data=8, sharding="full")
     own = setting.loads_of(role)
-    asleep = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=4 * (512 + 4000), sleeps=True)
+    asleep = RoleSettings(precision="bfloat16", checkpointing="full", micro_batch_tokens=4 * (512 + 4000), sleeps=True)
     away = asleep.model_copy(update={"sleeps": False, "offload": ("parameters", "gradients", "optimizer")})
     there = asleep.model_copy(update={"sleeps": False})
     held = [footprint(setting, role, seat, "fsdp", layout, each) for each in (there, asleep, away)]
@@ -162,7 +162,7 @@ def test_a_choice_says_the_seconds_and_bytes_of_its_parts(name: str, kept: dict[
 def test_epochs_are_as_many_passes() -> None:
     setting, seat, layout = setting_of("ppo"), seat_of("1x8xh100", 8), Layout(data=8, sharding="full")
     (load,) = (each for each in setting.loads if each.node == "policy.update")
-    running = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=load.longest_tokens)
+    running = RoleSettings(precision="bfloat16", checkpointing="full", micro_batch_tokens=load.longest_tokens)
     once = passing_seconds(setting, seat, "fsdp", layout, running, load).total_s
     twice = passing_seconds(
         setting, seat, "fsdp", layout, running, replace(load, epochs=2, steps=2 * load.steps)
@@ -188,7 +188,7 @@ def test_a_cache_that_holds_no_row_is_no_choice() -> None:
     seat, role = seat_of("1x8xh100", 1), role_of(setting, "policy.sample")
     (load,) = setting.loads_of(role)
     told = [
-        sampling_seconds(setting, seat, "sglang", Layout(), Running(precision="bfloat16", cache_share=share), load)
+        sampling_seconds(setting, seat, "sglang", Layout(), RoleSettings(precision="bfloat16", cache_share=share), load)
         for share in (0.3, 0.9)
     ]
     assert told[0] is None

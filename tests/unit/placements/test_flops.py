@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from flowgraph.models.mixers import Attention, Recurrent
-from flowgraph.models.shapes import ModelShape, shape_of
+from flowgraph.models.layer_kinds import Attention, Recurrent
+from flowgraph.models.sizes import ModelShape, shape_of
 from placements.flops import Pass, forward_flops, layer_weights, training_flops
 
 Config = dict[str, Any]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowgraph.models.shapes import ModelShape, shape_of
+from flowgraph.cluster.plan import Checkpointing, Layout, Offloaded, Sharding
+from flowgraph.models.sizes import ModelShape, shape_of
 from flowgraph.models.table import listed
-from flowgraph.plan import Checkpointing, Layout, Offloaded, Sharding
 from placements.activations import EAGER, FUSED, PLAIN, PLAIN_SCORED, kept_numbers
 from placements.footprint import BOUNDS, FITS_SHARE, PARTS, Footprint, MemoryConstants, fits, sync_bytes, total_bytes
 from placements.footprint_serving import (

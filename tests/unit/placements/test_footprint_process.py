@@ -13,12 +13,12 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.executors.base import Rows
-from flowgraph.executors.forward import forward_stats
-from flowgraph.executors.packable import choose
-from flowgraph.models.shapes import ModelShape, shape_of
-from flowgraph.plan import Layout, Running
-from flowgraph.roles import Role
+from flowgraph.analysis.roles import Role
+from flowgraph.cluster.plan import Layout, RoleSettings
+from flowgraph.engines.forward_pass.forward import forward_stats
+from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.language.handle import ResponseRows
+from flowgraph.models.sizes import ModelShape, shape_of
 from placements.finding import find
 from placements.footprint import Bytes, MemoryConstants
 from placements.footprint_process import Hosted, gathered_bytes, kept_blocks, process_footprint, shard_bytes
@@ -72,7 +72,7 @@ def held(
     *loads: Load,
     shape: ModelShape = SHAPE,
     layout: Layout | None = None,
-    running: Running | None = None,
+    running: RoleSettings | None = None,
     constants: MemoryConstants = RETURNED,
     **parts: Any,
 ) -> Hosted:
@@ -80,7 +80,7 @@ def held(
     trains = any(load.phase == "update" for load in loads)
     told: dict[str, Any] = {"sample_rows": 256, "forward_tokens": 4096, "trains": trains, "context_bytes": 0}
     return process_footprint(
-        shape, loads, layout or Layout(), running or Running(), constants=constants, **(told | parts)
+        shape, loads, layout or Layout(), running or RoleSettings(), constants=constants, **(told | parts)
     )
 
 
@@ -181,23 +181,24 @@ def test_micro_batches_read_fewer_rows_beside_the_gradients_of_those_before() ->
     """One row: a context of 6, a response of 4. The plan says so, or else the node."""
     layer = 4 * 10 * (6 * 2 + 3 * 2 + 4 * 3) + 2 * 4 * 6 * 2 + 2 * 4 * 10 * 2 + 4 * 4 * 10
     wanted = {"activations": layer + 3 * 4 * 10 * 2, "logits": 5 * 4 * 4 * 5, "gradients": 400}
-    assert working(UPDATE, running=Running(micro_batch_tokens=10)) == wanted
+    assert working(UPDATE, running=RoleSettings(micro_batch_tokens=10)) == wanted
     by_node = replace(UPDATE, micro_batch_tokens=10)
     assert working(by_node) == wanted
-    assert working(by_node, running=Running(micro_batch_tokens=40)) == working(UPDATE)
+    assert working(by_node, running=RoleSettings(micro_batch_tokens=40)) == working(UPDATE)
 
 
 def test_checkpointing_keeps_the_inputs_of_all_layers_and_one_layer() -> None:
     deep = replace(SHAPE, layers=7)
     without, again = (
-        working(UPDATE, shape=deep, running=Running(checkpointing=mode))["activations"] for mode in ("none", "full")
+        working(UPDATE, shape=deep, running=RoleSettings(checkpointing=mode))["activations"]
+        for mode in ("none", "full")
     )
     assert without == 7 * LAYER + LAST
     assert again == LAYER + LAST + 7 * 4 * 28 * 2
 
 
 def test_numbers_of_two_bytes_halve_what_is_computed_and_not_what_is_kept() -> None:
-    half = held(UPDATE, running=Running(precision="bfloat16"))
+    half = held(UPDATE, running=RoleSettings(precision="bfloat16"))
     assert half.phases["update"] == {"activations": (LAYER + LAST) // 2, "logits": 5 * LOGITS // 2}
     assert half.resident == held(UPDATE).resident
 
@@ -359,7 +360,7 @@ def test_activations_are_the_tensors_that_autograd_saves(
             saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
-    read = Rows(pa.array(contexts, pa.list_(pa.int32())), torch.full((rows, 12), 7), torch.full((rows,), 12))
+    read = ResponseRows(pa.array(contexts, pa.list_(pa.int32())), torch.full((rows, 12), 7), torch.full((rows,), 12))
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         forward_stats(llama, read, ("logprobs",), packing=packing)
     counted = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
@@ -391,7 +392,7 @@ def seat_on(cluster: str) -> Seat:
 def test_a_process_has_its_share_of_ray_where_there_are_several_devices(cluster: str, beside: float) -> None:
     setting, seat = setting_of("grpo", cluster), seat_on(cluster)
     role = next(each for each in setting.roles if each.use == "infer")
-    found = footprint(setting, role, seat, "local", Layout(data=seat.devices), Running())
+    found = footprint(setting, role, seat, "local", Layout(data=seat.devices), RoleSettings())
     assert found.resident["context"] == (504 + beside) * MIB
 
 
@@ -399,7 +400,7 @@ def test_a_server_on_a_cpu_has_weights_a_cache_of_16384_tokens_and_a_process_of_
     setting, seat = setting_of("grpo", "2xcpu-64GiB"), seat_on("2xcpu-64GiB")
     role = next(each for each in setting.roles if each.use == "sample")
     shape = setting.shape(role)
-    found = footprint(setting, role, seat, "sglang", Layout(data=2), Running())
+    found = footprint(setting, role, seat, "sglang", Layout(data=2), RoleSettings())
     assert found.resident == found.asleep == {
         "weights": 4 * shape.parameters,
         "kv_cache": 16384 * 4 * 2 * shape.layers * shape.kv_heads * shape.head_dim,

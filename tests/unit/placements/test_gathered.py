@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from flowgraph.models.shapes import shape_of
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
+from flowgraph.models.sizes import shape_of
 from placements.footprint_process import gathered_bytes, shard_bytes
 
 CONFIG: dict[str, Any] = {

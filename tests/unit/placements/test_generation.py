@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowgraph.cluster.plan import Layout
 from flowgraph.models import ModelShape
-from flowgraph.models.shapes import shape_of
+from flowgraph.models.sizes import shape_of
 from flowgraph.models.table import full_name, listed
-from flowgraph.plan import Layout
 from placements.cache_room import cache_tokens, reserved_bytes
 from placements.constants import bounds, constants
 from placements.decode import (

@@ -11,8 +11,8 @@ from statistics import NormalDist, mean
 
 import pytest
 
-from flowgraph.plan import Layout, Running
-from flowgraph.roles import Role
+from flowgraph.analysis.roles import Role
+from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.blocks import Blocks
 from placements.finding import Asked, Found, find, solved
 from placements.homes import homes_of
@@ -99,10 +99,10 @@ def streamed(lag: int, **having: bool) -> Setting:
     return replace(setting, staleness=lag, streamed=True, **having)
 
 
-ALONE = Running(precision="bfloat16", cache_share=0.8)
+ALONE = RoleSettings(precision="bfloat16", cache_share=0.8)
 
 
-def drawn_s(setting: Setting, running: Running = ALONE, way: InFlight | None = None) -> dict[str, float]:
+def drawn_s(setting: Setting, running: RoleSettings = ALONE, way: InFlight | None = None) -> dict[str, float]:
     """Return the seconds of generating a step's responses on eight devices, by part."""
     (load,) = (load for load in setting.loads if load.phase == "generate")
     found = sampling_seconds(setting, seat_of("2x8xh100", 8), "sglang", Layout(data=8), running, load, way)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph import Graph, Key, Loss, flow, node
+from flowgraph.analysis.roles import roles
 from flowgraph.errors import FlowTypeError
 from flowgraph.passes import named
-from flowgraph.roles import roles
 from nodes import (
     KLWeight,
     LanguageModel,

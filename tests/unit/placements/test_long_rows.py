@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from flowgraph.models.shapes import shape
+from flowgraph.analysis.roles import Role, Use
+from flowgraph.cluster.plan import Layout, RoleSettings
+from flowgraph.models.sizes import shape
 from flowgraph.models.sources import resolve
-from flowgraph.plan import Layout, Running
-from flowgraph.roles import Role, Use
 from placements.activations import EAGER, kept_numbers
 from placements.choices import Choice, all_choices, choices
 from placements.chunked_logits import relied_on
@@ -134,7 +134,7 @@ def test_attention_hides_a_ring_where_rows_are_long_and_never_the_trade_of_token
     def told(engine: str, tokens: int) -> float:
         setting = long_setting(QWEN_8B, "2x8xh100", tokens, {"train": engine})
         own = next(load for load in setting.loads if load.phase == "update")
-        running = Running(precision="bfloat16", micro_batch_tokens=own.longest_tokens)
+        running = RoleSettings(precision="bfloat16", micro_batch_tokens=own.longest_tokens)
         return passing_seconds(setting, seat, engine, layout, running, own).parts.get("sequence") or 0.0
 
     assert told("megatron", 4000) > 0.0
@@ -176,7 +176,9 @@ def test_chunks_of_logits_hold_less_and_make_the_head_s_product_once_more() -> N
     setting, seat = long_setting(QWEN_8B, "1x8xh100", 65_536, MEGATRON), seat_of("1x8xh100", 8)
     role, layout = role_of(setting), Layout(tensor=4, sequence=2)
     own = next(load for load in setting.loads_of(role) if load.phase == "update")
-    whole = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=own.longest_tokens, logits="whole")
+    whole = RoleSettings(
+        precision="bfloat16", checkpointing="full", micro_batch_tokens=own.longest_tokens, logits="whole"
+    )
     chunked = whole.model_copy(update={"logits": "chunked"})
     held = [footprint(setting, role, seat, "megatron", layout, each) for each in (whole, chunked)]
     took = [passing_seconds(setting, seat, "megatron", layout, each, own) for each in (whole, chunked)]
@@ -190,7 +192,7 @@ def test_chunks_of_logits_hold_less_and_make_the_head_s_product_once_more() -> N
 def test_log_probs_without_gradients_hold_whole_logits_where_a_plan_says_so() -> None:
     setting, seat = long_setting(QWEN_8B, "1x8xh100", 65_536, MEGATRON), seat_of("1x8xh100", 8)
     role = role_of(setting, "ref.infer")
-    plain = Running(precision="bfloat16", micro_batch_tokens=66_048)
+    plain = RoleSettings(precision="bfloat16", micro_batch_tokens=66_048)
     found = [
         footprint(setting, role, seat, "megatron", Layout(tensor=8), plain.model_copy(update={"logits": each}))
         for each in ("whole", "chunked")

@@ -9,8 +9,8 @@ from statistics import mean
 
 import pytest
 
+from flowgraph.cluster.plan import Layout
 from flowgraph.models import ModelShape
-from flowgraph.plan import Layout
 from placements.decode import ServingConstants
 from placements.generation import generate_seconds
 from placements.lengths import Lengths

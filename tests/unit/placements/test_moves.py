@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowgraph.plan import Layout, Placed, Plan, Pool, Running
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings
 from placements.blocks import Blocks
 from placements.finding import solved
 from placements.found_text import show_s
@@ -105,7 +105,7 @@ def test_a_plan_that_is_not_its_pools_fastest_says_so() -> None:
     assert "better than this plan, on 8 devices" in moved
 
 
-def way_of(plan: Plan, role: str) -> Placed:
+def way_of(plan: Plan, role: str) -> PlacedRole:
     """Give where a plan has a role, and how."""
     return next(each for each in plan.placed if each.role == role)
 
@@ -149,7 +149,7 @@ def test_a_way_that_overfills_its_devices_says_so() -> None:
     """Two devices hold neither the states of an 8B model whole nor, at any speed, half of them beside the rest."""
     setting = setting_of("grpo", "1x2xh100", model="Qwen/Qwen3-8B")
     plan = found_of("grpo", "1x2xh100", model="Qwen/Qwen3-8B").best.plan()
-    whole = with_way(plan, "policy.train", layout=Layout(data=2), running=Running(precision="bfloat16"))
+    whole = with_way(plan, "policy.train", layout=Layout(data=2), running=RoleSettings(precision="bfloat16"))
     found = layouts(setting, whole, "policy.train")
     (own,) = (each for each in found if each.own)
     assert not own.fits and own.peak_bytes > 80e9

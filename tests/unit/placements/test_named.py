@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowgraph import Loss, flow
+from flowgraph.analysis.roles import roles
 from flowgraph.errors import UnknownNameError
-from flowgraph.roles import roles
 from nodes import (
     Critic,
     Policy,

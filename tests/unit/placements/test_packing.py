@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.plan import Layout, Running
+from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.constants import constants
 from placements.lengths import Lengths
 from placements.loads import Load
@@ -124,7 +124,9 @@ def test_what_is_offloaded_comes_in_each_micro_batch_that_rows_are_packed_into()
     own = where.loads_of(role)
 
     def moved_s(micro: int) -> float:
-        running = Running(precision="bfloat16", checkpointing="full", micro_batch_tokens=micro, offload=("parameters",))
+        running = RoleSettings(
+            precision="bfloat16", checkpointing="full", micro_batch_tokens=micro, offload=("parameters",)
+        )
         held = footprint(where, role, seat, "fsdp", layout, running)
         return offloaded_seconds(held, seat, layout, running, own).total_s or 0.0
 
@@ -137,7 +139,7 @@ def test_a_pass_is_no_faster_where_rows_fill_its_micro_batches_worse(phase: str)
     """Budgets of 1,900 tokens are as full as budgets of 1,000 where rows have 1,000."""
     where, seat, layout = setting("488"), seat_of("1x8xh100", 8), Layout(data=8, sharding="full")
     load = next(load for load in where.loads if load.phase == phase)
-    runnings = (Running(checkpointing="full", micro_batch_tokens=micro) for micro in (1000, 1900, 2000))
+    runnings = (RoleSettings(checkpointing="full", micro_batch_tokens=micro) for micro in (1000, 1900, 2000))
     seconds = [passing_seconds(where, seat, "fsdp", layout, running, load) for running in runnings]
     assert seconds[0] == seconds[1]
     assert (seconds[2].total_s or 0.0) < (seconds[1].total_s or 0.0)

@@ -8,8 +8,8 @@ from math import fsum
 
 import pytest
 
-from flowgraph.check_plan import check_plan, unsupported
-from flowgraph.plan import Plan
+from flowgraph.checks.placed import check_plan, unsupported
+from flowgraph.cluster.plan import Plan
 from placements.blocks import Blocks, Offered
 from placements.finding import solved
 from placements.footprint import FITS_SHARE

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from flowgraph.cluster import Cluster, Device, Node
-from flowgraph.cluster_text import read_cluster
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.short_form import read_cluster
+from flowgraph.cluster.this_machine import laptop
 from flowgraph.errors import UnknownNameError
-from flowgraph.machine import laptop
 from placements.profiles import FOLDER, Place, known_devices, profile, profiles, read_profile
 from tests.unit.placements.links import links_of
 
@@ -279,7 +279,7 @@ def test_a_network_that_nobody_knows_stays_unknown() -> None:
 
 def test_a_device_of_a_model_without_a_profile_is_nominal() -> None:
     device = Device(kind="gpu", memory_bytes=GIB, model="h1000")
-    odd = Cluster(nodes=(Node(name="a", devices=(device,), host_memory_bytes=GIB, cores=1),))
+    odd = Cluster(nodes=(Machine(name="a", devices=(device,), host_memory_bytes=GIB, cores=1),))
     links = links_of(odd, [("a", 0)])
     assert links is not None and links.device.nominal and links.device.memory_bytes == GIB
 

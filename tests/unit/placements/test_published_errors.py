@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flowgraph.calibration import Calibration, Scale
-from flowgraph.cluster import Device
-from flowgraph.plan import Assumed, Plan
+from flowgraph.cluster.calibration import Calibration, Scale
+from flowgraph.cluster.cluster import Device
+from flowgraph.cluster.plan import Plan, PlanAssumptions
 from placements.placing import plan_of
 from placements.published_errors import PHASES, UNKNOWN, error_lines, published_errors, step_error
 from tests.unit.placements.small_settings import found_of
@@ -45,7 +45,7 @@ def test_a_plan_for_gpus_says_the_error_of_its_seconds_and_bytes_in_80_columns()
 def test_a_calibrated_plan_says_the_error_that_its_forecast_would_have_without() -> None:
     plan = plan_on("1x8xh100")
     scale = Scale(phase="update", device="h100-sxm-80g", factor=1.2, low=1.1, high=1.3, measurements=1)
-    assumed = Assumed(
+    assumed = PlanAssumptions(
         flow="grpo",
         models={"policy": "Qwen/Qwen3-0.6B"},
         batch=64,

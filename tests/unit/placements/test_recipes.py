@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from flowgraph.cluster import Cluster
-from flowgraph.plan import Layout
-from flowgraph.roles import Use
+from flowgraph.analysis.roles import Use
+from flowgraph.cluster.cluster import Cluster
+from flowgraph.cluster.plan import Layout
 from placements.finding import find
 from placements.lengths import Lengths
 from placements.setting import Setting

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flowgraph.plan import Layout, Running
+from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.loads import Load
 from placements.role_costs import passing_seconds, sampling_seconds
 from placements.seconds import Seconds
@@ -35,7 +35,7 @@ def bare(setting: Setting, load: Load, micro: int) -> Seconds:
     given = setting.shape(load.role), load.tokens_in(micro), LAYOUT, seat.links, constants
     if load.phase == "update":
         return update_seconds(
-            *given, micro_batch_tokens=micro, checkpointing="full", logits=Running().logits, steps=load.steps
+            *given, micro_batch_tokens=micro, checkpointing="full", logits=RoleSettings().logits, steps=load.steps
         )
     return forward_seconds(*given, micro_batch_tokens=micro)
 
@@ -46,7 +46,7 @@ def test_a_pass_has_a_share_of_the_rates_and_waits_for_launches_as_ever(node: st
     setting = setting_of("grpo", model=model)
     load, attained = load_of(setting, node), getattr(host_constants(), share)
     assert attained < 1.0
-    running = Running(checkpointing="full", micro_batch_tokens=MICRO)
+    running = RoleSettings(checkpointing="full", micro_batch_tokens=MICRO)
     told = parts_of(passing_seconds(setting, seat_of("1x8xh100", 8), "fsdp", LAYOUT, running, load))
     expected = {
         name: seconds if name == "launch" else seconds / attained
@@ -70,7 +70,7 @@ def test_rates_of_a_cpu_are_those_of_steps_already() -> None:
 
 def sampled_s(setting: Setting) -> float:
     """Give the seconds of drawing on one device with a cache that holds all rows."""
-    load, running = load_of(setting, "policy.generate"), Running(precision="bfloat16", cache_share=0.9)
+    load, running = load_of(setting, "policy.generate"), RoleSettings(precision="bfloat16", cache_share=0.9)
     found = sampling_seconds(setting, seat_of("1x4xh100", 4), "sglang", Layout(data=4), running, load)
     assert found is not None and found.total_s is not None
     return found.total_s

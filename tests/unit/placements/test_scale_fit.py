@@ -7,7 +7,7 @@ from math import exp
 
 import pytest
 
-from flowgraph.calibration import PHASES, Calibration, Phase, Scale
+from flowgraph.cluster.calibration import PHASES, Calibration, Phase, Scale
 from placements.finding import find
 from placements.homes import homes_of
 from placements.measured_runs import MeasuredRun, Timing, repair

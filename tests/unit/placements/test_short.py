@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.cluster import Cluster
+from flowgraph.cluster.cluster import Cluster
 from flowgraph.errors import ResourceError
 from placements.finding import Asked, find
 from placements.footprint import FITS_SHARE

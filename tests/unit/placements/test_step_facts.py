@@ -16,24 +16,24 @@ from torch.utils.flop_counter import FlopCounterMode
 from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Graph, Key, Kind, Loss, Mask, Trainable, Value, flow, node
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.roles import roles
+from flowgraph.analysis.state import state_of
 from flowgraph.cli.facts import facts_json, facts_text
-from flowgraph.cluster import Cluster, Device
-from flowgraph.cluster import Node as Machine
-from flowgraph.executors.base import Request, gather
-from flowgraph.executors.local import LocalModel
-from flowgraph.graph import Node, rewrite
+from flowgraph.cluster.cluster import Cluster, Device
+from flowgraph.cluster.cluster import Machine as Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
+from flowgraph.engines.local.model import LocalModel
+from flowgraph.language.graph import Node, rewrite
+from flowgraph.language.handle import SampleRequest, gather
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Transfer
 from flowgraph.models import ModelShape, resolve, shape
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool
-from flowgraph.roles import roles
 from flowgraph.runtime.batch import to_table
-from flowgraph.runtime.execute import Executor
-from flowgraph.runtime.identity import Held
-from flowgraph.runtime.in_process import InProcess
-from flowgraph.state import state_of
-from flowgraph.store import structure_hash
+from flowgraph.runtime.interpreter import Executor
+from flowgraph.runtime.local import InProcess
+from flowgraph.runtime.row_identity import StoredValue
 from nodes import (
     Entropy,
     LanguageModel,
@@ -171,7 +171,7 @@ def test_sampling_reads_a_prompt_once_and_then_a_token_at_a_time(eager: Tiny, ti
     """Three responses of 7 tokens to each of two prompts of 9: the last token of each is drawn and not read."""
     handle = eager()
     prompts = [tuple(range(5, 14)), tuple(range(6, 15))]
-    asked = [Request(text, i, sample, 7, 1.0, Key()) for i, text in enumerate(prompts) for sample in range(3)]
+    asked = [SampleRequest(text, i, sample, 7, 1.0, Key()) for i, text in enumerate(prompts) for sample in range(3)]
     found = counted(lambda: gather(handle, asked))
     own = decoding(2, 6, 9, 7)
     assert own == Pass(2 * 9 + 6 * 6, 2 + 6 * 6, 2 * 45 + 6 * (10 + 11 + 12 + 13 + 14 + 15))
@@ -209,7 +209,7 @@ class Counting(InProcess):
         self.flops[", ".join(task.nodes)] = counted(lambda: given.append(super(Counting, self).run(graph, task, *rest)))
         return given[0]
 
-    def transfer(self, task: Transfer, item: Held) -> Held:
+    def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
         table = to_table(item.value)
         kept = [n for n in table.column_names if not task.parts or {n, n.partition(".")[0]} & {*task.parts}]
         size = table.select(kept).nbytes + sum(column.nbytes for column in item.ids.values())
@@ -231,7 +231,7 @@ def apart(graph: Graph) -> Plan:
         structure_hash=structure_hash(graph),
         cluster=Cluster(nodes=(machine,)),
         pools=tuple(Pool(name=role.name, devices=(("laptop", i),)) for i, role in enumerate(found)),
-        placed=tuple(Placed(role=role.name, pool=role.name, engine="local") for role in found),
+        placed=tuple(PlacedRole(role=role.name, pool=role.name, engine="local") for role in found),
     )
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph import Loss, flow, node, stale
-from flowgraph.graph import Graph
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.plan import StepForecast, TimedTask
+from flowgraph.language.graph import Graph
 from flowgraph.lowering.program import Switch, Sync
-from flowgraph.plan import Step, Timed
-from flowgraph.roles import roles
 from nodes import (
     LogProbs,
     Policy,
@@ -60,10 +60,10 @@ def staged_of(graph: Graph) -> tuple[Staged, ...]:
     return tuple(Staged(each.node, each.role.name, each.stage, each.phase == "update") for each in found)
 
 
-def step_of(found: Outline, seconds: Mapping[str, float], sync_s: float = 0.0, driver_s: float = 0.0) -> Step:
+def step_of(found: Outline, seconds: Mapping[str, float], sync_s: float = 0.0, driver_s: float = 0.0) -> StepForecast:
     """Give the step of an outline whose tasks take these seconds, syncs `sync_s`, and all others none."""
     tasks = tuple(
-        Timed(
+        TimedTask(
             name=name,
             kind=kind,
             pools=pools,
@@ -74,7 +74,7 @@ def step_of(found: Outline, seconds: Mapping[str, float], sync_s: float = 0.0, d
     )
     waits = found.waits_with(driver_s)
     longest = period(schedule_of(tasks, waits))
-    return Step(tasks=tasks, waits=waits, period_s=longest.seconds, cycle=longest.cycle)
+    return StepForecast(tasks=tasks, waits=waits, period_s=longest.seconds, cycle=longest.cycle)
 
 
 def alone_s(of: Of, pools: Mapping[str, str], sync_s: float = 0.0, driver_s: float = 0.0) -> float | None:
@@ -291,7 +291,7 @@ def test_what_answers_a_trained_models_reading_goes_with_it() -> None:
 FLOWS: list[Of] = [*SHIPPED, lagging, two_agents, ppo_shaped, coached, read_again]
 
 
-def _on(step: Step, names: Sequence[str]) -> list[float]:
+def _on(step: StepForecast, names: Sequence[str]) -> list[float]:
     return [sum(each.seconds or 0.0 for each in step.tasks if pool in each.pools) for pool in names]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.diagrams.charts import Lane, Lanes
+from flowgraph.diagrams.model.charts import Lane, Lanes
 from placements.bubbles import OVER
 from placements.schedule import Schedule, Task, Wait
 from placements.step_forecast import schedule_of

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowgraph.cluster import Cluster, Device, Node
-from flowgraph.cluster_text import read_cluster
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Pool
+from flowgraph.cluster.short_form import read_cluster
+from flowgraph.cluster.this_machine import laptop
 from flowgraph.errors import ResourceError
-from flowgraph.machine import laptop
-from flowgraph.plan import Pool
 from placements.profiles import domains, known_devices
 from placements.topology import Wanted, classes, realise, sizes
 from tests.unit.placements.links import links_of
@@ -91,7 +91,7 @@ def test_this_machine_is_one_class_of_cpu_devices_with_nominal_rates() -> None:
 
 def test_devices_of_two_kinds_on_one_machine_are_two_classes() -> None:
     gpu, cpu = Device(kind="gpu", memory_bytes=GIB), Device(kind="cpu", memory_bytes=GIB)
-    node = Node(name="a", devices=(gpu, cpu, gpu), host_memory_bytes=GIB, cores=2)
+    node = Machine(name="a", devices=(gpu, cpu, gpu), host_memory_bytes=GIB, cores=2)
     assert [(each.kind, each.count) for each in classes(Cluster(nodes=(node,)))] == [("gpu", 2), ("cpu", 1)]
     (pool,) = realise(Cluster(nodes=(node,)), [Wanted("a", 2)])
     assert pool.devices == (("a", 0), ("a", 2))
@@ -226,9 +226,9 @@ def test_what_has_no_room_is_refused_with_what_there_is() -> None:
     assert refusal(two, Wanted("a", 15, "h100-sxm-80g", tensor=5)) == (
         "pool `a`: the plan counts on 15 h100-sxm-80g in tensor groups of 5; what is left lies apart"
     )
-    assert refusal(Cluster(nodes=(Node(name="bare", devices=(), host_memory_bytes=1, cores=1),)), Wanted("a", 1)) == (
-        "pool `a`: the plan counts on 1 device; the cluster has none"
-    )
+    assert refusal(
+        Cluster(nodes=(Machine(name="bare", devices=(), host_memory_bytes=1, cores=1),)), Wanted("a", 1)
+    ) == ("pool `a`: the plan counts on 1 device; the cluster has none")
 
 
 def test_ten_thousand_devices_are_placed_in_seconds() -> None:

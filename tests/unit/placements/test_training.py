@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowgraph.models.shapes import ModelShape, shape_of
+from flowgraph.cluster.plan import Layout
+from flowgraph.models.sizes import ModelShape, shape_of
 from flowgraph.models.table import listed
-from flowgraph.plan import Layout
 from placements.constants import bounds, constants, engines, known
 from placements.kernels import matmul_seconds
 from placements.profiles import Links, profile

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
 from placements.profiles import Links, profile
 from placements.transitions import (
     METHODS,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flowgraph.cluster import Cluster
+from flowgraph.cluster.cluster import Cluster
 from flowgraph.errors import FlowError
 from placements.finding import Asked, find
 from placements.robust import regrets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowgraph.diagrams.charts import (
+from flowgraph.diagrams.model.charts import (
     Bar,
     Comparison,
     Curves,
@@ -12,16 +12,16 @@ from flowgraph.diagrams.charts import (
     Lane,
     Lanes,
     MemoryChart,
-    Part,
     Phase,
+    PoolMemory,
+    PoolShare,
     Scatter,
-    Store,
     Strip,
 )
-from flowgraph.diagrams.drawing import Drawing
-from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
-from flowgraph.diagrams.sequence import Actor, Message, SequenceDiagram
-from flowgraph.diagrams.series import Series
+from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
+from flowgraph.diagrams.model.sequence import Actor, Message, SequenceDiagram
+from flowgraph.diagrams.model.series import Series
 
 GIB = 2**30
 
@@ -132,7 +132,8 @@ def memory(name: str | None = None) -> MemoryChart:
     )
     sample = (Phase(t("generate"), ((t("weights"), 15 * GIB), (t("cache"), 60 * GIB))),)
     stores = tuple(
-        Store(t(pool), t(pool), phases, 80 * GIB, 72 * GIB) for pool, phases in (("train", train), ("sample", sample))
+        PoolMemory(t(pool), t(pool), phases, 80 * GIB, 72 * GIB)
+        for pool, phases in (("train", train), ("sample", sample))
     )
     return MemoryChart(t("memory"), stores, t("The update does not fit."))
 
@@ -143,9 +144,15 @@ def comparison(name: str | None = None) -> Comparison:
     return Comparison(
         t("placements"),
         (
-            Strip(t("together"), 9.6, (Part(t("all"), 8, (t("policy.train"), t("policy.sample"))),), t("best"), True),
-            Strip(t("apart"), 14.25, (Part(t("a"), 4, (t("policy.train"),)), Part(t("b"), 4, (t("policy.sample"),)))),
-            Strip(t("small"), None, (Part(t("a"), 1, (t("policy.train"),)),), t("does not fit")),
+            Strip(
+                t("together"), 9.6, (PoolShare(t("all"), 8, (t("policy.train"), t("policy.sample"))),), t("best"), True
+            ),
+            Strip(
+                t("apart"),
+                14.25,
+                (PoolShare(t("a"), 4, (t("policy.train"),)), PoolShare(t("b"), 4, (t("policy.sample"),))),
+            ),
+            Strip(t("small"), None, (PoolShare(t("a"), 1, (t("policy.train"),)),), t("does not fit")),
         ),
         8,
     )

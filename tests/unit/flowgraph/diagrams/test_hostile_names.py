@@ -10,17 +10,17 @@ from xml.etree import ElementTree
 import pytest
 
 from examples.gpg import gpg
-from flowgraph.cluster import Cluster, Device, Node
-from flowgraph.diagrams.curves import Series, curves_svg
-from flowgraph.diagrams.labels import clean
-from flowgraph.diagrams.mermaid import escaped, mermaid
-from flowgraph.diagrams.picture import Arrow, Box, Frame, Picture
-from flowgraph.diagrams.plan_picture import plan_picture
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
+from flowgraph.diagrams.build.plan_picture import plan_picture
+from flowgraph.diagrams.model.labels import clean
+from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
+from flowgraph.diagrams.write.mermaid.flowchart import escaped, mermaid
+from flowgraph.diagrams.write.svg.curves import Series, curves_svg
 from flowgraph.lowering.lower import lower
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool
-from flowgraph.roles import roles
-from flowgraph.store import structure_hash
 
 HOSTILE = (
     '"',
@@ -111,13 +111,15 @@ def picture(name: str) -> Picture:
 
 def plan(name: str) -> Picture:
     """Draw a plan whose pools, machines and parts of memory have this name, as a plan's file may have it."""
-    machine = Node(name=name, devices=(Device(kind="cpu", memory_bytes=2**30),) * 3, host_memory_bytes=2**30, cores=1)
+    machine = Machine(
+        name=name, devices=(Device(kind="cpu", memory_bytes=2**30),) * 3, host_memory_bytes=2**30, cores=1
+    )
     pools = (
         Pool.model_construct(name=name, devices=((name, 0),)),
         Pool.model_construct(name=f"{name} 2", devices=((name, 1), (name, 2))),
     )
     placed = tuple(
-        Placed(role=role.name, pool=pool.name, engine="local", layout=Layout(), memory={name: 2**20})
+        PlacedRole(role=role.name, pool=pool.name, engine="local", layout=Layout(), memory={name: 2**20})
         for role, pool in zip(roles(GPG), pools, strict=True)
     )
     told = Plan(

@@ -8,29 +8,29 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flowgraph.diagrams.charts import (
+from flowgraph.diagrams.model.charts import (
     Bar,
     Comparison,
     Dot,
     Lane,
     Lanes,
     MemoryChart,
-    Part,
     Phase,
+    PoolMemory,
+    PoolShare,
     Scatter,
-    Store,
     Strip,
 )
-from flowgraph.diagrams.comparison_svg import comparison_svg
-from flowgraph.diagrams.graph_svg import graph_svg
-from flowgraph.diagrams.labels import clean
-from flowgraph.diagrams.lanes_svg import lanes_svg
-from flowgraph.diagrams.memory_svg import memory_svg
-from flowgraph.diagrams.picture import Arrow, Box, Frame, Picture
-from flowgraph.diagrams.scatter_svg import scatter_svg
-from flowgraph.diagrams.sequence import Actor, Message, SequenceDiagram
-from flowgraph.diagrams.sequence_svg import sequence_svg
-from flowgraph.diagrams.svg_frame import Look
+from flowgraph.diagrams.model.labels import clean
+from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
+from flowgraph.diagrams.model.sequence import Actor, Message, SequenceDiagram
+from flowgraph.diagrams.write.svg.comparison_svg import comparison_svg
+from flowgraph.diagrams.write.svg.graph_svg import graph_svg
+from flowgraph.diagrams.write.svg.lanes_svg import lanes_svg
+from flowgraph.diagrams.write.svg.memory_svg import memory_svg
+from flowgraph.diagrams.write.svg.scatter_svg import scatter_svg
+from flowgraph.diagrams.write.svg.sequence_svg import sequence_svg
+from flowgraph.diagrams.write.svg.svg_frame import Look
 from tests.unit.flowgraph.diagrams.test_hostile_names import BENIGN, HOSTILE
 
 Shape = list[tuple[str, tuple[tuple[str, str], ...]]]
@@ -50,12 +50,12 @@ def memory(name: str) -> str:
         Phase(name, ((name, 9 * GIB), (f"other {name}", GIB))),
         Phase(f"to {name}", ((name, 5 * GIB),), transition=True),
     )
-    return memory_svg(MemoryChart(name, (Store(name, name, phases, 8 * GIB, 7 * GIB),), f"{name}."), LOOK)
+    return memory_svg(MemoryChart(name, (PoolMemory(name, name, phases, 8 * GIB, 7 * GIB),), f"{name}."), LOOK)
 
 
 def comparison(name: str) -> str:
     strips = (
-        Strip(name, 1.0, (Part(name, 4, (name, name)),), f"{name}.", chosen=True),
+        Strip(name, 1.0, (PoolShare(name, 4, (name, name)),), f"{name}.", chosen=True),
         Strip(name, None, (), f"{name}."),
     )
     return comparison_svg(Comparison(name, strips, 8, f"{name}."), LOOK)

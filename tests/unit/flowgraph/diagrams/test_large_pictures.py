@@ -11,19 +11,19 @@ from functools import cache
 import pytest
 
 from flowgraph import Flow, Kind, Linear, Loss, Mask, Trainable, flow, node
-from flowgraph.cli.inputs import Asked
-from flowgraph.cli.pictures import Shown, picture_named
-from flowgraph.cli.plan import Where
-from flowgraph.cli.setting import Question
-from flowgraph.cli.subject import Subject, subject_of
-from flowgraph.diagrams.device_boxes import MACHINES_IN_FULL
-from flowgraph.diagrams.flow_picture import flow_picture
-from flowgraph.diagrams.formats import text_in
-from flowgraph.diagrams.geometry import Rect
-from flowgraph.diagrams.layout import LABELS_KEPT, LINE_PX, Laid, LaidBox, laid_out
-from flowgraph.diagrams.picture import Arrow, ArrowStyle, Box, Frame, Picture
-from flowgraph.diagrams.style import SIZE_PX, SMALL_PX
-from flowgraph.diagrams.text_width import text_width_px
+from flowgraph.cli.draw_target import DrawTarget, subject_of
+from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.pictures import PictureDetail, picture_named
+from flowgraph.cli.plan import PlanTarget
+from flowgraph.cli.planning_request import PlanRequest
+from flowgraph.diagrams.build.device_boxes import MACHINES_IN_FULL
+from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
+from flowgraph.diagrams.write.formats import text_in
+from flowgraph.diagrams.write.style import SIZE_PX, SMALL_PX
+from flowgraph.diagrams.write.svg.geometry import Rect
+from flowgraph.diagrams.write.svg.layout import LABELS_KEPT, LINE_PX, LaidBox, LaidPicture, laid_out
+from flowgraph.diagrams.write.svg.text_width import text_width_px
 from flowgraph.passes import compile_graph
 from nodes import LogProbs, update
 
@@ -139,18 +139,18 @@ def large(name: str) -> Picture:
 
 
 @cache
-def laid(name: str) -> Laid:
+def laid(name: str) -> LaidPicture:
     return laid_out(large(name))
 
 
 @cache
-def planned() -> Subject:
+def planned() -> DrawTarget:
     """Search a plan of PPO for 1,024 devices."""
-    asked = Asked("ppo", models=("policy=Qwen/Qwen2.5-7B",))
-    return subject_of(Question(asked, "128x8xh100", "512", "mean=1k,max=4k"), Where("128x8xh100"))
+    asked = FlowRequest("ppo", models=("policy=Qwen/Qwen2.5-7B",))
+    return subject_of(PlanRequest(asked, "128x8xh100", "512", "mean=1k,max=4k"), PlanTarget("128x8xh100"))
 
 
-def labels(found: Laid) -> Iterator[Rect]:
+def labels(found: LaidPicture) -> Iterator[Rect]:
     for arrow in found.arrows:
         if arrow.label_at is not None:
             width = max(text_width_px(line, SMALL_PX) for line in arrow.lines)
@@ -176,7 +176,7 @@ def room_left(box: LaidBox) -> float:
     return box.at.width - max(widths)
 
 
-def can_be_read(found: Laid) -> None:
+def can_be_read(found: LaidPicture) -> None:
     """Assert that every text is where its box is, on nothing else, inside the picture."""
     boxes, named = [box.at for box in found.boxes], list(labels(found))
     assert overlapping(boxes, boxes) == []
@@ -214,7 +214,7 @@ def test_a_graph_of_500_nodes_takes_less_than_five_seconds_of_processor(name: st
 
 def test_a_plan_of_1024_devices_is_folded_and_can_be_read() -> None:
     began = time.process_time()
-    plan = picture_named("plan", planned(), Shown())
+    plan = picture_named("plan", planned(), PictureDetail())
     texts = {name: text_in(plan, name) for name in ("svg", "mmd", "dot", "json", "text")}
     assert time.process_time() - began < SECONDS
     assert isinstance(plan, Picture)
@@ -228,7 +228,7 @@ def test_a_plan_of_1024_devices_is_folded_and_can_be_read() -> None:
 
 
 def test_a_plan_of_1024_devices_unfolded_has_a_plate_for_each_machine() -> None:
-    plan = picture_named("plan", planned(), Shown(unfold=True))
+    plan = picture_named("plan", planned(), PictureDetail(unfold=True))
     assert isinstance(plan, Picture)
     machines = [{name for name, _ in pool.devices} for pool in planned().placement.plan.pools]
     assert sum(box.kind == "device" for box in plan.boxes) == sum(map(len, machines)) > 100

@@ -12,15 +12,15 @@ import pytest
 
 from examples.grpo import grpo
 from flowgraph import Graph, flow
-from flowgraph.cluster import Cluster, Device, Node
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.diagrams import notebook
-from flowgraph.diagrams.flow_picture import flow_picture
-from flowgraph.diagrams.graph_svg import graph_svg
-from flowgraph.diagrams.mermaid import mermaid
+from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.notebook import ARROWS_AT_MOST, CHARACTERS_AT_MOST, MERMAID, SVG, TEXT, mimebundle
+from flowgraph.diagrams.write.mermaid.flowchart import mermaid
+from flowgraph.diagrams.write.svg.graph_svg import graph_svg
 from flowgraph.passes import compile_graph
-from flowgraph.plan import Layout, Placed, Plan, Pool
-from flowgraph.text import graph_text
+from flowgraph.serialize.graph_text import graph_text
 from nodes import Policy, Prompts, Scores, generate, score
 
 OnePlan = Callable[[Graph], Plan]
@@ -48,13 +48,13 @@ def long(prompts: Prompts, policy: Policy) -> Scores:
 
 def plan_of(name: str) -> Plan:
     """Give a plan with this name wherever a file may have any."""
-    machine = Node(name=name, devices=(Device(kind="cpu", memory_bytes=2**30),), host_memory_bytes=2**30, cores=1)
+    machine = Machine(name=name, devices=(Device(kind="cpu", memory_bytes=2**30),), host_memory_bytes=2**30, cores=1)
     return Plan(
         flow=name,
         structure_hash="0" * 64,
         cluster=Cluster(nodes=(machine,)),
         pools=(Pool.model_construct(name=name, devices=((name, 0),)),),
-        placed=(Placed(role=name, pool=name, engine=name, layout=Layout(data=2)),),
+        placed=(PlacedRole(role=name, pool=name, engine=name, layout=Layout(data=2)),),
     )
 
 
@@ -104,7 +104,7 @@ def test_a_plan_shows_its_pools_and_the_roles_on_them(one_device: OnePlan) -> No
 @pytest.mark.usefixtures("no_graphviz")
 def test_a_role_on_a_pool_that_is_not_there_stands_in_the_text() -> None:
     plan = plan_of("all")
-    lost = plan.model_copy(update={"placed": (Placed(role="policy.train", pool="nowhere", engine="local"),)})
+    lost = plan.model_copy(update={"placed": (PlacedRole(role="policy.train", pool="nowhere", engine="local"),)})
     assert "policy.train  nowhere" in mimebundle(lost)[TEXT]
     assert "policy" not in mimebundle(lost)[MERMAID]
 

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from flowgraph.diagrams.charts import (
+from flowgraph.diagrams.model.charts import (
     Bar,
     BarKind,
     Comparison,
@@ -19,22 +19,22 @@ from flowgraph.diagrams.charts import (
     Lane,
     Lanes,
     MemoryChart,
-    Part,
     Phase,
+    PoolMemory,
+    PoolShare,
     Scatter,
-    Store,
     Strip,
 )
-from flowgraph.diagrams.comparison_svg import comparison_svg
-from flowgraph.diagrams.curves import curves_svg
-from flowgraph.diagrams.geometry import Rect, Words
-from flowgraph.diagrams.lanes_svg import lanes_svg
-from flowgraph.diagrams.memory_svg import memory_svg
-from flowgraph.diagrams.scatter_svg import scatter_svg
-from flowgraph.diagrams.sequence import Actor, Message, SequenceDiagram
-from flowgraph.diagrams.sequence_svg import sequence_svg
-from flowgraph.diagrams.series import Series
-from flowgraph.diagrams.svg_frame import Look
+from flowgraph.diagrams.model.sequence import Actor, Message, SequenceDiagram
+from flowgraph.diagrams.model.series import Series
+from flowgraph.diagrams.write.svg.comparison_svg import comparison_svg
+from flowgraph.diagrams.write.svg.curves import curves_svg
+from flowgraph.diagrams.write.svg.geometry import Rect, TextLine
+from flowgraph.diagrams.write.svg.lanes_svg import lanes_svg
+from flowgraph.diagrams.write.svg.memory_svg import memory_svg
+from flowgraph.diagrams.write.svg.scatter_svg import scatter_svg
+from flowgraph.diagrams.write.svg.sequence_svg import sequence_svg
+from flowgraph.diagrams.write.svg.svg_frame import Look
 
 SVG = "{http://www.w3.org/2000/svg}"
 GIB = 2**30
@@ -104,7 +104,9 @@ def phases(count: int, gib: float = 3.0) -> tuple[Phase, ...]:
 
 
 def memory(pools: int, count: int) -> MemoryChart:
-    stores = tuple(Store(f"pool {at}: 8 devices", "train", phases(count), 32 * GIB, 29 * GIB) for at in range(pools))
+    stores = tuple(
+        PoolMemory(f"pool {at}: 8 devices", "train", phases(count), 32 * GIB, 29 * GIB) for at in range(pools)
+    )
     return MemoryChart("Memory of a step", stores, "What each device holds.")
 
 
@@ -113,13 +115,13 @@ def placements() -> Comparison:
         Strip(
             "split",
             41.2,
-            (Part("train", 10, ("policy", "value")), Part("generate", 4, ("policy",))),
+            (PoolShare("train", 10, ("policy", "value")), PoolShare("generate", 4, ("policy",))),
             "fits",
             chosen=True,
         ),
-        Strip(LONG, 82.4, (Part(LONG, 16, tuple(f"{LONG} {at}" for at in range(9))),), LONG * 4),
-        Strip("many", 1e-3, tuple(Part(f"pool {at}", at + 1, ("a",)) for at in range(9)), "x"),
-        Strip("too large", None, (Part("train", 16, ("policy",)),), "does not fit: 118.4 GiB on each device"),
+        Strip(LONG, 82.4, (PoolShare(LONG, 16, tuple(f"{LONG} {at}" for at in range(9))),), LONG * 4),
+        Strip("many", 1e-3, tuple(PoolShare(f"pool {at}", at + 1, ("a",)) for at in range(9)), "x"),
+        Strip("too large", None, (PoolShare("train", 16, ("policy",)),), "does not fit: 118.4 GiB on each device"),
         Strip("not known", None, ()),
     )
     return Comparison("Placements", strips, 64, "Each is a row.")
@@ -169,7 +171,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "sixty phases": lambda: memory_svg(memory(2, 60)),
     "eight pools": lambda: memory_svg(memory(8, 4)),
     "no pools": lambda: memory_svg(MemoryChart("none", ())),
-    "an empty pool": lambda: memory_svg(MemoryChart("none", (Store("a", "a", (), 0, 0),))),
+    "an empty pool": lambda: memory_svg(MemoryChart("none", (PoolMemory("a", "a", (), 0, 0),))),
     "placements": lambda: comparison_svg(placements()),
     "no placements": lambda: comparison_svg(Comparison("none", (), 0)),
     "a search": lambda: scatter_svg(search()),
@@ -188,7 +190,7 @@ PICTURES: dict[str, Callable[[], str]] = {
 class Text:
     """A text of a picture, and whether it is slanted."""
 
-    words: Words
+    words: TextLine
     slanted: bool
 
 
@@ -203,7 +205,7 @@ def texts(picture: Element, *, slanted: bool = False) -> Iterator[Text]:
     for each in picture:
         if tag(each) == "text" and (shown := "".join(each.itertext())):
             x, y, anchor = float(each.attrib["x"]), float(each.attrib["y"]), each.get("text-anchor", "start")
-            yield Text(Words(x, y, shown, each.get("class", ""), anchor), slanted)  # type: ignore[arg-type]
+            yield Text(TextLine(x, y, shown, each.get("class", ""), anchor), slanted)  # type: ignore[arg-type]
         else:
             yield from texts(each, slanted=slanted)
 
@@ -302,7 +304,7 @@ def test_steps_are_named_where_they_begin() -> None:
 
 def test_a_phase_of_twice_the_bytes_is_twice_as_high() -> None:
     halves = (Phase("a", (("m", 10 * GIB),)), Phase("b", (("m", 8 * GIB), ("n", 12 * GIB))))
-    chart = MemoryChart("x", (Store("a", "a", halves, 80 * GIB, 70 * GIB),))
+    chart = MemoryChart("x", (PoolMemory("a", "a", halves, 80 * GIB, 70 * GIB),))
     low, high = groups(ElementTree.fromstring(memory_svg(chart)), "phase")
     heights = [sum(float(each.attrib["height"]) for each in group.iter(f"{SVG}rect") if each.get("class") == "shape")
                for group in (low, high)]  # fmt: skip
@@ -310,7 +312,7 @@ def test_a_phase_of_twice_the_bytes_is_twice_as_high() -> None:
 
 
 def test_what_does_not_fit_is_said_and_drawn_beyond_the_line() -> None:
-    chart = MemoryChart("x", (Store("a", "a", (Phase("update", (("m", int(83.2 * GIB)),)),), 80 * GIB, 72 * GIB),))
+    chart = MemoryChart("x", (PoolMemory("a", "a", (Phase("update", (("m", int(83.2 * GIB)),)),), 80 * GIB, 72 * GIB),))
     picture = ElementTree.fromstring(memory_svg(chart))
     shown = [each.words.text for each in texts(picture)]
     assert "peak 83.2 GiB, 104%, over by 3.2 GiB" in shown
@@ -322,7 +324,7 @@ def test_what_does_not_fit_is_said_and_drawn_beyond_the_line() -> None:
 def test_a_peak_below_the_line_is_not_named_above_it() -> None:
     """69.6 of 79.6 GiB, of which a plan fills 71.6: the words stand under the pool's name, outside of the plot."""
     chart = MemoryChart(
-        "x", (Store("a", "a", (Phase("update", (("m", int(69.6 * GIB)),)),), int(79.6 * GIB), int(71.6 * GIB)),)
+        "x", (PoolMemory("a", "a", (Phase("update", (("m", int(69.6 * GIB)),)),), int(79.6 * GIB), int(71.6 * GIB)),)
     )
     picture = ElementTree.fromstring(memory_svg(chart))
     (peak,) = [each for each in texts(picture) if each.words.text.startswith("peak ")]
@@ -335,7 +337,7 @@ def test_a_peak_below_the_line_is_not_named_above_it() -> None:
 
 
 def test_one_line_is_drawn_where_a_plan_fills_all() -> None:
-    chart = MemoryChart("x", (Store("a", "a", (Phase("update", (("m", GIB),)),), 2 * GIB, 2 * GIB),))
+    chart = MemoryChart("x", (PoolMemory("a", "a", (Phase("update", (("m", GIB),)),), 2 * GIB, 2 * GIB),))
     picture = ElementTree.fromstring(memory_svg(chart))
     assert len(groups(picture, "capacity")) == 1
     assert groups(picture, "room") == []
@@ -387,7 +389,9 @@ SMALL: dict[str, Callable[[], str]] = {
     "lanes": lambda: lanes_svg(
         Lanes("Lanes", (Lane("all", "train", chain(("generate", 6, "generate"), ("idle", 4, "waits"))),), 10.0), LOOK
     ),
-    "memory": lambda: memory_svg(MemoryChart("Memory", (Store("all", "train", phases(2), 32 * GIB, 29 * GIB),)), LOOK),
+    "memory": lambda: memory_svg(
+        MemoryChart("Memory", (PoolMemory("all", "train", phases(2), 32 * GIB, 29 * GIB),)), LOOK
+    ),
     "comparison": lambda: comparison_svg(Comparison("Placements", placements().strips[:1], 16), LOOK),
     "scatter": lambda: scatter_svg(Scatter("Search", search(4).dots), LOOK),
     "sequence": lambda: sequence_svg(messages(4), LOOK),

@@ -14,7 +14,7 @@ import transformers
 
 from flowgraph.errors import ModelError
 from flowgraph.models.families import FAMILIES, family_of
-from flowgraph.models.shapes import ModelShape, shape_of
+from flowgraph.models.sizes import ModelShape, shape_of
 
 Config = dict[str, Any]
 

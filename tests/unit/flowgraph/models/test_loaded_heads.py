@@ -12,20 +12,20 @@ import torch
 import transformers
 
 from flowgraph.errors import ModelError
-from flowgraph.hashes import SUMS
-from flowgraph.models import Loaded, load, resolve, save, tiny
+from flowgraph.files.hashes import SUMS
+from flowgraph.models import LoadedModel, load, resolve, save, tiny
 from flowgraph.models.digest import digest
 from flowgraph.models.heads import head_names, head_of, with_head
 
 IDS = torch.tensor([[1, 5, 6, 7, 4, 9]])
-Read = Callable[..., Loaded]
+Read = Callable[..., LoadedModel]
 
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
     """Give `read(text, **options)`: load what a text names."""
 
-    def loaded(text: str, **options: Any) -> Loaded:
+    def loaded(text: str, **options: Any) -> LoadedModel:
         return load(resolve(text, cache=tmp_path), seed=0, cache=tmp_path, say=print, **options)
 
     return loaded

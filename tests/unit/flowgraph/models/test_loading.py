@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flowgraph.errors import ModelError
-from flowgraph.hashes import SUMS
-from flowgraph.models import Loaded, TinySize, load, resolve, tiny
+from flowgraph.files.hashes import SUMS
+from flowgraph.models import LoadedModel, TinySize, load, resolve, tiny
 from flowgraph.models.tokenizing import try_template
 
 SIZE = TinySize(hidden=16, layers=2, heads=2, intermediate=16)
@@ -33,7 +33,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "model"))
 
 
-def read(folder: Path, **options: Any) -> Loaded:
+def read(folder: Path, **options: Any) -> LoadedModel:
     return load(resolve(str(folder), cache=folder), seed=0, cache=folder, say=print, **options)
 
 

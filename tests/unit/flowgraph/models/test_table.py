@@ -14,7 +14,7 @@ import flowgraph.models.table as of_table
 from flowgraph.errors import ModelError
 from flowgraph.models import ModelSource, resolve, shape
 from flowgraph.models.families import FAMILIES
-from flowgraph.models.shapes import shape_of
+from flowgraph.models.sizes import shape_of
 from flowgraph.models.table import full_name, listed, nearest_names, table
 
 CACHE = Path("cache")

@@ -17,15 +17,15 @@ import pytest
 
 from examples.grpo import grpo
 from flowgraph.errors import UsageError
-from flowgraph.evaluate import Observed
+from flowgraph.flows.settings import resolve_settings
+from flowgraph.language.region import Observations
+from flowgraph.language.values import Measure
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime import loggers
-from flowgraph.runtime.execute import Ran
+from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.loggers import TRACKERS, Logger, logger, trackers
-from flowgraph.runtime.loggers.base import ID_FILE, Named, Sink
-from flowgraph.settings import resolve_settings
-from flowgraph.values import Measure
+from flowgraph.runtime.loggers.base import ID_FILE, Sink, TrackedRun
 
 CANARY = "canary-4f1e-of-the-environment"
 ARGUMENT = "canary-77ab-of-the-command"
@@ -35,16 +35,16 @@ GRAPH = compile_graph(grpo.graph())
 THEIRS = pytest.mark.filterwarnings("ignore")
 
 
-def observed(reward: float) -> Observed:
+def observed(reward: float) -> Observations:
     """Give what a step reports: a declared metric, one that is not, and one that is no number."""
-    found = Observed(seconds={"score": 0.5})
+    found = Observations(seconds={"score": 0.5})
     found.add("score", [Measure("reward", reward, 1), Measure("of_nobody", 1.0, 1)])
     found.add("policy.update", [Measure("loss", nan, 1)])
     return found
 
 
-def ran(reward: float) -> Ran:
-    return Ran({}, observed(reward), places=None)  # type: ignore[arg-type]
+def ran(reward: float) -> StepResult:
+    return StepResult({}, observed(reward), places=None)  # type: ignore[arg-type]
 
 
 def session(log: Logger, first: int, steps: int) -> None:
@@ -112,8 +112,8 @@ def log_to(tmp_path: Path) -> Callable[..., tuple[Logger, list[str]]]:
 
     def make(**sinks: Sink) -> tuple[Logger, list[str]]:
         said = list[str]()
-        opening: dict[str, Callable[[Named], Sink]] = {name: (lambda run, s=s: s) for name, s in sinks.items()}
-        return Logger(opening, Named.of(tmp_path), [GRAPH], said.append), said
+        opening: dict[str, Callable[[TrackedRun], Sink]] = {name: (lambda run, s=s: s) for name, s in sinks.items()}
+        return Logger(opening, TrackedRun.of(tmp_path), [GRAPH], said.append), said
 
     return make
 
@@ -137,7 +137,7 @@ def test_a_tracker_that_breaks_is_said_so_once_and_the_others_go_on(log_to: Any)
 
 
 def test_a_tracker_that_cannot_be_opened_or_closed_does_not_end_a_run(tmp_path: Path) -> None:
-    def refused(run: Named) -> Sink:
+    def refused(run: TrackedRun) -> Sink:
         raise PermissionError
 
     class Stuck(Diary):
@@ -145,7 +145,7 @@ def test_a_tracker_that_cannot_be_opened_or_closed_does_not_end_a_run(tmp_path: 
             raise TimeoutError("not sent within 30 s")
 
     said, stuck = list[str](), Stuck()
-    session(Logger({"one": refused, "two": lambda run: stuck}, Named.of(tmp_path), [GRAPH], said.append), 0, 2)
+    session(Logger({"one": refused, "two": lambda run: stuck}, TrackedRun.of(tmp_path), [GRAPH], said.append), 0, 2)
     assert [line.partition(";")[0] for line in said] == ["one: PermissionError", "two: not sent within 30 s"]
     assert len(stuck.lines) == 3
 
@@ -165,11 +165,11 @@ def test_what_trackers_print_does_not_reach_what_the_command_prints(
 
 def test_a_run_keeps_its_id_when_it_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "grpo-1").mkdir()
-    first, again = (Named.of(tmp_path / "grpo-1", step) for step in (0, 5))
+    first, again = (TrackedRun.of(tmp_path / "grpo-1", step) for step in (0, 5))
     assert (first.id, first.name) == (again.id, "grpo-1")
     assert (tmp_path / "grpo-1" / ID_FILE).read_text() == first.id
     (tmp_path / "grpo-2").mkdir()
-    assert Named.of(tmp_path / "grpo-2").id != first.id
+    assert TrackedRun.of(tmp_path / "grpo-2").id != first.id
 
 
 # ------------------------------------------------------------------------------------------- the real ones
@@ -266,7 +266,7 @@ def test_metrics_of_a_real_run_arrive(tmp_path: Path, alone: Any, tiny: Any, dig
     program: Program
     program, executor = alone(graph, {"policy": tiny(trainable=True), "ref": tiny()})
     diary, said = Diary(), list[str]()
-    with Logger({"diary": lambda run: diary}, Named.of(tmp_path), [graph], said.append) as log:
+    with Logger({"diary": lambda run: diary}, TrackedRun.of(tmp_path), [graph], said.append) as log:
         for step in range(2):
             log.stepped(step, executor.run(program, {"prompts": PromptSource(digit_rows, 2)}, Key(0, step)), 1.0)
     assert [step for step, _ in diary.lines] == [0, 1]

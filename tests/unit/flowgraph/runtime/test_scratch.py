@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flowgraph.engines.servers.process_groups import forget_shared_memory
 from flowgraph.runtime import scratch
-from flowgraph.runtime.process_groups import forget_shared_memory
 
 ROOT = Path(__file__).parents[4]
 # A driver that is killed while what it started lives on: a server whose leader is gone, and an agent of Ray.

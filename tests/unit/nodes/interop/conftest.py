@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from flowgraph.cluster import Cluster, Device, Node
-from flowgraph.graph import Graph
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.roles import roles
+from flowgraph.cluster.cluster import Cluster, Device, Machine
+from flowgraph.cluster.plan import Layout, PlacedRole, Plan, PlanAssumptions, Pool, RoleSettings
+from flowgraph.flows.settings import resolve_settings
+from flowgraph.language.graph import Graph
 from flowgraph.passes import named
-from flowgraph.plan import Assumed, Layout, Placed, Plan, Pool, Running
-from flowgraph.roles import roles
-from flowgraph.settings import resolve_settings
-from flowgraph.store import structure_hash
 from placements.named import parts
 
 GPU = Device(kind="gpu", memory_bytes=80 * 2**30, model="h100-sxm-80g")
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
-TRAINED = Running(
+TRAINED = RoleSettings(
     precision="bfloat16", checkpointing="full", offload=("parameters", "optimizer"), micro_batch_tokens=16384
 )
-FROZEN = Running(precision="bfloat16", offload=("parameters",), micro_batch_tokens=16384)
-SAMPLED = Running(precision="bfloat16", cache_share=0.6, sleeps=True)
+FROZEN = RoleSettings(precision="bfloat16", offload=("parameters",), micro_batch_tokens=16384)
+SAMPLED = RoleSettings(precision="bfloat16", cache_share=0.6, sleeps=True)
 
 
 def graph_of(flow: str, sets: Mapping[str, object] | None = None, module: str = "") -> Graph:
@@ -43,13 +43,13 @@ def plan_of(
     tensor: int = 2,
     lag: int = 0,
     models: Mapping[str, str] | None = None,
-    change: Callable[[Placed], Placed] = lambda placed: placed,
+    change: Callable[[PlacedRole], PlacedRole] = lambda placed: placed,
     **assumed: Any,
 ) -> Plan:
     """Place a flow's roles on one machine for each part of a named placement."""
     groups = parts(graph, placement)
     machines = tuple(
-        Node(name=f"m{i}", devices=(GPU,) * devices, host_memory_bytes=2**40, cores=64) for i in range(len(groups))
+        Machine(name=f"m{i}", devices=(GPU,) * devices, host_memory_bytes=2**40, cores=64) for i in range(len(groups))
     )
     placed = [_placed(role, f"p{i}", devices, tensor, lag) for i, group in enumerate(groups) for role in group]
     told = {role.param: MODEL for role in roles(graph)} | dict(models or {})
@@ -62,17 +62,17 @@ def plan_of(
             Pool(name=f"p{i}", devices=tuple((f"m{i}", place) for place in range(devices))) for i in range(len(groups))
         ),
         placed=tuple(change(each) for each in placed),
-        assumed=Assumed(flow=graph.name, models=told, **wanted),
+        assumed=PlanAssumptions(flow=graph.name, models=told, **wanted),
     )
 
 
-def _placed(role: str, pool: str, devices: int, tensor: int, lag: int) -> Placed:
+def _placed(role: str, pool: str, devices: int, tensor: int, lag: int) -> PlacedRole:
     use = role.rpartition(".")[2]
     if use == "sample":
         layout = Layout(data=devices // tensor, tensor=tensor)
-        return Placed(role=role, pool=pool, engine="vllm", layout=layout, running=SAMPLED, lag=lag)
+        return PlacedRole(role=role, pool=pool, engine="vllm", layout=layout, running=SAMPLED, lag=lag)
     layout = Layout(data=devices, sharding="full")
-    return Placed(role=role, pool=pool, engine="fsdp", layout=layout, running=TRAINED if use == "train" else FROZEN)
+    return PlacedRole(role=role, pool=pool, engine="fsdp", layout=layout, running=TRAINED if use == "train" else FROZEN)
 
 
 @pytest.fixture(scope="session")

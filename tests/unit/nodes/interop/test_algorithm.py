@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import pytest
 
 from flowgraph import By, Loss, flow, node
+from flowgraph.language.values import Mask
 from flowgraph.passes import named
-from flowgraph.values import Mask
 from nodes import LogProbs, Policy, Prompts, generate, group_normalize, logprobs, score, update
 from nodes.interop.algorithm import read_algorithm
-from nodes.interop.job import Model, most_tokens
+from nodes.interop.export_spec import ExportModel, most_tokens
 from nodes.values import Advantages
 
 READ = {
@@ -84,6 +84,6 @@ def test_the_most_tokens_are_read_from_a_text_of_lengths(text: str, most: int | 
 
 
 def test_adapters_are_read_from_a_models_name() -> None:
-    assert Model.read("a/b+lora=8,alpha=32") == Model("a/b", 8, 32)
+    assert ExportModel.read("a/b+lora=8,alpha=32") == ExportModel("a/b", 8, 32)
     with pytest.raises(Exception, match="adapters of no rank"):
-        Model.read("a/b+lora=many")
+        ExportModel.read("a/b+lora=many")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from flowgraph.cluster.plan import Layout, PhasePeak, Pool, PoolForecast, RoleSettings, StepForecast, TimedTask
 from flowgraph.errors import PlanError, UsageError
-from flowgraph.plan import Forecast, Layout, Peak, Pool, Running, Step, Timed
-from nodes.interop import Longest, export
+from nodes.interop import LongestLengths, export
 
 CASES = [
     ("ppo", "hybrid:verl", 0),
@@ -145,7 +145,7 @@ class TestVerl:
 
         def change(placed: Any) -> Any:
             layout = Layout(data=8, sharding="optimizer")
-            told = {"layout": layout, "running": Running(checkpointing="selective")}
+            told = {"layout": layout, "running": RoleSettings(checkpointing="selective")}
             return placed.model_copy(update=told) if placed.role == "policy.train" else placed
 
         notes = export(plan(described, "hybrid", change=change), "verl", graph=described).notes
@@ -158,7 +158,7 @@ class TestVerl:
         def change(placed: Any) -> Any:
             if placed.role.endswith(".sample"):
                 return placed
-            return placed.model_copy(update={"running": Running(precision="bfloat16", sleeps=True)})
+            return placed.model_copy(update={"running": RoleSettings(precision="bfloat16", sleeps=True)})
 
         exported = export(plan(described, "hybrid", change=change), "verl", graph=described)
         found = told(argv, exported)
@@ -183,9 +183,9 @@ class TestVerl:
             told = {"layout": layout, "memory": memory}
             return placed.model_copy(update=told) if placed.role == "policy.train" else placed
 
-        peak = Peak(phase="update", role="policy.train", memory_bytes=sum(memory.values()))
+        peak = PhasePeak(phase="update", role="policy.train", memory_bytes=sum(memory.values()))
         made = plan(described, "hybrid", change=change)
-        told_of = made.model_copy(update={"forecast": (Forecast(pool="p0", process_bytes=0, peaks=(peak,)),)})
+        told_of = made.model_copy(update={"forecast": (PoolForecast(pool="p0", process_bytes=0, peaks=(peak,)),)})
         exported = export(told_of if activations else made, "verl", graph=described)
         found = told(argv, exported)
         assert found["actor_rollout_ref.actor.ulysses_sequence_parallel_size"] == sequence
@@ -285,15 +285,17 @@ class TestVerl:
         assert told(argv, exported)["data.max_response_length"] == "16000"
         said = "the flow cuts responses at 256 tokens; the forecast has up to 16000, and so has what is written"
         assert said in exported.notes
-        longer = export(made, "verl", graph=described, longest=Longest(2000, 20000))
+        longer = export(made, "verl", graph=described, longest=LongestLengths(2000, 20000))
         lengths = [told(argv, longer)[f"data.max_{what}_length"] for what in ("prompt", "response")]
         assert lengths == ["2000", "20000"]
         assert flags(argv, export(made, "openrlhf", graph=described))["rollout.max_new_tokens"] == ["16000"]
 
     def test_a_pass_that_a_forecast_has_and_verl_has_not_is_said(self, graph: Any, plan: Any) -> None:
         described = graph("grpo")
-        measured = Timed(name="policy.logprobs", kind="logprob", role="policy.train", parts={"matmul": 1.0})
-        made = plan(described, "hybrid").model_copy(update={"step": Step(tasks=(measured,), waits=(), period_s=1.0)})
+        measured = TimedTask(name="policy.logprobs", kind="logprob", role="policy.train", parts={"matmul": 1.0})
+        made = plan(described, "hybrid").model_copy(
+            update={"step": StepForecast(tasks=(measured,), waits=(), period_s=1.0)}
+        )
         (said,) = [note for note in export(made, "verl", graph=described).notes if "forward pass" in note]
         assert said.startswith("verl clips around the sampler's log-probs, and computes none of its own")
         for system in ("openrlhf", "nemo-rl"):

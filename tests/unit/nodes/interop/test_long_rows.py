@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from flowgraph import Loss, flow
+from flowgraph.cluster.plan import Layout, RoleSettings, Sharding
 from flowgraph.passes import named
-from flowgraph.plan import Layout, Running, Sharding
 from nodes import (
     Policy,
     Prompts,
@@ -57,7 +57,7 @@ def spread(plan: Any, described: Any, engine: str = "fsdp", logits: str = "chunk
             return placed
         trains = placed.role.endswith(".train")
         layout = Layout(data=2, sequence=4, sharding=sharding)
-        running = Running(
+        running = RoleSettings(
             precision="bfloat16",
             checkpointing="full" if trains else "none",
             micro_batch_tokens=ROW if trains else 2 * ROW,

@@ -9,8 +9,8 @@ import pytest
 
 from flowgraph import Loss, flow
 from flowgraph.errors import FlowError, UsageError
+from flowgraph.flows.settings import resolve_settings
 from flowgraph.passes import named
-from flowgraph.settings import resolve_settings
 from nodes import (
     Policy,
     Prompts,

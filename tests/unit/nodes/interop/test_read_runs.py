@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowgraph.plan import Layout
+from flowgraph.cluster.plan import Layout
 from nodes.interop import Imported, read_command, read_yaml
 
 CLASSIC = r"""

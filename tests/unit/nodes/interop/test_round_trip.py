@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowgraph.plan import Placed, Plan
-from flowgraph.settings import resolve_settings
+from flowgraph.cluster.plan import PlacedRole, Plan
+from flowgraph.flows.settings import resolve_settings
 from nodes.interop import export, exported_versions, read_command
 from nodes.interop.shipped_flows import FLOWS, PLACEMENTS, STALE_AT_MOST
 from placements.named import VARIANTS
@@ -56,7 +56,7 @@ def test_a_plan_comes_back_or_the_export_says_what_moved(
     frozen = data.draw(st.sampled_from([(), ("parameters",)]))
     batch = data.draw(st.sampled_from([64, 256, 1024]))
 
-    def change(placed: Placed) -> Placed:
+    def change(placed: PlacedRole) -> PlacedRole:
         if placed.role.endswith(".sample"):
             return placed
         offload, sleeps = trained if placed.role.endswith(".train") else (frozen, False)
@@ -93,7 +93,7 @@ def test_a_lag_comes_back(lag: int, target: tuple[str, str], graph: Any, plan: A
 
 @pytest.mark.parametrize("flow", sorted(FLOWS))
 def test_the_table_of_flows_is_true_of_them(flow: str, graph: Any) -> None:
-    from flowgraph.roles import roles
+    from flowgraph.analysis.roles import roles
 
     described, row = graph(flow), FLOWS[flow]
     assert {role.name for role in roles(described)} == set(row.roles)
@@ -109,7 +109,7 @@ def test_the_table_of_flows_is_true_of_them(flow: str, graph: Any) -> None:
 def test_every_setting_that_is_read_is_one_of_the_flow(
     flow: str, target: tuple[str, str], graph: Any, plan: Any
 ) -> None:
-    from flowgraph.settings import parse_assignment
+    from flowgraph.flows.settings import parse_assignment
 
     described = graph(flow)
     lag = 2 if flow == "decoupled_ppo" else 0
@@ -121,7 +121,7 @@ def test_every_setting_that_is_read_is_one_of_the_flow(
 
 
 def test_what_verl_is_told_of_a_flow_is_what_is_read_of_it(graph: Any, plan: Any) -> None:
-    from flowgraph.settings import parse_assignment
+    from flowgraph.flows.settings import parse_assignment
     from nodes.interop.algorithm import read_algorithm
 
     for flow in ("ppo", "grpo", "gpg", "rloo", "remax", "opo", "reinforce_pp", "reinforce_pp_baseline", "cispo"):

@@ -1,0 +1,172 @@
+"""Graphs as flat JSON, and their two hashes: of the structure, and of everything. Back in: `restore`.
+
+Ops and types are named by module and name; settings that are functions by theirs. Line numbers are kept in the text and
+left out of both hashes.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from flowgraph.errors import LawError
+from flowgraph.language.graph import Edge, Graph, Node, Param, Region, Site
+
+SCHEMA = 2
+ROOM = "flowgraph.language."
+STORED = frozenset({"arithmetic", "loss", "values"})  # modules whose names stand in graphs on disk
+
+Flat = dict[str, Any]
+
+
+def to_json(graph: Graph) -> str:
+    """Write a named graph as JSON with a schema version; `restore.from_json` reads it back."""
+    return json.dumps(flat(graph), indent=1)
+
+
+def flat(graph: Graph) -> Flat:
+    """Give a named graph as plain data: one list of nodes, those of regions included, edges by id."""
+    regions = [(node, port, region) for node in graph.nodes for port, region in node.regions]
+    params = [*graph.params, *(param for _, _, region in regions for param in region.params)]
+    ids: dict[object, str] = {param: f"p{i}" for i, param in enumerate(params)}
+    ids |= {node: f"n{i}" for i, node in enumerate(graph.all_nodes)}
+    return {
+        "schema": SCHEMA,
+        "name": graph.name,
+        "at": _site(graph.at),
+        "settings": plain_settings(graph.settings) if graph.settings is not None else {},
+        "given": sorted(graph.settings.model_fields_set) if graph.settings is not None else [],
+        "params": [_flat_param(ids, param) for param in params],
+        "nodes": [_flat_node(ids, node) for node in graph.all_nodes],
+        "regions": [{"node": ids[node], "port": port, **_flat_region(ids, region)} for node, port, region in regions],
+        "inputs": [ids[param] for param in graph.params],
+        "outputs": [_flat_edge(ids, edge) for edge in graph.outputs],
+        "pruned": list(graph.pruned),
+    }
+
+
+def _flat_param(ids: Mapping[object, str], param: Param) -> Flat:
+    return {
+        "id": ids[param],
+        "name": param.name,
+        "type": name_of(param.type),
+        "owner": param.owner,
+        "at": _site(param.at),
+        **({"initial": param.initial} if param.initial is not None else {}),
+    }
+
+
+def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
+    return {
+        "id": ids[node],
+        "name": node.name,
+        "op": f"{stored_module(node.op.module)}:{node.op.name}",
+        "kind": node.op.kind,
+        "inputs": [{"port": port, **_flat_edge(ids, edge)} for port, edge in node.inputs],
+        "returns": [name_of(each) for each in node.returns],
+        "settings": plain_settings(node.settings),
+        "given": sorted(node.settings.model_fields_set),
+        "functions": [name for name, value in node.settings if callable(value)],
+        "at": _site(node.at),
+    }
+
+
+def _flat_region(ids: Mapping[object, str], region: Region) -> Flat:
+    return {
+        "name": region.name,
+        "params": [ids[param] for param in region.params],
+        "inner": [ids[node] for node in region.inner],
+        "captures": [_flat_edge(ids, edge) for edge in region.captures],
+        "output": _flat_edge(ids, region.output),
+        "counts": [_flat_edge(ids, edge) for edge in region.counts],
+        "at": _site(region.at),
+    }
+
+
+def _flat_edge(ids: Mapping[object, str], edge: Edge) -> Flat:
+    if edge.source not in ids:
+        raise LawError("a graph with real data in it cannot be stored")
+    return {"from": ids[edge.source], "part": edge.port, "type": name_of(edge.type), **_flat_lag(edge)}
+
+
+def _flat_lag(edge: Edge) -> Flat:
+    lags = edge.at_most or not edge.corrected
+    return {"at_most": edge.at_most, "corrected": edge.corrected} if lags else {}
+
+
+def _site(site: Site) -> list[Any]:
+    return [site.file, site.line]
+
+
+def name_of(thing: Any) -> str:
+    """Name a class or function by module and name; one of the language without its room, as `flowgraph.values:Mask`.
+
+    So that no hash of a graph depends on the room of a module, and a plan outlives its moves.
+    """
+    return f"{stored_module(getattr(thing, '__module__', ''))}:{getattr(thing, '__qualname__', '')}"
+
+
+def stored_module(module: str) -> str:
+    """Return the name of a module as graphs on disk have it.
+
+    >>> stored_module("flowgraph.language.values"), stored_module("nodes.values")
+    ('flowgraph.values', 'nodes.values')
+    """
+    inner = module.removeprefix(ROOM)
+    return f"flowgraph.{inner}" if module.startswith(ROOM) and inner in STORED else module
+
+
+def loaded_module(module: str) -> str:
+    """Return the name under which Python knows a module that a graph on disk names.
+
+    >>> loaded_module("flowgraph.values"), loaded_module("flowgraph.cli.run")
+    ('flowgraph.language.values', 'flowgraph.cli.run')
+    """
+    inner = module.removeprefix("flowgraph.")
+    return ROOM + inner if module.startswith("flowgraph.") and inner in STORED else module
+
+
+def plain_settings(settings: BaseModel) -> Flat:
+    """Give settings as JSON can hold them, a function by its module and name."""
+    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    return {name: name_of(value) if callable(value) else _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=lambda each: each.value if isinstance(each, enum.Enum) else str(each)))
+
+
+def structure_hash(graph: Graph) -> str:
+    """Hash what a plan is for: ops, edges, types and regions, without settings, lines or names of variables."""
+    return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner", "pruned", "initial"}))
+
+
+def full_hash(graph: Graph) -> str:
+    """Hash what a resume is for: the structure and every setting."""
+    return _hash(_without(flat(graph), {"at", "given", "owner", "pruned"}))
+
+
+_AS_SAID = ("settings", "initial")  # what users wrote: a key of theirs may be named as one of ours
+
+
+def _without(data: Any, keys: set[str]) -> Any:
+    if isinstance(data, dict):
+        kept = {
+            key: value if key in _AS_SAID else _without(value, keys) for key, value in data.items() if key not in keys
+        }
+        if "captures" in data:  # a region: the name of its function and of its parameter are local variables
+            kept["name"] = ""
+        return kept
+    return [_without(each, keys) for each in data] if isinstance(data, list) else data
+
+
+def _hash(data: Flat) -> str:
+    regional = {param for region in data["regions"] for param in region["params"]}
+    for param in data["params"]:
+        param["name"] = "" if param["id"] in regional else param["name"]
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,209 @@
+"""A cluster as data: nodes, their devices, and how much memory each has, always in bytes.
+
+Not here: a cluster's short form and its file (`cluster_text`), what this machine has (`machine`), and what is placed
+where (`plan`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from flowgraph.errors import SettingError
+
+Positive = Annotated[int, Field(gt=0)]
+DeviceKind = Literal["cpu", "gpu"]
+
+MOST_DEVICES = 65_536  # of one cluster: more than any has, and few enough that a slip of the pen is refused, not built
+MOST_BYTES_PER_S = 1e15  # of one machine's network, and
+MOST_PRICE = 1e9  # of one machine for an hour: so that sums over a cluster stay finite
+
+_BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_DECIMAL = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS = {unit.lower(): factor for unit, factor in (_BINARY | _DECIMAL).items()}
+# Of what a network carries. Here a capital tells bits from bytes, so it counts: Gbps is an eighth of GB/s.
+_BITS = {"Mbps": 1e6 / 8, "Gbps": 1e9 / 8, "Tbps": 1e12 / 8}
+_RATES = _BITS | {f"{unit}/s": float(_UNITS[unit.lower()]) for unit in ("MB", "GB", "TB", "MiB", "GiB", "TiB")}
+
+Rate = Annotated[float, Field(gt=0, le=MOST_BYTES_PER_S, allow_inf_nan=False)]
+Price = Annotated[float, Field(ge=0, le=MOST_PRICE, allow_inf_nan=False)]
+
+
+class Data(BaseModel):
+    """Frozen data that refuses unknown keys and does not convert one type to another."""
+
+    # built when first read: `--help` reads none
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+
+class CompactData(Data):
+    """Data some of which nobody has to tell: what has its default is left out of its JSON."""
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in written(self).items()
+            if fields[name].is_required() or getattr(self, name) != fields[name].default
+        }
+
+
+class Device(CompactData):
+    """One thing that computes. A CPU device's memory is what is free of its node's.
+
+    `model` names what is known of its speed, a profile of `placements`; "" where nothing is.
+    """
+
+    kind: DeviceKind
+    memory_bytes: Positive
+    model: str = ""
+
+
+class Machine(CompactData):
+    """One machine: its devices in order, the memory of the host, the cores there are for us, and how it is connected.
+
+    `domain` is how many devices after each other NVLink joins, `network_bytes_per_s` what the whole machine sends in
+    one direction, `leaf` the switch it hangs on, `price_per_hour` what the whole machine costs in any currency. None:
+    not told, so that the profile of its devices counts; what no profile knows either stays unknown.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    host_memory_bytes: Positive
+    cores: Positive
+    domain: Positive | None = None
+    network_bytes_per_s: Rate | None = None
+    leaf: str = ""
+    price_per_hour: Price | None = None
+
+    @model_validator(mode="after")
+    def _domain_divides(self) -> Machine:
+        if self.domain is not None and len(self.devices) % self.domain:
+            raise ValueError(domain_fault(self.domain, len(self.devices)))
+        return self
+
+
+class Cluster(Data):
+    """Machines that a flow may run on, each by its own name."""
+
+    nodes: Annotated[tuple[Machine, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Cluster:
+        if len({node.name for node in self.nodes}) < len(self.nodes):
+            raise ValueError("two nodes have one name")
+        return self
+
+    def device(self, node: str, index: int) -> Device | None:
+        """Give the device at `index` of the node of this name, or None if there is none."""
+        devices = self._devices.get(node, ())
+        return devices[index] if 0 <= index < len(devices) else None
+
+    @cached_property
+    def _devices(self) -> Mapping[str, tuple[Device, ...]]:
+        return {node.name: node.devices for node in self.nodes}
+
+    def __copy__(self) -> Self:
+        """Copy it without what was worked out of its nodes, which a copy may change."""
+        copied = super().__copy__()
+        vars(copied).pop("_devices", None)
+        return copied
+
+
+def domain_fault(domain: int, devices: int) -> str:
+    """Say why domains of this size are none of a machine of so many devices.
+
+    >>> domain_fault(3, 8)
+    'domains of 3 do not divide the 8 devices of the machine'
+    """
+    many = f"the {devices} device{'' if devices == 1 else 's'} of the machine"
+    return (
+        f"a domain of {domain} is larger than {many}"
+        if domain > devices
+        else f"domains of {domain} do not divide {many}"
+    )
+
+
+def dotted(place: Sequence[int | str]) -> str:
+    """Write a place in nested data as one text.
+
+    >>> dotted(("pools", 0, "name"))
+    'pools[0].name'
+    """
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).removeprefix(".")
+
+
+def parse_bytes(text: str, setting: str = "memory") -> int:
+    """Read an amount of memory: a number and its unit, binary (GiB) or decimal (GB).
+
+    >>> parse_bytes("2GiB"), parse_bytes("1.5 kB")
+    (2147483648, 1500)
+
+    Raises SettingError, which names `setting`, for text that is no such amount, or none at all.
+    """
+    try:
+        return amount_bytes(text)
+    except ValueError as error:
+        raise SettingError.refused("", setting, text, str(error)) from None
+
+
+def amount_bytes(text: str) -> int:
+    """Read an amount of memory as `parse_bytes` does; ValueError says only why a text is none."""
+    found = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]*)\s*", text)
+    if found is None:
+        raise ValueError("should be a number and a unit, as in 2GiB")
+    number, unit = found.groups()
+    if unit.lower() not in _UNITS:
+        why = f"has no unit `{unit}`" if unit else "has no unit"
+        raise ValueError(f"{why}; known: {', '.join(_BINARY | _DECIMAL)}")
+    amount = int(float(number) * _UNITS[unit.lower()])
+    if amount < 1:
+        raise ValueError("should be more than nothing")
+    return amount
+
+
+def amount_bytes_per_s(text: str) -> float:
+    """Read what a network carries, bits or bytes in a second; ValueError says only why a text is none.
+
+    >>> amount_bytes_per_s("200 Gbps"), amount_bytes_per_s("25 GB/s")
+    (25000000000.0, 25000000000.0)
+    """
+    found = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z/]*)\s*", text)
+    if found is None:
+        raise ValueError("should be a number and a unit, as in 200 Gbps or 25 GB/s")
+    number, unit = found.groups()
+    if unit not in _RATES:
+        why = f"has no unit `{unit}`" if unit else "has no unit"
+        raise ValueError(f"{why}; known: {', '.join(_RATES)}")
+    amount = float(number) * _RATES[unit]
+    if not 0 < amount <= MOST_BYTES_PER_S:
+        raise ValueError(f"should be more than nothing and at most {show_rate(MOST_BYTES_PER_S)}")
+    return amount
+
+
+def show_rate(bytes_per_s: float) -> str:
+    """Write what a network carries in the largest decimal unit that it fills.
+
+    >>> show_rate(25e9), show_rate(1.25e6), show_rate(12.5)
+    ('25 GB/s', '1.25 MB/s', '12.5 B/s')
+    """
+    units = [(unit, factor) for unit, factor in ({"B": 1} | _DECIMAL).items() if bytes_per_s >= factor]
+    unit, factor = units[-1] if units else ("B", 1)
+    return f"{bytes_per_s / factor:.4g} {unit}/s"
+
+
+def show_bytes(amount: int) -> str:
+    """Write an amount of memory in the largest binary unit that it fills.
+
+    >>> show_bytes(1610612736), show_bytes(640), show_bytes(2**20 - 1)
+    ('1.5 GiB', '640 B', '1.0 MiB')
+    """
+    if abs(amount) < 1024:
+        return f"{amount} B"
+    units = [unit for unit, factor in _BINARY.items() if unit != "B" and round(abs(amount) / factor, 1) >= 1.0]
+    return f"{amount / _BINARY[units[-1]]:.1f} {units[-1]}"

@@ -1,0 +1,1 @@
+"""Pictures of flows, plans, programs and runs."""

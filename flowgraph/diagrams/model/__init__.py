@@ -1,0 +1,1 @@
+"""Pictures as data, and the words and numbers on them."""

@@ -1,0 +1,1 @@
+"""Pictures as SVG, Mermaid, DOT, JSON, pages and text for a terminal."""

@@ -1,0 +1,122 @@
+"""Write a picture as Graphviz DOT text, to be edited and laid out by whoever has Graphviz.
+
+Checked with Graphviz 14. Ids are generated and every label is quoted and escaped, so no name can be syntax; no
+attribute is a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from flowgraph.diagrams.model.labels import clean, signed
+from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture, Status
+from flowgraph.diagrams.write.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
+
+_FONT = "Helvetica,Arial,sans-serif"
+_FIXED = (
+    f'graph [fontname="{_FONT}", fontsize=16, labelloc=t, nodesep=0.35, ranksep=0.45, pad=0.1]',
+    f'node [fontname="{_FONT}", fontsize=12, fontcolor="{TEXT}", shape=box, style="filled,rounded", penwidth=1.5]',
+    f'edge [fontname="{_FONT}", fontsize=11, color="#57606a", arrowsize=0.8]',
+)
+_SHAPES: Mapping[BoxKind, str] = {
+    "data": "shape=cylinder, style=filled",
+    "model": "shape=hexagon, style=filled",
+    "arithmetic": "shape=circle, style=filled, margin=0.02, width=0.4",
+    "result": "shape=oval, style=filled",
+    "device": "shape=box3d, style=filled",
+}
+_LINES: Mapping[ArrowStyle, str] = {
+    ArrowStyle.WEIGHTS: "penwidth=2",
+    ArrowStyle.STALE: "penwidth=2, style=dashed",
+    ArrowStyle.CARRY: "penwidth=2.5, style=dashed",
+    ArrowStyle.TRANSFER: "penwidth=2",
+    ArrowStyle.SYNC: "penwidth=4",
+}
+_STATUS: Mapping[Status, str] = {"added": "penwidth=3", "removed": "penwidth=3, style=dashed", "changed": "penwidth=3"}
+
+# Of a line as CSS has it, the attributes that say the same.
+_FROM_CSS: Mapping[str, str] = {"stroke": "color", "stroke-width": "penwidth"}
+
+
+def dot(picture: Picture) -> str:
+    """Give a picture as a Graphviz digraph, in its order; what is carried to the next step pulls no box upwards."""
+    lines = [
+        "digraph {",
+        *(f"    {fixed}" for fixed in _FIXED),
+        f"    label={quoted(picture.title)}",
+        *_boxes(picture, None, "    "),
+        *(f"    {_arrow(arrow)}" for arrow in picture.arrows),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def quoted(*lines: str) -> str:
+    r"""Write lines of a label so that Graphviz shows them and reads nothing else in them.
+
+    Signs of HTML are written as entities, which Graphviz decodes once; a backslash is doubled.
+
+    >>> print(quoted("policy", "n=8"), quoted('a"] -> b'), quoted(r"<b>\N &lt;"))
+    "policy\nn=8" "a&quot;] -&gt; b" "&lt;b&gt;\\N &amp;lt;"
+    """
+    label = r"\n".join(_escaped(line) for line in lines)
+    return f'"{label}"'
+
+
+def _escaped(text: str) -> str:
+    named = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\\": r"\\"}
+    return "".join(named.get(letter, letter) for letter in clean(text))
+
+
+def _boxes(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
+    """Write the boxes that stand right inside a frame, then the frames in it."""
+    for box in picture.boxes:
+        if box.inside == frame:
+            yield f"{indent}{_box(box)}"
+    for inner in picture.frames:
+        if inner.parent == frame:
+            yield from _frame(picture, inner, indent)
+
+
+def _frame(picture: Picture, frame: Frame, indent: str) -> Iterator[str]:
+    inside = [*_boxes(picture, frame.id, indent + "    ")]
+    yield f"{indent}subgraph cluster_{frame.id} {{"
+    label = quoted(signed(frame.label, frame.status))
+    yield f"{indent}    label={label}; labeljust=l; fontsize=12; margin=14; {_border(frame)}"
+    yield from inside or [f"{indent}    {frame.id}_empty [shape=point, style=invis]"]  # else it would not be drawn
+    yield f"{indent}}}"
+
+
+def _border(frame: Frame) -> str:
+    """Write the line of a frame's kind, given as CSS, and that of its status over it."""
+    rules = dict(rule.split(":") for rule in FRAME_LINES[frame.kind].split(";"))
+    said = {name: rules[css].removesuffix("px") for css, name in _FROM_CSS.items() if css in rules}
+    said |= {"style": "dashed"} if "stroke-dasharray" in rules else {}
+    said |= {"color": STATUS_INKS[frame.status], "penwidth": "2"} if frame.status in STATUS_INKS else {}
+    return "; ".join(f'{name}="{value}"' for name, value in said.items())
+
+
+def _box(box: Box) -> str:
+    ink = INKS[box.kind]
+    border = STATUS_INKS.get(box.status, ink.border)
+    label = [signed(line, "same" if place else box.status) for place, line in enumerate(box.label)]
+    said = [f"label={quoted(*label)}", f'fillcolor="{ink.fill}"', f'color="{border}"']
+    said += [_SHAPES[box.kind]] if box.kind in _SHAPES else []
+    said += [_status(box)] if box.status in _STATUS else []
+    return f"{box.id} [{', '.join(said)}]"
+
+
+def _status(box: Box) -> str:
+    return "penwidth=3" + (', style="filled,dashed"' if box.status == "removed" else "")
+
+
+def _arrow(arrow: Arrow) -> str:
+    """Write an arrow; one to the next step from its end to its start, so that it points back and pulls nothing."""
+    said = [f'label="  {_escaped(signed(arrow.label, arrow.status))} "']  # a little away from its line
+    ink = STATUS_INKS.get(arrow.status, ARROW_INKS.get(arrow.style))
+    said += [f'color="{ink}"'] if ink else []
+    said += [_LINES[arrow.style]] if arrow.style in _LINES else []
+    said += [_STATUS[arrow.status]] if arrow.status in _STATUS else []
+    if arrow.style is ArrowStyle.CARRY:
+        return f"{arrow.target} -> {arrow.source} [{', '.join(said)}, dir=back]"
+    return f"{arrow.source} -> {arrow.target} [{', '.join(said)}]"

@@ -1,0 +1,77 @@
+"""Draw any picture for a terminal, in words and lines; colour says nothing that they do not say too.
+
+Names are only ever letters: no escape code of a name reaches the terminal, and no sign in it is markup.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
+from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.labels import clean
+from flowgraph.diagrams.model.picture import Picture
+from flowgraph.diagrams.model.sequence import SequenceDiagram
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+ABOUT_CHARACTERS = 2000  # of what is to be seen, in sentences
+WIDTH_AT_LEAST = 20
+
+
+def terminal(drawing: Drawing, width: int, colour: bool) -> str:
+    """Give a picture as lines of text for a terminal of this many columns, its title above and its sentences beneath.
+
+    Lines are no wider unless a name is. Without `colour` the text has no escape codes.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    wide = max(width, WIDTH_AT_LEAST)
+    console = Console(
+        file=io.StringIO(),
+        width=wide,
+        height=25,
+        force_terminal=colour,
+        force_jupyter=False,
+        force_interactive=False,
+        color_system="truecolor" if colour else None,
+        no_color=not colour,
+        legacy_windows=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    with console.capture() as captured:
+        console.print(Text(clean(drawing.title), "bold"), no_wrap=True, overflow="ignore", crop=False)
+        for part in _parts(drawing, wide):
+            cut = isinstance(part, Text) and part.overflow == "ellipsis"  # which rich forgets as it joins texts
+            console.print(part, overflow="ellipsis" if cut else "fold", no_wrap=cut or None, crop=False)
+        if drawing.about:
+            console.print(Text(clean(drawing.about, ABOUT_CHARACTERS), "dim"))
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def _parts(drawing: Drawing, width: int) -> Iterable[RenderableType]:
+    """Give what is printed between title and sentences; rich, which this needs, is loaded no sooner."""
+    from flowgraph.diagrams.write.terminal import terminal_flow, terminal_places, terminal_scales, terminal_tables
+
+    match drawing:
+        case Picture():
+            placed = terminal_places.is_placed(drawing)
+            return terminal_places.panels(drawing) if placed else terminal_flow.flow_lines(drawing, width)
+        case SequenceDiagram():
+            return terminal_tables.sequence_lines(drawing)
+        case Lanes():
+            return terminal_scales.lane_lines(drawing, width)
+        case MemoryChart():
+            return terminal_scales.memory_lines(drawing, width)
+        case Comparison():
+            return [terminal_tables.comparison_table(drawing)]
+        case Scatter():
+            return [terminal_tables.scatter_table(drawing)]
+        case Curves():
+            return [terminal_tables.curves_table(drawing)]

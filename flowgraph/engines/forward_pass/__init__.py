@@ -1,0 +1,1 @@
+"""Forward passes of transformers models: padded, packed, chunked, over peers; and decoding."""

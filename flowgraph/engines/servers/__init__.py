@@ -1,0 +1,1 @@
+"""What engines with servers of their own share: environments, processes, requests and routing."""

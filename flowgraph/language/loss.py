@@ -1,0 +1,134 @@
+"""A loss is terms: per-token values, the mask they are averaged over, and how; `update` divides by global counts."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Self, cast
+
+from pydantic import PlainValidator
+
+from flowgraph.errors import LawError
+from flowgraph.language.values import Kind, Linear, Mask, Measure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Aggregation(enum.StrEnum):
+    """Say how per-token terms become one number.
+
+    Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.3; Liu et al. 2025 (Dr. GRPO), arXiv 2503.20783.
+    """
+
+    TOKEN_MEAN = "token-mean"  # sum over tokens / number of tokens
+    SEQUENCE_MEAN = "sequence-mean"  # mean over rows of each row's token mean
+    SEQUENCE_SUM = "sequence-sum"  # mean over rows of each row's token sum
+
+
+def _how(told: object) -> Aggregation | float:
+    if isinstance(told, str) and told in list(Aggregation):
+        return Aggregation(told)
+    if isinstance(told, int | float) and not isinstance(told, bool) and 0 < told <= sys.float_info.max:
+        return float(told)
+    raise ValueError(f"should be {', '.join(Aggregation)}, or a number above 0")
+
+
+How = Annotated[Aggregation | float, PlainValidator(_how)]
+"""How terms are aggregated; a number is a constant length: mean over rows of each row's token sum / that number."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many tokens a mask keeps, and in how many rows, over a whole minibatch on all ranks."""
+
+    tokens: float
+    rows: float
+
+
+@dataclass(frozen=True)
+class Term:
+    """One part of a loss: `values` [B, T] (None while counting), its mask [B, T], its weight and aggregation."""
+
+    values: Tensor | None
+    mask: Tensor
+    aggregation: Aggregation | float
+    weight: float = 1.0
+
+    def counts(self) -> Counts:
+        """Count the tokens this term's mask keeps, and the rows that keep any."""
+        return Counts(float(self.mask.sum()), float((self.mask.sum(1) > 0).sum()))
+
+    def total(self, counts: Counts) -> Tensor:
+        """Reduce to a scalar: this part's share of the minibatch, given the counts of the whole.
+
+        Summed over micro-batches and ranks the shares give the loss of the minibatch exactly. Where a mask keeps
+        nothing the term is 0, with a zero gradient. Masked values are zeroed first, so NaN there does not reach it;
+        but a node that multiplies must zero the factors, since a gradient of 0 times NaN is NaN.
+        """
+        assert self.values is not None, "a term that only counts has no total"
+        if self.values.shape != self.mask.shape:
+            what = f"a loss has terms of shape {list(self.values.shape)} under a mask of {list(self.mask.shape)}"
+            hint = "both are [rows, tokens]; a number for each row is [rows, 1] to broadcast over tokens"
+            raise LawError(what, hint=hint)
+        keep = self.mask > 0
+        values = self.values.masked_fill(~keep, 0.0) * self.mask
+        if self.aggregation is Aggregation.TOKEN_MEAN:
+            return self.weight * values.sum() / max(counts.tokens, 1.0)
+        rows = values.sum(1)
+        if self.aggregation is Aggregation.SEQUENCE_MEAN:
+            rows = rows / self.mask.sum(1).clamp(min=1.0)
+        elif not isinstance(self.aggregation, Aggregation):
+            rows = rows / self.aggregation
+        return self.weight * rows.sum() / max(counts.rows, 1.0)
+
+
+class Loss(Linear):
+    """What `update` descends: a weighted list of terms. Adding joins the lists, a factor scales the weights."""
+
+    kind = Kind.SCALAR
+
+    def __init__(self, terms: Sequence[Term], measures: Sequence[Measure] = ()) -> None:
+        told = cast("object", terms)
+        if not isinstance(told, list | tuple) or not all(isinstance(each, Term) for each in cast("list[object]", told)):
+            what = f"a Loss is made of terms, each [rows, tokens] under a mask, not of a {type(told).__name__}"
+            raise LawError(what, hint="Loss.of(values, mask)")
+        super().__init__(tuple(terms), measures)
+
+    @classmethod
+    def of(
+        cls,
+        values: Tensor,
+        mask: Mask,
+        aggregation: Aggregation | float = Aggregation.TOKEN_MEAN,
+        measures: Sequence[Measure] = (),
+    ) -> Self:
+        """Make a loss of one term: `values` [B, T] averaged over `mask` [B, T].
+
+        Raises `LawError` for an aggregation that is none.
+        """
+        try:
+            how = _how(aggregation)
+        except ValueError as error:
+            raise LawError(f"a Loss is aggregated by {aggregation!r}: {error}") from None
+        return cls([Term(values, mask.data, how)], measures)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Give the terms."""
+        terms: tuple[Term, ...] = self.data
+        return terms
+
+    def times(self, factor: float) -> Self:
+        """Scale the weight of each term."""
+        return type(self)([replace(term, weight=term.weight * factor) for term in self.terms], self.measures)
+
+    def total(self, counts: Sequence[Counts]) -> Tensor:
+        """Reduce to a scalar, given the minibatch's counts of each term in order."""
+        totals = [term.total(count) for term, count in zip(self.terms, counts, strict=True)]
+        total = totals[0]
+        for each in totals[1:]:
+            total = total + each
+        return total

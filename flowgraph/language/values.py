@@ -1,0 +1,359 @@
+"""Values: what travels on the edges of a graph.
+
+A value is an edge while a flow is described and holds data while a node runs; one class serves both, so one
+annotation is read by type checkers, by `@node` and by the diagrams. Losses are in `loss.py`.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, dataclass_transform
+
+from flowgraph.errors import FlowTypeError, LawError, nearest
+
+if TYPE_CHECKING:
+    from flowgraph.language.graph import Edge
+    from flowgraph.language.handle import Handle
+
+
+Head = Literal["tokens", "values", "score"]
+"""What a model's last layer gives: logits of the next token, a number at each token, or one for the whole text."""
+
+
+class Kind(enum.StrEnum):
+    """Say how a value lies along a batch of B rows with up to T tokens each."""
+
+    ROW = "row"  # [B, ...]: one entry a row
+    TOKEN = "row x token"  # [B, T]: padded, aligned with the responses
+    SCALAR = "scalar"  # one for the batch
+    MODEL = "model"  # weights behind a handle
+    STATE = "state"  # small carried state that is no model
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Declare a number that a node reports: its name, unit, and whether displays lead with it."""
+
+    name: str
+    unit: str = ""
+    headline: bool = False
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Report one metric as (sum, count), so that means over micro-batches and ranks are exact."""
+
+    name: str
+    total: float
+    count: float
+
+
+class Value:
+    """One typed value: an edge while a flow is described, data while a node runs.
+
+    `data` is a `torch.Tensor`, a `pyarrow` array or table, or what the subclass says. Reading it from an edge,
+    or using an edge as a truth, raises `FlowTypeError`.
+    """
+
+    kind: ClassVar[Kind] = Kind.SCALAR
+    dtype: ClassVar[str] = ""  # of one entry of its column, as numpy names it; "text", "table"; not said: ""
+    _edge: Edge | None = None
+    _data: Any = None
+    measures: tuple[Measure, ...] = ()
+
+    def __init__(self, data: Any, measures: Sequence[Measure] = ()) -> None:
+        self._data, self.measures = data, tuple(measures)
+
+    @classmethod
+    def at(cls, edge: Edge) -> Self:
+        """Make the value that stands for `edge` while a flow is described."""
+        value = cls.__new__(cls)
+        value._edge = edge
+        return value
+
+    @property
+    def edge(self) -> Edge | None:
+        """Give the edge this value stands for, or None if it holds data."""
+        return self._edge
+
+    @property
+    def data(self) -> Any:
+        """Give the data; refuse on an edge."""
+        self._refuse("the flow reads the data of")
+        return self._data
+
+    def _refuse(self, use: str) -> None:
+        if self._edge is not None:
+            raise FlowTypeError.not_data(_here(), type(self).__name__, use, self._edge.made())
+
+    if not TYPE_CHECKING:  # a checker would take any attribute for one that can be set
+
+        def __setattr__(self, name: str, value: object) -> None:
+            self._refuse(f"the flow sets `{name}` of")
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._edge}>" if self._edge else f"{type(self).__name__}({self._data!r})"
+
+
+def _here() -> str:
+    from flowgraph.language.graph import call_site
+
+    return str(call_site())
+
+
+def _refusing(name: str, use: str) -> Callable[..., Any]:
+    def method(self: Value, *args: object) -> object:
+        self._refuse(use)  # pyright: ignore[reportPrivateUsage]
+        return _ON_DATA[name](self, *args)
+
+    return method
+
+
+_ON_DATA: Mapping[str, Callable[..., object]] = {
+    "__bool__": lambda self: bool(self.data),
+    "__eq__": lambda self, other: self is other,
+    "__len__": lambda self: len(self.data),
+    "__iter__": lambda self: iter(self.data),
+    "__getitem__": lambda self, index: self.data[index],
+    "__float__": lambda self: float(self.data),
+    "__int__": lambda self: int(self.data),
+    "__lt__": lambda self, other: NotImplemented,
+    "__le__": lambda self, other: NotImplemented,
+    "__gt__": lambda self, other: NotImplemented,
+    "__ge__": lambda self, other: NotImplemented,
+}
+_USES = {"__bool__": "the flow asks for the truth of"} | dict.fromkeys(
+    ("__eq__", "__lt__", "__le__", "__gt__", "__ge__"), "the flow compares"
+)
+for _name in _ON_DATA:
+    setattr(Value, _name, _refusing(_name, _USES.get(_name, "the flow reads")))
+
+
+class State(Value):
+    """A value that is carried from step to step: goes in as a parameter, comes out as a result."""
+
+    kind = Kind.STATE
+
+
+class Model(Value):
+    """Weights behind a handle, at one version.
+
+    Real values are made from a handle; `handle` refuses when the weights have since been updated, because
+    weights are updated in place and this version no longer exists.
+    """
+
+    kind = Kind.MODEL
+    head: ClassVar[Head] = "tokens"
+
+    def __init__(self, handle: Handle, version: int = 0) -> None:
+        super().__init__(handle)
+        self.version = version
+
+    @property
+    def handle(self) -> Handle:
+        """Give the handle, if it still holds this version of the weights."""
+        handle = cast("Handle", self.data)
+        if handle.version != self.version:
+            raise LawError(
+                f"version {self.version} of these weights was consumed by an update; they are at {handle.version}",
+                hint="use the model that `update` returned",
+            )
+        return handle
+
+    def advanced(self) -> Self:
+        """Give the next version, after an update in place."""
+        handle = self.handle
+        handle.version += 1
+        return type(self)(handle, handle.version)
+
+
+class Trainable(Model, State):
+    """A model that `update` can train: its weights and optimizer are carried state."""
+
+    kind = Kind.MODEL
+
+
+class Linear(Value):
+    """A value with `+` and a factor; each is a node, so it shows in the graph."""
+
+    def plus(self, other: Self) -> Self:
+        """Add real data; what both report goes along."""
+        return type(self)(self.data + other.data, (*self.measures, *other.measures))
+
+    def times(self, factor: float) -> Self:
+        """Scale real data; what it reports goes along as it is."""
+        return type(self)(self.data * factor, self.measures)
+
+    def __add__(self, other: Self) -> Self:
+        from flowgraph.language.arithmetic import add
+
+        return add(self, to=other)
+
+    def __mul__(self, factor: float) -> Self:
+        from flowgraph.language.arithmetic import scale
+
+        return scale(self, factor=factor)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Self:
+        return self * -1.0
+
+    def __sub__(self, other: Self) -> Self:
+        return self + other * -1.0
+
+
+class Mask(Value):
+    """Which tokens count: [B, T] of 0 and 1."""
+
+    kind = Kind.TOKEN
+    dtype = "float32"
+
+
+class Tokens(Value):
+    """The token ids of the responses: [B, T] int64."""
+
+    kind = Kind.TOKEN
+    dtype = "int64"
+
+
+class Context(Value):
+    """The token ids that each row's response follows: B lists of int32 (`pyarrow.ListArray`)."""
+
+    kind = Kind.ROW
+    dtype = "int32"
+
+
+class Lengths(Value):
+    """How many tokens of each row are real: [B] int64. Token columns of the same record are padded beyond."""
+
+    kind = Kind.ROW
+    dtype = "int64"
+
+
+class Group(Value):
+    """Which prompt each row answers: [B] int64. The first part of a row's identity."""
+
+    kind = Kind.ROW
+    dtype = "int64"
+
+
+class Sample(Value):
+    """Which sample of its prompt each row is: [B] int64. The second part of a row's identity."""
+
+    kind = Kind.ROW
+    dtype = "int64"
+
+
+class Trajectory(Value):
+    """Which trajectory of its sample each row is: [B] int64. The third part; 0 where a sample is one."""
+
+    kind = Kind.ROW
+    dtype = "int64"
+
+
+@dataclass_transform(kw_only_default=True)
+class Record(Value):
+    """A value with named parts, declared as annotations; each part is a port of the same node."""
+
+    kind = Kind.ROW
+
+    def __init__(self, **parts: Value) -> None:
+        super().__init__(None)
+        known, record = fields(type(self)), type(self).__name__
+        for name in sorted(known.keys() ^ parts.keys()):
+            why = f"lacks its part `{name}`" if name in known else f"has no part `{name}`"
+            raise FlowTypeError.bad_call(_here(), record, why, f"its parts: {', '.join(known)}")
+        for name, part in parts.items():
+            if not isinstance(part, known[name]):
+                raise FlowTypeError.wrong_type(_here(), f"{record}({name}=)", known[name].__name__, type(part).__name__)
+            part._refuse("the flow makes a record of")  # pyright: ignore[reportPrivateUsage]
+        self.__dict__.update(parts)
+
+    @property
+    def data(self) -> Any:
+        """Refuse: a record holds parts, and they hold the data."""
+        self._refuse("the flow reads the data of")
+        why = "holds parts, and they hold the data"
+        raise FlowTypeError.bad_call(_here(), type(self).__name__, why, f"its parts: {', '.join(self.parts)}")
+
+    def measured(self, *measures: Measure) -> Self:
+        """Attach what the node that makes this record reports."""
+        self.measures = measures
+        return self
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Value], measures: Sequence[Measure] = ()) -> Self:
+        """Make a record of real parts, perhaps of some only: a narrowed one, which refuses to give the others."""
+        made = cls.__new__(cls)
+        made.__dict__.update(parts)
+        made.measures = tuple(measures)
+        return made
+
+    @property
+    def parts(self) -> dict[str, Value]:
+        """Give the parts by name, in the order of their declaration; of a narrowed record those that it holds."""
+        held = fields(type(self)) if self._edge is not None else (n for n in fields(type(self)) if n in self.__dict__)
+        return {name: getattr(self, name) for name in held}
+
+    @property
+    def narrowed(self) -> bool:
+        """Say whether a real record lacks some of its parts."""
+        return len(self.parts) < len(fields(type(self)))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Value:
+            known = fields(type(self)) if not name.startswith("_") else {}
+            if name not in known:
+                raise AttributeError(_no_part(type(self).__name__, name, known))
+            if self._edge is None:
+                raise LawError.narrowed(type(self).__name__, name, self.parts)
+            return known[name].at(self._edge.part(name, known[name]))
+
+
+def _no_part(record: str, name: str, known: Iterable[str]) -> str:
+    hint = nearest(name, known)
+    return f"{record} has no part `{name}`" + (f" ({hint})" if hint else "")
+
+
+def fields(record: type[Record]) -> dict[str, type[Value]]:
+    """Give a record's parts: name to value type.
+
+    Raises `FlowTypeError` for a part that is no value, or whose name every record has a use for.
+
+    >>> class Pair(Record):
+    ...     mask: Mask
+    >>> list(fields(Pair))
+    ['mask']
+    """
+    return _fields(cast("Any", record))  # mypy: no class with a __hash__ for its instances is Hashable itself
+
+
+@cache
+def _fields(record: Any) -> dict[str, type[Value]]:
+    classes = [cls for cls in reversed(record.__mro__) if issubclass(cls, Record) and cls is not Record]
+    try:
+        parts = {name: hint for cls in classes for name, hint in inspect.get_annotations(cls, eval_str=True).items()}
+    except NameError as error:
+        why = f"the type of a part is not defined: {error}"
+        hint = "types are looked up at the top level of its file"
+        raise FlowTypeError.bad_call(_here(), record.__name__, why, hint) from None
+    except Exception as error:  # noqa: BLE001 - an annotation is any expression of the user's
+        raise FlowTypeError.bad_call(_here(), record.__name__, f"the type of a part cannot be read: {error}") from None
+    for name, hint in parts.items():
+        if not (isinstance(hint, type) and issubclass(hint, Value)):
+            shown = getattr(hint, "__name__", hint)
+            raise FlowTypeError.bad_call(_here(), record.__name__, f"its part `{name}` is {shown}, which is no value")
+        if record in hint.__mro__:
+            raise FlowTypeError.bad_call(_here(), record.__name__, f"its part `{name}` is such a record itself")
+        if hasattr(Record, name):
+            why = f"a part cannot be named `{name}`: every record has one"
+            raise FlowTypeError.bad_call(_here(), record.__name__, why)
+    return parts

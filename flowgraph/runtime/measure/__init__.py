@@ -1,0 +1,1 @@
+"""What a run measures: tasks, steps, profiles, and the file that keeps them."""

@@ -1,0 +1,1 @@
+"""A program on Ray: an actor for each device, watched over, with weights and code brought to them."""

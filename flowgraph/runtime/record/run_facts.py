@@ -1,0 +1,134 @@
+"""What must stand in the files of a run's folder before anyone reads on: `run.json`, `settings.json`, `metrics.jsonl`.
+
+Keys that are not named here may hold anything: other versions of us write others.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, RootModel, ValidationError
+
+from flowgraph.cluster.cluster import dotted
+from flowgraph.cluster.plan import MOST_THREADS
+
+_OfAPath = Annotated[str, Field(pattern=r"^[^\x00]+$")]
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+class DataFacts(_Open):
+    """The rows of a run: their name, the hash of what they hold, and those of the files that they were read from."""
+
+    name: str
+    digest: str = ""
+    files: dict[str, str] = Field(default={})
+
+
+class MetricFacts(_Open):
+    """A metric that a node declares."""
+
+    headline: bool = False
+    unit: str = ""
+
+
+class ModelFacts(_Open):
+    """A model that was loaded."""
+
+    name: str
+
+
+class RunFacts(_Open):
+    """`run.json`: what ran, how far it is, and what it measures."""
+
+    flow: str
+    metrics: dict[str, MetricFacts]
+    status: str
+    steps: NonNegativeInt
+    steps_done: NonNegativeInt
+    data: DataFacts
+    models: dict[str, ModelFacts] = Field(default={})
+    started: str = ""
+    seed: NonNegativeInt = 0
+    resumed: list[dict[str, Any]] = Field(default=[])
+
+
+class ResumableRun(RunFacts):
+    """`run.json` of a run that can go on: also how it was asked for, where, and on what."""
+
+    id: str
+    file: _OfAPath
+    flow_sha256: str
+    folder: _OfAPath
+    full_hash: str
+    structure_hash: str
+    runtime: str
+    threads: Annotated[int, Field(gt=0, le=MOST_THREADS)]
+    batch: PositiveInt
+    options: dict[str, Any]
+
+
+class RunStateModel(_Open):
+    """A model that a run was loaded with."""
+
+    name: str = ""
+    digest: str = ""
+
+
+class JournalState(_Open):
+    """A journal of the run's folder as it was at a checkpoint."""
+
+    size_bytes: NonNegativeInt
+    sha256: str
+
+
+class RunState(_Open):
+    """`state.json` of a checkpoint: where the run stood, and with what."""
+
+    steps_done: NonNegativeInt = 0
+    records: dict[str, JournalState] = Field(default={})
+    software: dict[str, str] = Field(default={})
+    models: dict[str, RunStateModel] = Field(default={})
+
+
+class SettingFacts(_Open):
+    """One line of `settings.json`."""
+
+    name: str
+    value: Any
+
+
+class SettingsFacts(RootModel[list[SettingFacts]]):
+    """`settings.json`."""
+
+
+class StepTimes(_Open):
+    """Seconds of a step, and of each of its nodes."""
+
+    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+    nodes_s: dict[str, float] = Field(default={})
+
+
+class MetricsLine(_Open):
+    """One line of `metrics.jsonl`: a step, its numbers by name, and its seconds. A number may be NaN."""
+
+    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+    step: NonNegativeInt
+    time: StepTimes = StepTimes()
+
+
+def fault_in(kind: type[BaseModel], data: Any) -> str:
+    """Return where and why data is not of this kind, "" if it is.
+
+    >>> fault_in(DataFacts, {"digest": "0"}), fault_in(DataFacts, {"name": "digits"})
+    ('lacks `name`', '')
+    """
+    try:
+        kind.model_validate(data)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        place = dotted(fault["loc"])
+        return f"lacks `{place}`" if fault["type"] == "missing" else f"{place}: {fault['msg']}".removeprefix(": ")
+    return ""

@@ -1,0 +1,1 @@
+"""Graphs and programs as text and JSON, out and in."""
