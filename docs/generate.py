@@ -29,7 +29,7 @@ import jinja2  # noqa: E402
 from pages import Page  # noqa: E402
 
 from flowgraph import errors, op_of  # noqa: E402
-from flowgraph.language import laws  # noqa: E402
+from flowgraph.checks.table import LAWS  # noqa: E402
 from flowgraph.language.graph import Op, Port  # noqa: E402
 from flowgraph.language.values import Kind, Linear, Model, Record, State, Value, fields  # noqa: E402
 
@@ -306,7 +306,7 @@ def imported_from(kind: type[Value]) -> str:
 
 def laws_page() -> str:
     """List the laws by the stage that each is about, with what holds it and what that says of itself."""
-    return rendered("laws.md.j2", stages=laws.LAWS)
+    return rendered("laws.md.j2", stages=LAWS)
 
 
 # ------------------------------------------------------------------------------------------------------------ errors

@@ -15,7 +15,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from flowgraph.errors import LawError
-from flowgraph.language.graph import Edge, Graph, Node, Param, Region, Site
+from flowgraph.language.call_site import Site
+from flowgraph.language.graph import Edge, Graph, Node, Param, Region
 
 SCHEMA = 2
 ROOM = "flowgraph.language."

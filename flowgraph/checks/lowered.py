@@ -1,4 +1,4 @@
-"""The law of the lowered stage, as small functions, and from which pass on each of them holds."""
+"""The laws of the lowered stage, as small functions; from which pass on each holds is in the table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from flowgraph.errors import FlowError, LawError
-from flowgraph.language import laws
 from flowgraph.language.values import Model
 from flowgraph.lowering.insert_switches import wanted_by
 from flowgraph.lowering.insert_syncs import sync_bounds
@@ -27,19 +26,6 @@ from flowgraph.lowering.program import (
 )
 from flowgraph.lowering.project_columns import parts_at, value_types
 from flowgraph.lowering.waits import moved_on
-
-
-def check_program(program: Program) -> None:
-    """Raise LawError for the first law of the lowered stage that a program breaks."""
-    laws.check("lowered", program)
-
-
-def check_after(name: str, program: Program) -> None:
-    """Raise LawError for the first law that a program breaks of those that hold after the pass of this name."""
-    reached = STAGES[: STAGES.index(name) + 1]
-    for law, since in SINCE.items():
-        for error in law(program) if since in reached else ():
-            raise error
 
 
 def every_node_runs_once(program: Program) -> Iterator[FlowError]:
@@ -175,27 +161,3 @@ def sleepers_step_aside(program: Program) -> Iterator[FlowError]:
 
 def _said(task: Task) -> str:
     return " ".join(str(task).split())
-
-
-STAGES = (
-    "place_nodes",
-    "fuse_host_nodes",
-    "insert_syncs",
-    "insert_transfers",
-    "project_columns",
-    "order_by_longest_path",
-    "insert_switches",
-)
-
-SINCE = {
-    reads_are_there: "insert_transfers",
-    weights_are_there: "insert_syncs",
-    what_is_read_is_made: "place_nodes",
-    every_node_runs_once: "place_nodes",
-    results_reach_the_host: "insert_transfers",
-    readers_run_first: "place_nodes",
-    parts_cover_reads: "project_columns",
-    syncs_keep_the_bound: "insert_syncs",
-    sleepers_step_aside: "insert_switches",
-}
-"""The pass from which on each law holds."""

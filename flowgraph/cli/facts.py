@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.analysis.facts import ValueFacts
 from flowgraph.analysis.state import StateItem, state_json, state_text
 from flowgraph.cluster.cluster import show_bytes
-from flowgraph.lowering.program import columns
+from flowgraph.serialize.columns import columns
 
 if TYPE_CHECKING:
     from placements.step_facts import EdgeFacts, StepFacts

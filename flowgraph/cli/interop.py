@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.checks.placed import check_plan
+from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.cli.plan import read_plan
 from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, asked_by, planned_graph, pose, posed_by
 from flowgraph.cli.show import write_text

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.checks.placed import check_plan
+from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.cli.flow_request import FlowInputs, FlowRequest
 from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, pose, scale_notes
 from flowgraph.cli.show import write_text

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from flowgraph.checks.placed import PlacedGraph, forecast_faults, pool_faults
+from flowgraph.analysis.placed_graph import PlacedGraph
+from flowgraph.checks.placed import forecast_faults, pool_faults
 from flowgraph.cli.plan import PlanResult, sizes_of, warn
 from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, pose, posed_by
 from flowgraph.cluster.plan import Plan, StepForecast

@@ -84,8 +84,8 @@ def _named(shown: ShowTarget, stage: str) -> ShowTarget:
 
 def text_of(shown: ShowTarget, *, sites: bool = True) -> str:
     """Give what stands at a stage as text; `sites` adds the flow's file and line."""
-    from flowgraph.lowering.program import program_text
     from flowgraph.serialize.placed_text import placed_text
+    from flowgraph.serialize.program_text import program_text
 
     asked = shown.asked
     if shown.stage == "described":

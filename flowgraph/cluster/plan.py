@@ -15,6 +15,7 @@ from flowgraph.cluster.calibration import Calibration
 from flowgraph.cluster.cluster import Cluster, CompactData, Data, Device, Positive, dotted
 from flowgraph.errors import PlanError
 from flowgraph.files.untrusted import parse_json
+from flowgraph.language.notebook import mimebundle
 
 Precision = Literal["float32", "bfloat16", "fp8", "fp4"]
 Sharding = Literal["none", "optimizer", "gradients", "full"]
@@ -283,8 +284,6 @@ class Plan(Data):
             raise PlanError.unreadable(where, "", f"is no JSON: {error}") from None
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from flowgraph.diagrams.notebook import mimebundle
-
         return mimebundle(self)
 
     def used(self) -> list[Device]:

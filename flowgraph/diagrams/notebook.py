@@ -20,9 +20,9 @@ from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.errors import FlowError
 from flowgraph.language.flow import Flow
 from flowgraph.language.graph import Graph
-from flowgraph.lowering.program import columns
 from flowgraph.passes import compile_graph
 from flowgraph.passes.name_nodes import name_nodes
+from flowgraph.serialize.columns import columns
 from flowgraph.serialize.graph_text import graph_text
 
 TEXT = "text/plain"

@@ -7,7 +7,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from flowgraph.errors import FlowTypeError, LawError, nearest, with_article
-from flowgraph.language.graph import Edge, Node, NodeKind, Op, Region, Site, how_late, reachable
+from flowgraph.language.call_site import Site
+from flowgraph.language.graph import Edge, Node, NodeKind, Op, Region, how_late, reachable
 from flowgraph.language.loss import Loss
 from flowgraph.language.rows import find, leaves
 from flowgraph.language.traits import RowTrait

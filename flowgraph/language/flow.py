@@ -1,6 +1,6 @@
 """The language: `@node` makes a typed function that describes itself on edges and runs on real values; `@flow` a graph.
 
-No tracer, no context: a call on edges returns edges that hold the call. Laws are in `spec.py`.
+No tracer, no context: a call on edges returns edges that hold the call. Laws are in `laws.py`.
 """
 
 from __future__ import annotations
@@ -16,25 +16,14 @@ from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from flowgraph.errors import FlowError, FlowTypeError, SettingError, UserCodeError, nearest
-from flowgraph.language import call_laws
-from flowgraph.language import laws as spec
+from flowgraph.language import call_laws, laws
+from flowgraph.language.call_site import Site, call_site
 from flowgraph.language.description import RecordedCalls, heard, left_open, overhearing
-from flowgraph.language.graph import (
-    Const,
-    Edge,
-    Graph,
-    Node,
-    NodeKind,
-    Op,
-    Param,
-    Port,
-    Region,
-    Site,
-    call_site,
-)
+from flowgraph.language.graph import Const, Edge, Graph, Node, NodeKind, Op, Param, Port, Region
 from flowgraph.language.hints import wrong_type
 from flowgraph.language.keys import Key
 from flowgraph.language.mask_counts import counted
+from flowgraph.language.notebook import mimebundle
 from flowgraph.language.region import BoundRegion, as_declared, ranks_of
 from flowgraph.language.signature import Signature, defined_at, make_settings, read_signature, setting_faults, type_name
 from flowgraph.language.traits import RowTrait
@@ -352,12 +341,10 @@ class Flow(Generic[P, R]):
             graph, outputs = self._described(settings or {})
         self._check_returns(outputs)
         graph = _finished(graph, outputs, overheard.calls)
-        spec.check("described", graph)
+        laws.check("described", graph)
         return graph
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from flowgraph.diagrams.notebook import mimebundle
-
         return mimebundle(self)
 
     def faults(self, settings: Mapping[str, object] | None = None) -> list[FlowError]:
@@ -373,8 +360,8 @@ class Flow(Generic[P, R]):
             except FlowError as error:
                 return _distinct([*overheard.faults, error])
         told = {fault.where for fault in overheard.faults}
-        laws = spec.faults("described", _finished(graph, outputs, overheard.calls))
-        return _distinct([*overheard.faults, *(fault for fault in laws if fault.where not in told)])
+        broken = laws.faults("described", _finished(graph, outputs, overheard.calls))
+        return _distinct([*overheard.faults, *(fault for fault in broken if fault.where not in told)])
 
     def _described(self, settings: Mapping[str, object]) -> tuple[Graph, tuple[Any, ...]]:
         """Call the function on edges; give its graph without results, and what it returned."""

@@ -7,23 +7,20 @@ older than its reader, so that order is also a topological one.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 
 from flowgraph.errors import FlowTypeError, with_article
+from flowgraph.language.call_site import Site
+from flowgraph.language.notebook import mimebundle
 from flowgraph.language.traits import By, RowTrait
 from flowgraph.language.values import Kind, Metric, Model, State, Value
 
 _stamps = itertools.count()
-# Not resolved: a frame names its file as the import found it. Shipped flows are written as users write theirs.
-_OURS = tuple(f"{Path(__file__).parents[2] / name}/" for name in ("flowgraph", "nodes"))
-_SHIPPED = f"{Path(__file__).parents[1] / 'examples'}/"
 
 
 ValueType = type[Value]
@@ -31,30 +28,6 @@ ValueType = type[Value]
 
 NodeKind = Literal["generate", "score", "logprob", "advantage", "update", "host"]
 """What a node is, as the field draws it: the five kinds, and what any host can run."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """A line of a user's file."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
-
-
-def call_site() -> Site:
-    """Give the nearest line on the stack that is not ours (`flowgraph/`, `nodes/`), to name it in errors."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and _ours(frame.f_code.co_filename):
-        frame = frame.f_back
-    return Site(frame.f_code.co_filename, frame.f_lineno)
-
-
-def _ours(file: str) -> bool:
-    made_up = file.startswith(("<frozen ", "<string>"))  # but `<ipython-input-…>` is a cell that a user wrote
-    return made_up or (file.startswith(_OURS) and not file.startswith(_SHIPPED))
 
 
 @dataclass(frozen=True)
@@ -278,8 +251,6 @@ class Graph:
         return tuple(sorted({*self.nodes, *inner}, key=lambda node: node.stamp))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from flowgraph.diagrams.notebook import mimebundle
-
         return mimebundle(self)
 
     def param(self, name: str) -> Param | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from flowgraph.errors import FlowTypeError
-from flowgraph.language.graph import Edge, Node, Op, Port, Site, Source
+from flowgraph.language.call_site import Site
+from flowgraph.language.graph import Edge, Node, Op, Port, Source
 from flowgraph.language.values import Kind, Record, Value, fields
 
 

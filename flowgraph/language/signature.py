@@ -17,7 +17,8 @@ from typing import Annotated, Any, TypeGuard, TypeVar, cast, get_args, get_origi
 from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
 
 from flowgraph.errors import FlowTypeError, SettingError, nearest, with_article
-from flowgraph.language.graph import Port, Site, call_site
+from flowgraph.language.call_site import Site, call_site
+from flowgraph.language.graph import Port
 from flowgraph.language.keys import Key
 from flowgraph.language.loss import Loss
 from flowgraph.language.traits import By, Corrects, Parts, Rows

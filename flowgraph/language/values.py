@@ -14,10 +14,19 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast, dataclass_transform
 
 from flowgraph.errors import FlowTypeError, LawError, nearest
+from flowgraph.language.call_site import call_site
 
 if TYPE_CHECKING:
     from flowgraph.language.graph import Edge
     from flowgraph.language.handle import Handle
+
+
+_OPERATORS = dict[str, Callable[..., Any]]()
+
+
+def operate_by(**nodes: Callable[..., Any]) -> None:
+    """Let these nodes be what the operators of values call: `add` for `+`, `scale` for a factor."""
+    _OPERATORS.update(nodes)
 
 
 Head = Literal["tokens", "values", "score"]
@@ -102,8 +111,6 @@ class Value:
 
 
 def _here() -> str:
-    from flowgraph.language.graph import call_site
-
     return str(call_site())
 
 
@@ -191,14 +198,10 @@ class Linear(Value):
         return type(self)(self.data * factor, self.measures)
 
     def __add__(self, other: Self) -> Self:
-        from flowgraph.language.arithmetic import add
-
-        return add(self, to=other)
+        return cast("Self", _OPERATORS["add"](self, to=other))
 
     def __mul__(self, factor: float) -> Self:
-        from flowgraph.language.arithmetic import scale
-
-        return scale(self, factor=factor)
+        return cast("Self", _OPERATORS["scale"](self, factor=factor))
 
     __rmul__ = __mul__
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
-from flowgraph.checks.lowered import STAGES, check_after, check_program
-from flowgraph.checks.placed import check_plan
+from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.cluster.plan import Plan
 from flowgraph.language import laws
 from flowgraph.language.graph import Graph
 from flowgraph.lowering import LOWERING, Pass
+from flowgraph.lowering.check_program import STAGES, check_after, check_program
 from flowgraph.lowering.place_nodes import place_nodes
 from flowgraph.lowering.program import Home, Program
 from flowgraph.passes.verify import verifying

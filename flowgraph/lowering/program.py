@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -212,13 +212,6 @@ class Program:
         """Give the nodes of the graph by name, those inside losses apart."""
         return {node.name: node for node in self.graph.nodes}
 
-    @property
-    def waves(self) -> tuple[tuple[int, ...], ...]:
-        """Give the runs that are at work side by side, by their places in `tasks`; see `waits.waves`."""
-        from flowgraph.lowering.waits import waves
-
-        return waves(self)
-
     def without(self, place: int) -> Program:
         """Leave one task out; what is left is for tests to refuse."""
         return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :])
@@ -295,40 +288,3 @@ def what_is_given(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, 
         yield task.value, HOST
     elif isinstance(task, Transfer | Sync):
         yield task.value, task.target
-
-
-def program_text(program: Program) -> str:
-    """Print a program: where each copy of weights lives, the tasks of a step in order, and which runs go side by side.
-
-    A transfer and a run name the parts of a record that they bring or read, if those are not all.
-    """
-    lines = [f"program {program.graph.name}, structure {program.plan.structure_hash[:12]}"]
-    pools = [[pool.name, ", ".join(f"{node}/{index}" for node, index in pool.devices)] for pool in program.plan.pools]
-    lines += [f"  pool  {line}" for line in columns(pools)]
-    newest = {home for _, home in program.origins}
-    homes = [
-        [home.param, str(home), str(home.layout), "" if home in newest else "a copy, by sync"] for home in program.homes
-    ]
-    lines += [f"  home  {line}" for line in columns(homes)]
-    tasks = [[str(i), *task.cells, task.more] for i, task in enumerate(program.tasks, 1)]
-    beside = [[str(i), _side_by_side(program, each)] for i, each in enumerate(program.waves, 1)]
-    lines += ["step", *(f"  {line}" for line in columns(tasks, right=(0,)))]
-    return "\n".join([*lines, "side by side", *(f"  {line}" for line in columns(beside, right=(0,)))])
-
-
-def _side_by_side(program: Program, generation: Sequence[int]) -> str:
-    runs = (program.tasks[i] for i in generation)
-    return " | ".join(", ".join(task.nodes) for task in runs if isinstance(task, Run))
-
-
-def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Lay rows of cells out in columns, those in `right` flush right.
-
-    >>> list(columns([["a", "bc"], ["def", "g"]]))
-    ['a    bc', 'def  g']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        padded = (cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(cells))
-        yield "  ".join(padded).rstrip()

@@ -23,7 +23,8 @@ from flowgraph.errors import FlowError, LawError
 from flowgraph.files.untrusted import json_as
 from flowgraph.language import laws
 from flowgraph.language.call_laws import check_region
-from flowgraph.language.graph import Edge, Graph, Node, Op, Param, Port, Region, Site, Source
+from flowgraph.language.call_site import Site
+from flowgraph.language.graph import Edge, Graph, Node, Op, Param, Port, Region, Source
 from flowgraph.language.mask_counts import counted
 from flowgraph.language.signature import Settings, bad_start, is_plain_state, make_settings
 from flowgraph.language.values import Value

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.plan import PlacedRole, Plan
 from flowgraph.language.graph import Graph, carried_from
-from flowgraph.lowering.program import HOST, columns
+from flowgraph.lowering.program import HOST
+from flowgraph.serialize.columns import columns
 from flowgraph.serialize.graph_text import graph_text
 
 

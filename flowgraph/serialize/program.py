@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from flowgraph.analysis.flat_graph import flat
-from flowgraph.checks.lowered import check_program
 from flowgraph.cluster.cluster import dotted
 from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError, LawError
 from flowgraph.files.untrusted import parse_json
+from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.program import Home, Program, Read, Run, Switch, Sync, Task, Transfer
 from flowgraph.lowering.waits import homes_of
 from flowgraph.serialize.graph import from_json

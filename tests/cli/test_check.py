@@ -13,9 +13,9 @@ from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash
 from flowgraph.cluster.plan import Plan
 from flowgraph.flows.flow_files import flows_in, shipped_files
 from flowgraph.language.laws import STAGES
-from flowgraph.lowering.program import program_text
 from flowgraph.serialize.graph import from_json
 from flowgraph.serialize.program import program_from_json
+from flowgraph.serialize.program_text import program_text
 from tests.cli.conftest import Said
 
 Flowgraph = Callable[..., Said]

@@ -26,7 +26,7 @@ from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.language.region import Observations
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Home, Program, Sync, Transfer, program_text
+from flowgraph.lowering.program import Home, Program, Sync, Transfer
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import to_table
@@ -40,6 +40,7 @@ from flowgraph.runtime.ray.start import start
 from flowgraph.runtime.record.run_folder import RecordedRollouts, rollout_file, write_rollout
 from flowgraph.runtime.row_identity import StoredValue
 from flowgraph.runtime.weights import to_wire
+from flowgraph.serialize.program_text import program_text
 from nodes import Columns, Rollout
 from nodes.data.source import PromptSource
 from nodes.values import Finished, Text

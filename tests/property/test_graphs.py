@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from flowgraph import Kind, Linear, Loss, Mask, Trainable, flow, node
 from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash, to_json
 from flowgraph.analysis.node_order import blocked_reader, order_nodes
-from flowgraph.language.graph import Edge, Graph, Node, Param, Site, newest, reachable, rewrite
+from flowgraph.language.call_site import Site
+from flowgraph.language.graph import Edge, Graph, Node, Param, newest, reachable, rewrite
 from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph import from_json
 from flowgraph.serialize.graph_text import graph_text

@@ -20,7 +20,6 @@ from examples.grpo import grpo
 from flowgraph import Graph, Key, Kind, Loss, Mask, Parts, Trainable, Value, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import Role, roles
-from flowgraph.checks.lowered import check_program
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.diagrams.build.plan_picture import plan_picture
@@ -32,8 +31,9 @@ from flowgraph.errors import LawError, PlanError
 from flowgraph.language.rows import take
 from flowgraph.language.values import Group, Lengths
 from flowgraph.lowering import LOWERING, OPTIONAL
+from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Program, Run, Sync, Transfer, program_text
+from flowgraph.lowering.program import Program, Run, Sync, Transfer
 from flowgraph.passes import compile_graph
 from flowgraph.passes.verify import verified
 from flowgraph.runtime.batch import to_table
@@ -41,6 +41,7 @@ from flowgraph.runtime.interpreter import Executor, StepResult
 from flowgraph.runtime.local import InProcess
 from flowgraph.serialize.placed_text import placed_text
 from flowgraph.serialize.program import program_from_json, program_to_json
+from flowgraph.serialize.program_text import program_text
 from nodes import (
     Advantages,
     LanguageModel,

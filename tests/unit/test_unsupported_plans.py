@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from flowgraph import Graph
 from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.placed_graph import PlacedGraph, check_plan
 from flowgraph.analysis.roles import USES
-from flowgraph.checks.placed import PlacedGraph, check_plan, refuse_unsupported, unsupported
+from flowgraph.checks.placed import refuse_unsupported, unsupported
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import (
     Checkpointing,

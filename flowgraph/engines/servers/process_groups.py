@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 END_S = 10.0  # how long killed processes may take to be gone
+STOPPED_S = 4.0  # how long a process may be stopped, as by a signal
 SHARED = Path("/dev/shm")
 
 

@@ -19,9 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from flowgraph.engines.servers.process_groups import END_S, forget_shared_memory, kill, members
+from flowgraph.engines.servers.process_groups import END_S, STOPPED_S, forget_shared_memory, kill, members
 from flowgraph.errors import WorkerError
-from flowgraph.runtime.ray.supervision import STOPPED_S
 
 TAIL_LINES = 12
 POLL_S = 0.1

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowgraph.engines.servers.process_groups import STOPPED_S
 from flowgraph.errors import FlowError, WorkerError
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import PoolRank
@@ -17,7 +18,6 @@ from flowgraph.runtime.ray.stack_dump import shortened, stacks_of
 LISTEN_S = 0.1  # how long a signal to this process may wait; two that come within this time are taken for one
 BEAT_S = 2.0  # how long without any result before processes are asked whether they are there
 STUCK_S = 12.0  # how long a process may leave that unanswered; it answers from a thread of its own
-STOPPED_S = 4.0  # how long a process may be stopped, as by a signal
 DEAD_S = 3.0  # how long to look for a dead process behind an error: its peers' errors may come first
 STACKS_S = 5.0  # how long a process may take to say what its threads are at
 RAYS_OWN = ("gcs_server", "raylet")  # a Ray of this process only ends with either, but notices after a minute at most

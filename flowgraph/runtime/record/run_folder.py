@@ -28,12 +28,13 @@ from flowgraph.flows.settings import ResolvedSetting
 from flowgraph.language.graph import Graph, Node
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Kind, Metric, Record
-from flowgraph.lowering.program import Program, program_text
+from flowgraph.lowering.program import Program
 from flowgraph.runtime.batch import PLAIN, from_table
 from flowgraph.runtime.record.checkpoint import disk_fault
 from flowgraph.runtime.record.run_facts import MetricsLine, RunFacts, SettingsFacts, fault_in
 from flowgraph.serialize.graph import from_json
 from flowgraph.serialize.graph_text import graph_text
+from flowgraph.serialize.program_text import program_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

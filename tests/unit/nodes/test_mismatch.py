@@ -15,7 +15,6 @@ from examples.grpo import grpo
 from flowgraph import Flow, Graph, Key, Loss, Mask, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
-from flowgraph.checks.lowered import check_program
 from flowgraph.cluster.cluster import Cluster, Device
 from flowgraph.cluster.cluster import Machine as Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
@@ -24,6 +23,7 @@ from flowgraph.errors import LawError, PlanError
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.language.graph import Node
 from flowgraph.language.laws import check
+from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Run
 from flowgraph.passes import compile_graph

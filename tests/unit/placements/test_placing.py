@@ -8,7 +8,8 @@ from math import fsum
 
 import pytest
 
-from flowgraph.checks.placed import check_plan, unsupported
+from flowgraph.analysis.placed_graph import check_plan
+from flowgraph.checks.placed import unsupported
 from flowgraph.cluster.plan import Plan
 from placements.blocks import Blocks, Offered
 from placements.finding import solved

@@ -13,12 +13,14 @@ import torch
 from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Kind, Loss, Mask, Record, Value, flow, node, op_of
-from flowgraph.checks.lowered import SINCE
+from flowgraph.checks.table import LAWS
 from flowgraph.errors import LawError
 from flowgraph.language.call_laws import bound_type, check_result
-from flowgraph.language.graph import Node, Site
-from flowgraph.language.laws import LAWS, STAGES, Law, check
+from flowgraph.language.call_site import Site
+from flowgraph.language.graph import Node
+from flowgraph.language.laws import STAGES, Law, check
 from flowgraph.language.values import Group, Lengths
+from flowgraph.lowering.check_program import STAGES as PASSES
 from flowgraph.passes import compile_graph
 from nodes import Advantages, LogProbs, Policy, policy_gradient, update
 
@@ -90,11 +92,12 @@ def test_what_is_said_to_hold_a_law_is_there(law: Law) -> None:
 
 @pytest.mark.parametrize(("stage", "law"), [each for each in ALL if each[0] in STAGES])
 def test_the_law_of_a_stage_is_a_function_that_gives_errors(stage: str, law: Law) -> None:
-    assert inspect.isgeneratorfunction(found(law.held_by))
+    assert inspect.isgeneratorfunction(law.holders) and found(law.held_by) is law.holders
 
 
 def test_the_passes_of_lowering_know_from_which_of_them_on_each_law_holds() -> None:
-    assert {f"lowering.check_program.{law.__name__}" for law in SINCE} == {law.held_by for law in LAWS["lowered"]}
+    assert all(law.since in PASSES for law in LAWS["lowered"])
+    assert not any(law.since for stage, law in ALL if stage != "lowered")
 
 
 @pytest.mark.parametrize("fn", [grpo, gpg])

@@ -16,7 +16,7 @@ from examples.gpg import gpg
 from examples.grpo import grpo
 from flowgraph import Flow, Graph, Loss, flow, stale
 from flowgraph.analysis.flat_graph import structure_hash
-from flowgraph.checks.placed import check_plan
+from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PhasePeak, PlacedRole, Plan, Pool, PoolForecast
 from flowgraph.diagrams.build.plan_picture import plan_picture

@@ -13,19 +13,8 @@ import nodes
 from examples.grpo import grpo
 from flowgraph import Key, Loss, State, flow, node, stale
 from flowgraph.flows.flow_files import import_file
-from flowgraph.language.graph import (
-    Const,
-    Edge,
-    Graph,
-    Node,
-    NodeKind,
-    Param,
-    Site,
-    call_site,
-    carried_from,
-    reachable,
-    rewrite,
-)
+from flowgraph.language.call_site import Site, call_site
+from flowgraph.language.graph import Const, Edge, Graph, Node, NodeKind, Param, carried_from, reachable, rewrite
 from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph_text import graph_text
 from nodes import Policy, Prompts, Scores, generate, group_normalize, logprobs, policy_gradient, score, update
@@ -145,9 +134,9 @@ def test_a_flow_that_a_wheel_ships_inside_our_package_stands_on_its_own_lines(tm
     for name in ("flowgraph", "nodes"):
         (tmp_path / name).symlink_to(home / name)
     text = "import sys; sys.path.insert(0, sys.argv[1])\n"
-    text += "from flowgraph.language import graph\n"
-    text += "shipped = graph.__file__.replace('language/graph.py', 'examples/grpo.py')\n"
-    text += "print(graph._ours(shipped), graph._ours(graph.__file__))"
+    text += "from flowgraph.language import call_site\n"
+    text += "shipped = call_site.__file__.replace('language/call_site.py', 'examples/grpo.py')\n"
+    text += "print(call_site._ours(shipped), call_site._ours(call_site.__file__))"
     import subprocess
     import sys
 

@@ -10,7 +10,8 @@ import torch
 
 from flowgraph import Kind, Linear, Mask, Measure, Model, Record, State, Trainable, Value
 from flowgraph.errors import FlowTypeError, LawError
-from flowgraph.language.graph import Edge, Param, Site
+from flowgraph.language.call_site import Site
+from flowgraph.language.graph import Edge, Param
 from flowgraph.language.values import Context, Group, Lengths, Sample, Tokens, Trajectory, fields
 from nodes import Advantages, LogProbs, Policy, Reference, Rollout, Scores, TokenAdvantages
 

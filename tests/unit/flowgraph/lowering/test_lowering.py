@@ -14,14 +14,15 @@ from examples.grpo import grpo
 from flowgraph import Flow, Graph, Loss, Model, Trainable, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
-from flowgraph.checks.lowered import check_program
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.errors import LawError, PlanError
+from flowgraph.lowering.check_program import check_program
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Task, Transfer, program_text
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Sync, Task, Transfer
 from flowgraph.passes import compile_graph
+from flowgraph.serialize.program_text import program_text
 from nodes import (
     Entropy,
     LanguageModel,

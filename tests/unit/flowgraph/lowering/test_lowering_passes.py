@@ -16,19 +16,22 @@ from examples.grpo import grpo
 from flowgraph import Flow, Graph, Parts, flow, node, stale
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import Role, roles
-from flowgraph.checks.lowered import SINCE, STAGES, check_after, check_program, readers_run_first
+from flowgraph.checks.lowered import readers_run_first
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings
 from flowgraph.errors import LawError
+from flowgraph.language.laws import laws
 from flowgraph.language.values import Group, Mask
 from flowgraph.lowering import LOWERING, OPTIONAL, insert_switches, order_by_longest_path
+from flowgraph.lowering.check_program import STAGES, check_after, check_program
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.place_nodes import place_nodes
-from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Task, Transfer, program_text
-from flowgraph.lowering.waits import waits_for
+from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Task, Transfer
+from flowgraph.lowering.waits import waits_for, waves
 from flowgraph.passes import compile_graph
 from flowgraph.passes.verify import verified
 from flowgraph.serialize.program import program_from_json, program_to_json
+from flowgraph.serialize.program_text import program_text
 from nodes import LogProbs, Policy, Prompts, Reference, Rollout, Scores, generate, logprobs, score
 from tests.flows.ppo_shaped import ppo_shaped
 
@@ -119,7 +122,7 @@ def test_what_holds_after_a_pass_holds_after_those_that_follow(name: str, pool: 
 
 def test_the_stages_are_the_passes_in_their_order() -> None:
     assert [each.__name__ for each in (place_nodes, *LOWERING)] == list(STAGES)
-    assert set(SINCE.values()) <= set(STAGES)
+    assert {law.since for law in laws()["lowered"]} <= set(STAGES)
 
 
 @pytest.mark.parametrize("without", [each for each in LOWERING if each not in OPTIONAL], ids=lambda each: each.__name__)
@@ -441,7 +444,7 @@ def test_the_order_keeps_what_tasks_wait_for_and_is_the_same_again(name: str, po
 
 
 def beside(program: Program) -> list[set[str]]:
-    found = ((program.tasks[i] for i in each) for each in program.waves)
+    found = ((program.tasks[i] for i in each) for each in waves(program))
     return [{name for task in each if isinstance(task, Run) for name in task.nodes} for each in found]
 
 

@@ -1,0 +1,113 @@
+"""The table of laws, by the stage of a graph that each is about, with what holds each."""
+
+from __future__ import annotations
+
+from flowgraph.analysis.flat_graph import full_hash, structure_hash, to_json
+from flowgraph.checks.described import consumed_once, one_flow, readers_come_first, state_comes_out
+from flowgraph.checks.facts import corrected_once, lag_is_corrected, made_as_asked, one_temperature, rows_agree
+from flowgraph.checks.lowered import (
+    every_node_runs_once,
+    parts_cover_reads,
+    readers_run_first,
+    reads_are_there,
+    results_reach_the_host,
+    sleepers_step_aside,
+    syncs_keep_the_bound,
+    weights_are_there,
+    what_is_read_is_made,
+)
+from flowgraph.checks.named import calls_fit, every_mask_counted, every_name_once, nothing_dropped, nothing_twice
+from flowgraph.checks.placed import (
+    engines_run_their_roles,
+    every_role_once,
+    is_for_the_graph,
+    lags_are_allowed,
+    pools_hold_devices,
+)
+from flowgraph.language.call_laws import check_op, check_region, check_result
+from flowgraph.language.handle import SampleRequest
+from flowgraph.language.keys import Key
+from flowgraph.language.laws import Law, Laws
+from flowgraph.language.loss import Loss
+from flowgraph.language.region import BoundRegion, SharedForward
+from flowgraph.language.values import Kind
+
+LAWS: Laws = {
+    "call": (
+        Law(
+            3,
+            "terms",
+            "a loss is terms, each over the one mask that it takes",
+            (check_op, Loss),
+        ),
+        Law(
+            4,
+            "kinds",
+            "a value is row, row x token, scalar, model or state",
+            (Kind, check_result),
+        ),
+        Law(4, "identity", "what makes, drops or reorders rows gives their ids too", check_op),
+        Law(10, "separable", "what reads all rows together stands in no loss", check_region),
+    ),
+    "described": (
+        Law(0, "one flow", "a graph holds what its own parameters and nodes make", one_flow),
+        Law(1, "versions", "at most one update consumes a version of weights", consumed_once),
+        Law(1, "readers first", "its readers can run before that update", readers_come_first),
+        Law(2, "state", "state comes in and goes out, and none is lost", state_comes_out),
+        Law(4, "rows", "what is read row by row is of the same rows", rows_agree),
+        Law(4, "makers", "a value was made by the weights that its port asks for", made_as_asked),
+        Law(4, "lag", "a loss on rows of stale weights corrects for it", lag_is_corrected),
+        Law(4, "corrected", "what corrects a ratio corrects the very one it is used with", corrected_once),
+        Law(8, "temperature", "what is compared was computed at one temperature", one_temperature),
+    ),
+    "named": (
+        Law(4, "ports", "what is read fits its port, and a setting its range", calls_fit),
+        Law(12, "names", "every node has a name of its own", every_name_once),
+        Law(3, "counts", "a loss says which masks are counted over all ranks", every_mask_counted),
+        Law(0, "nothing twice", "no two pure nodes compute the same", nothing_twice),
+        Law(0, "nothing dropped", "what nothing reads is gone, and reported", nothing_dropped),
+    ),
+    "placed": (
+        Law(11, "structure", "a plan is for the graph of its structure", is_for_the_graph),
+        Law(0, "pools", "a pool holds devices that are there, and no other does", pools_hold_devices),
+        Law(14, "layouts", "an engine says as data what it can run", engines_run_their_roles),
+        Law(0, "roles", "every role is placed once", every_role_once),
+        Law(1, "bounds", "a copy lags no further than the flow lets it", lags_are_allowed),
+    ),
+    "lowered": (
+        Law(13, "reads", "what a task reads was brought to its place", reads_are_there, since="insert_transfers"),
+        Law(13, "weights", "weights are there in the version read", weights_are_there, since="insert_syncs"),
+        Law(0, "made", "what is read was made before", what_is_read_is_made, since="place_nodes"),
+        Law(0, "once", "every node runs once", every_node_runs_once, since="place_nodes"),
+        Law(13, "results", "results reach the host", results_reach_the_host, since="insert_transfers"),
+        Law(1, "in order", "readers of a version run before its update", readers_run_first, since="place_nodes"),
+        Law(5, "parts", "of a record travels what is read, and all of it", parts_cover_reads, since="project_columns"),
+        Law(0, "asleep", "what sleeps steps aside for others", sleepers_step_aside, since="insert_switches"),
+        Law(1, "syncs", "a sync keeps the bound of its readers", syncs_keep_the_bound, since="insert_syncs"),
+    ),
+    "run": (
+        Law(
+            5,
+            "bodies",
+            "a body sees padded [B, T]; ragged on the wire",
+            (check_result, "runtime.batch"),
+        ),
+        Law(6, "keys", "draws are named by seed, step, node, prompt, sample, position", Key),
+        Law(7, "micro-batches", "every rank does as many; none samples on shards", BoundRegion.level),
+        Law(8, "one forward", "full logits stay in the model; one pass for all", SharedForward),
+        Law(9, "requests", "sampling is one asynchronous request; a batch is a gather", SampleRequest),
+        Law(
+            11,
+            "two hashes",
+            "of the structure, and of everything",
+            (structure_hash, full_hash),
+        ),
+        Law(
+            12,
+            "flat",
+            "graphs travel as flat JSON, with a user's files",
+            (to_json, "runtime.ray.code_shipping.stage"),
+        ),
+        Law(13, "a store per pool", "the local executor runs the lowered program too", "runtime.interpreter.Executor"),
+    ),
+}

@@ -1,0 +1,18 @@
+"""Rows of cells as aligned columns of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+
+def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
+    """Lay rows of cells out in columns, those in `right` flush right.
+
+    >>> list(columns([["a", "bc"], ["def", "g"]]))
+    ['a    bc', 'def  g']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        padded = (cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(cells))
+        yield "  ".join(padded).rstrip()
