@@ -26,7 +26,7 @@ from flowgraph.cli.draw_target import DrawTarget, subject_of  # noqa: E402
 from flowgraph.cli.flow_request import FlowRequest  # noqa: E402
 from flowgraph.cli.page import page_of  # noqa: E402
 from flowgraph.cli.pictures import PictureDetail, picture_named  # noqa: E402
-from flowgraph.cli.plan import PlanTarget  # noqa: E402
+from flowgraph.cli.plan_result import PlanTarget  # noqa: E402
 from flowgraph.cli.planning_request import PlanRequest  # noqa: E402
 from flowgraph.diagrams.model.picture import Arrow, Box, Picture  # noqa: E402
 from flowgraph.diagrams.write.formats import text_in  # noqa: E402

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script's ow
 
 from benchmarks.curves import EVERY, HELD_OUT, KEPT, ROOT, SETTINGS, steps_to
 from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.plan import PlanTarget, plan_flow
+from flowgraph.cli.plan import plan_flow
+from flowgraph.cli.plan_result import PlanTarget
 from flowgraph.cli.run import RunOptions, run_flow
 
 LAG = 4  # updates

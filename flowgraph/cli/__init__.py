@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import sys
 
+from flowgraph.cli.interrupts import INTERRUPTED
 from flowgraph.errors import FlowError
 
-INTERRUPTED = 130
 LONGEST_SHOWN = 200  # characters of a path
 
 

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowgraph.cli.plan import read_plan
+from flowgraph.cli.plan_result import read_plan
 from flowgraph.cli.planning_request import of_unknown_speed, posed_by
-from flowgraph.cli.show import write_text
+from flowgraph.cli.written_files import write_text
 from flowgraph.cluster.calibration import Calibration
 from flowgraph.errors import DataError, PlanError, UsageError, nearest
 from flowgraph.files.untrusted import read_bytes, read_text

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from flowgraph.cli.described import compiled_flow, described_flow
 from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.show import compiled_flow, described_flow
 from flowgraph.errors import FlowError, ResourceError
 from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import setting_faults, split_assignments
@@ -16,7 +16,7 @@ from flowgraph.passes import named
 from flowgraph.passes.verify import verified
 
 if TYPE_CHECKING:
-    from flowgraph.cli.plan import PlanTarget
+    from flowgraph.cli.plan_result import PlanTarget
     from flowgraph.cli.planning_request import PlanningProblem
     from flowgraph.cluster.plan import Plan
     from flowgraph.language.graph import Graph
@@ -70,7 +70,7 @@ def _faults(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator
 
 def _where(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
     """Return the faults of a plan that is there, or of the flow on the devices that are named or on this machine."""
-    from flowgraph.cli.plan import read_plan
+    from flowgraph.cli.plan_result import read_plan
 
     if where.plan is not None:
         yield from _in_plan(asked, read_plan(where.plan), where, notes)
@@ -81,7 +81,7 @@ def _where(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator[
 def _in_plan(asked: FlowRequest, plan: Plan, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
     """Return the faults of a plan from a file, for the models, rows and lengths that it or the command line names."""
     from flowgraph.checks.placed import unsupported
-    from flowgraph.cli.plan import sizes_of
+    from flowgraph.cli.plan_result import sizes_of
     from flowgraph.cli.replan import faults_of, planned_again, posed_again
 
     posed = posed_again(plan, where.question(asked), str(where))
@@ -98,7 +98,8 @@ def _in_plan(asked: FlowRequest, plan: Plan, where: PlanTarget, notes: list[str]
 
 def _on_devices(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
     """Return the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
-    from flowgraph.cli.plan import SearchChoices, searched, sizes_of
+    from flowgraph.cli.plan import searched
+    from flowgraph.cli.plan_result import SearchChoices, sizes_of
     from flowgraph.cli.planning_request import pose
     from placements.found_text import show_s
 

@@ -121,7 +121,7 @@ def show(
 ) -> None:
     """Print a flow at a stage: as it was described, as its passes left it, placed by a plan, or lowered."""
     from flowgraph.cli.flow_request import FlowRequest
-    from flowgraph.cli.plan import PlanTarget
+    from flowgraph.cli.plan_result import PlanTarget
     from flowgraph.cli.show import ShowTarget, show_facts, show_flow
     from flowgraph.passes.verify import verified
 
@@ -163,7 +163,7 @@ def check(
         raise typer.Exit(check_file(Path(flow), cluster, json))
     from flowgraph.cli.check import check_flow
     from flowgraph.cli.flow_request import FlowRequest
-    from flowgraph.cli.plan import PlanTarget
+    from flowgraph.cli.plan_result import PlanTarget
 
     asked = FlowRequest(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
     raise typer.Exit(check_flow(asked, PlanTarget(cluster, plan, placement=placement), json))
@@ -205,7 +205,7 @@ def run(
 ) -> None:
     """Train by a plan, into a run folder."""
     from flowgraph.cli.flow_request import FlowRequest
-    from flowgraph.cli.plan import PlanTarget
+    from flowgraph.cli.plan_result import PlanTarget
     from flowgraph.cli.run import RunOptions, run_flow
     from flowgraph.passes.verify import verified
 
@@ -231,7 +231,7 @@ def resume(
     verify: Verify = False,
 ) -> None:
     """Go on with a run from its newest checkpoint; exit code 3: try again, 4: it cannot be."""
-    from flowgraph.cli.plan import PlanTarget
+    from flowgraph.cli.plan_result import PlanTarget
     from flowgraph.cli.resume import resume_run
     from flowgraph.passes.verify import verified
 

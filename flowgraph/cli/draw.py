@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flowgraph.cli.draw_target import DrawTarget
 from flowgraph.cli.pictures import PictureDetail, picture_named
-from flowgraph.cli.show import write_bytes
+from flowgraph.cli.written_files import write_bytes
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.write.formats import FORMATS, format_of, text_in
 from flowgraph.errors import UsageError, nearest

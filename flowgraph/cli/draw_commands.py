@@ -51,7 +51,7 @@ def draw(
     from flowgraph.cli.draw_target import subject_of
     from flowgraph.cli.flow_request import FlowRequest
     from flowgraph.cli.pictures import PictureDetail
-    from flowgraph.cli.plan import PlanTarget
+    from flowgraph.cli.plan_result import PlanTarget
     from flowgraph.cli.planning_request import PlanRequest
 
     asked = FlowRequest(what, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
@@ -76,7 +76,7 @@ def diff(
     from flowgraph.cli.draw_target import subject_of
     from flowgraph.cli.flow_request import FlowRequest
     from flowgraph.cli.pictures import PictureDetail
-    from flowgraph.cli.plan import PlanTarget
+    from flowgraph.cli.plan_result import PlanTarget
     from flowgraph.cli.planning_request import PlanRequest
 
     sides = [subject_of(PlanRequest(FlowRequest(side, sets=every(sets)), ""), PlanTarget()) for side in (old, new)]

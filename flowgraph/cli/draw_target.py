@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.plan import PlanResult, PlanTarget, planned_for, read_plan
+from flowgraph.cli.plan import planned_for
+from flowgraph.cli.plan_result import PlanResult, PlanTarget, read_plan
 from flowgraph.cli.planning_request import PlanRequest, planned_graph, posed_by
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.arrow_sizes import ArrowSizes

@@ -79,7 +79,7 @@ def eval_command(
 ) -> None:
     """Score a model's or a run's responses to held-out prompts: mean, pass@k, lengths."""
     from flowgraph.cli.evaluate import Output, eval_asked
-    from flowgraph.cli.plan import PlanTarget
+    from flowgraph.cli.plan_result import PlanTarget
     from flowgraph.cli.sampling import SamplingRequest
 
     heat = temperature if temperature is not None else float(n > 1)
@@ -120,7 +120,7 @@ def generate(
     """Draw a model's or a run's responses to prompts, into a Parquet file."""
     from flowgraph.cli.evaluate import Output
     from flowgraph.cli.generate import generate_responses
-    from flowgraph.cli.plan import PlanTarget
+    from flowgraph.cli.plan_result import PlanTarget
     from flowgraph.cli.sampling import SamplingRequest
 
     where = PlanTarget(cluster, plan, memory, runtime, address, threads)

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.cli import INTERRUPTED
 from flowgraph.cli.generations import BatchFiles, GenerationsFile, check_out, partial_path, parts_for, rule_rows
+from flowgraph.cli.interrupts import INTERRUPTED
 from flowgraph.cli.listings import print_table
 from flowgraph.cli.sampling import LOST, Progress, SamplingRequest, asking_of, draw, keep, prepared
-from flowgraph.cli.show import write_text
 from flowgraph.cli.weights import named_model, subject_of
+from flowgraph.cli.written_files import write_text
 from flowgraph.errors import RuleError, UsageError
 from flowgraph.flows.settings import resolve_settings, split_assignments
 from flowgraph.passes import named

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.cli.described import described_flow
 from flowgraph.cli.listings import cache_folder
 from flowgraph.cli.passes import find_passes
-from flowgraph.cli.show import described_flow
 from flowgraph.errors import UsageError, nearest
 from flowgraph.flows.flow_files import FlowFile
 from flowgraph.flows.settings import ResolvedSetting, Suggestion, resolve_settings

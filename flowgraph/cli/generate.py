@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowgraph.cli import INTERRUPTED
 from flowgraph.cli.evaluate import Output
 from flowgraph.cli.generations import BatchFiles, check_out, parts_for
+from flowgraph.cli.interrupts import INTERRUPTED
 from flowgraph.cli.sampling import Progress, SamplingRequest, SamplingRun, asking_of, draw, keep, prepared, prompts_of
 from flowgraph.cli.weights import named_model, subject_of
 from flowgraph.errors import UsageError

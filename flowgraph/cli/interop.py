@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.placed_graph import check_plan
-from flowgraph.cli.plan import read_plan
+from flowgraph.cli.plan_result import read_plan
 from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, asked_by, planned_graph, pose, posed_by
-from flowgraph.cli.show import write_text
+from flowgraph.cli.written_files import write_text
 from flowgraph.cluster.plan import MOST_PROMPTS, Plan, RoleSettings
 from flowgraph.errors import DataError, ModelError, PlanError, SettingError, UsageError, nearest
 from flowgraph.files.untrusted import read_bytes

@@ -76,3 +76,6 @@ def _interrupted() -> bool:
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
+
+
+INTERRUPTED = 130

@@ -123,7 +123,8 @@ def plan(
     """Say what runs where, the memory it needs and, on devices whose speed is known, how long a step takes."""
     from flowgraph.cli.calibration import asked_calibration
     from flowgraph.cli.flow_request import FlowRequest
-    from flowgraph.cli.plan import PlanTarget, SearchChoices, measured_plan, plan_flow
+    from flowgraph.cli.plan import measured_plan, plan_flow
+    from flowgraph.cli.plan_result import PlanTarget, SearchChoices
     from flowgraph.cli.planning_request import PlanRequest
     from flowgraph.passes.verify import verified
 
@@ -165,7 +166,7 @@ def fit(
     """Find the fewest devices of a cluster on which a flow fits."""
     from flowgraph.cli.calibration import asked_calibration
     from flowgraph.cli.flow_request import FlowRequest
-    from flowgraph.cli.plan import SearchChoices
+    from flowgraph.cli.plan_result import SearchChoices
     from flowgraph.cli.planning_request import PlanRequest
     from flowgraph.cli.plans import fit as fit_flow
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import USES, Use, roles
+from flowgraph.cli.described import described_flow
 from flowgraph.cli.flow_request import (
     DEFAULT_DATA,
     DEFAULT_MODEL,
@@ -21,7 +22,6 @@ from flowgraph.cli.flow_request import (
 from flowgraph.cli.length_texts import anywhere, lengths
 from flowgraph.cli.listings import cache_folder
 from flowgraph.cli.passes import find_passes
-from flowgraph.cli.show import described_flow
 from flowgraph.cluster.calibration import Calibration
 from flowgraph.cluster.cluster import Cluster, parse_bytes, show_bytes
 from flowgraph.cluster.plan import Plan, PlanAssumptions, Precision

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from flowgraph.checks.placed import unsupported
 from flowgraph.cli.listings import columns_there
-from flowgraph.cli.plan import SearchChoices, read_plan
+from flowgraph.cli.plan_result import SearchChoices, read_plan
 from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, cluster_of, posed_by
 from flowgraph.cli.search_command import print_costed
-from flowgraph.cli.show import write_text
+from flowgraph.cli.written_files import write_text
 from flowgraph.errors import FlowError, UsageError, nearest
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from flowgraph.analysis.facts import readers_of_others
 from flowgraph.cli.flow_request import FlowInputs, model_params
 from flowgraph.cli.listings import cache_folder
-from flowgraph.cli.plan import batch_sizes
+from flowgraph.cli.plan_result import batch_sizes
 from flowgraph.errors import FlowTypeError
 from flowgraph.language.graph import Graph, Param
 from flowgraph.language.values import Model, State, Trainable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flowgraph.analysis.placed_graph import PlacedGraph
 from flowgraph.checks.placed import forecast_faults, pool_faults
-from flowgraph.cli.plan import PlanResult, sizes_of, warn
+from flowgraph.cli.plan_result import PlanResult, sizes_of, warn
 from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, pose, posed_by
 from flowgraph.cluster.plan import Plan, StepForecast
 from flowgraph.engines.table import is_server

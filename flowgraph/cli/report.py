@@ -9,9 +9,9 @@ from typing import Any
 
 from flowgraph.cli.display import short
 from flowgraph.cli.listings import print_table
-from flowgraph.cli.plan import read_plan
-from flowgraph.cli.show import write_text
+from flowgraph.cli.plan_result import read_plan
 from flowgraph.cli.trace import ratio
+from flowgraph.cli.written_files import write_text
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.diagrams.build.memory_picture import highest
 from flowgraph.diagrams.model.charts import Curves

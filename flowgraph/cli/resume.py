@@ -16,7 +16,7 @@ from typing import Any
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash
 from flowgraph.cli.flow_request import FlowInputs, FlowRequest, read_inputs
-from flowgraph.cli.plan import PlanTarget, read_plan
+from flowgraph.cli.plan_result import PlanTarget, read_plan
 from flowgraph.cli.planning_request import asked_by
 from flowgraph.cli.run import PreparedRun, RunOptions, carry_out, options_from_plain, prepared
 from flowgraph.cli.run_state import checkpoints_of, say_what_changed

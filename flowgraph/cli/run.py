@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.checks.placed import refuse_unsupported
-from flowgraph.cli import INTERRUPTED
 from flowgraph.cli.attached import AttachedServer, read_attached
 from flowgraph.cli.flow_request import FlowInputs, FlowRequest, model_params
-from flowgraph.cli.interrupts import Interrupts
+from flowgraph.cli.interrupts import INTERRUPTED, Interrupts
 from flowgraph.cli.listings import cache_folder
-from flowgraph.cli.plan import PlanTarget, planned_for, read_plan
+from flowgraph.cli.plan import planned_for
+from flowgraph.cli.plan_result import PlanTarget, read_plan
 from flowgraph.cli.planning_request import FORWARD_TOKENS, SAMPLE_ROWS
 from flowgraph.cli.refusals import refuse_other_tokenizers, refuse_untrainable, refuse_what_cannot_run
 from flowgraph.cli.run_state import refuse_other_weights, saver_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowgraph.analysis.flat_graph import to_json
-from flowgraph.cli.plan import PlanTarget
+from flowgraph.cli.plan_result import PlanTarget
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import available_cores, free_bytes

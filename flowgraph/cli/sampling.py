@@ -15,7 +15,8 @@ from flowgraph.cli.flow_request import DEFAULT_DATA, FlowInputs, FlowRequest
 from flowgraph.cli.generations import BatchFiles, partial_path, write_part
 from flowgraph.cli.interrupts import Interrupts
 from flowgraph.cli.listings import cache_folder
-from flowgraph.cli.plan import PlanResult, PlanTarget, SearchChoices, read_plan, searched
+from flowgraph.cli.plan import searched
+from flowgraph.cli.plan_result import PlanResult, PlanTarget, SearchChoices, read_plan
 from flowgraph.cli.planning_request import SAMPLE_ROWS, pose
 from flowgraph.cli.runtime_launch import RuntimeChoice, choose, opened
 from flowgraph.cli.weights import ModelUnderTest

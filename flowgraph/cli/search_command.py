@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from flowgraph.cli.plan import PlanResult, SearchChoices, batch_lines, sizes_of, warn
+from flowgraph.cli.plan_result import PlanResult, SearchChoices, batch_lines, sizes_of, warn
 from flowgraph.cli.planning_request import (
     PlanningProblem,
     PlanRequest,
@@ -18,7 +18,7 @@ from flowgraph.cli.planning_request import (
     of_unknown_speed,
     pose,
 )
-from flowgraph.cli.show import write_text
+from flowgraph.cli.written_files import write_text
 from flowgraph.errors import PlanError, ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
 

@@ -7,22 +7,18 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash
-from flowgraph.cli.passes import find_passes
+from flowgraph.cli.described import compiled_flow, described_flow
 from flowgraph.errors import UsageError, nearest
-from flowgraph.flows.flow_files import FlowFile, find_flow
-from flowgraph.flows.settings import resolve_settings, split_assignments
-from flowgraph.language.graph import Graph
 from flowgraph.language.laws import STAGES
-from flowgraph.passes import named, simplified
+from flowgraph.passes import named
 from flowgraph.serialize.graph_text import graph_text
 
 if TYPE_CHECKING:
     from flowgraph.cli.flow_request import FlowRequest
-    from flowgraph.cli.plan import PlanResult, PlanTarget
+    from flowgraph.cli.plan_result import PlanResult, PlanTarget
     from flowgraph.lowering.program import Program
 
 
@@ -33,20 +29,6 @@ class ShowTarget:
     asked: FlowRequest
     stage: str
     where: PlanTarget
-
-
-def described_flow(flow: str, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
-    """Find a flow; give its file, its graph as described, and the settings that are for its nodes."""
-    found = find_flow(flow)
-    own, chosen = split_assignments(list(found.flow.signature.settings.model_fields), sets)
-    return found, found.flow.graph(own), chosen
-
-
-def compiled_flow(asked: FlowRequest) -> Graph:
-    """Find a flow, choose its settings and run the passes."""
-    passes = find_passes(asked.passes)
-    _, graph, chosen = described_flow(asked.flow, asked.sets)
-    return simplified(resolve_settings(named(graph), (), chosen)[0], passes)
 
 
 def show_flow(shown: ShowTarget, diff: tuple[str, str] | None, as_json: bool) -> None:
@@ -152,16 +134,3 @@ def _check_stage(stage: str, known: Sequence[str]) -> None:
     if stage not in known:
         hint = nearest(stage, known) or f"known: {', '.join(known)}"
         raise UsageError(f"no stage `{stage}`", where="--stage", hint=hint)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file of text that a user named."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file that a user named."""
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise UsageError(f"cannot be written: {error.strerror}", where=str(path)) from error

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flowgraph.cli.listings import columns_there
-from flowgraph.cli.plan import read_plan
-from flowgraph.cli.show import write_text
+from flowgraph.cli.plan_result import read_plan
+from flowgraph.cli.written_files import write_text
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan, TimedTask
 from flowgraph.diagrams.build.memory_picture import highest

@@ -6,7 +6,7 @@ from functools import cache
 
 from flowgraph.cli.draw_target import DrawTarget, subject_of
 from flowgraph.cli.flow_request import FlowRequest
-from flowgraph.cli.plan import PlanTarget
+from flowgraph.cli.plan_result import PlanTarget
 from flowgraph.cli.planning_request import PlanRequest
 
 CLUSTER = "2x8xh100"

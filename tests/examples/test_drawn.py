@@ -13,7 +13,7 @@ import pytest
 from flowgraph.cli.draw_target import DrawTarget, subject_of
 from flowgraph.cli.flow_request import FlowRequest
 from flowgraph.cli.pictures import PictureDetail, picture_named
-from flowgraph.cli.plan import PlanTarget
+from flowgraph.cli.plan_result import PlanTarget
 from flowgraph.cli.planning_request import PlanRequest
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.picture import Picture

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.curves import SETTINGS
 from flowgraph.cli.flow_request import FlowRequest, read_inputs
 from flowgraph.cli.listings import list_flows
-from flowgraph.cli.plan import PlanTarget
+from flowgraph.cli.plan_result import PlanTarget
 from flowgraph.cli.run import RunOptions, run_flow
 
 ROOT = Path(__file__).parents[2]

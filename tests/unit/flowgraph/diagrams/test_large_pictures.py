@@ -14,7 +14,7 @@ from flowgraph import Flow, Kind, Linear, Loss, Mask, Trainable, flow, node
 from flowgraph.cli.draw_target import DrawTarget, subject_of
 from flowgraph.cli.flow_request import FlowRequest
 from flowgraph.cli.pictures import PictureDetail, picture_named
-from flowgraph.cli.plan import PlanTarget
+from flowgraph.cli.plan_result import PlanTarget
 from flowgraph.cli.planning_request import PlanRequest
 from flowgraph.diagrams.build.device_boxes import MACHINES_IN_FULL
 from flowgraph.diagrams.build.flow_picture import flow_picture
