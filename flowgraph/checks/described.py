@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flowgraph.analysis.node_order import blocked_reader
 from flowgraph.errors import FlowError, LawError
 from flowgraph.language.graph import Const, Edge, Graph, Node, Param, Region, carried_from, how_late, newest
 from flowgraph.language.values import State
@@ -55,8 +56,6 @@ def _misplaced(graph: Graph, edge: Edge, start: int, homes: Mapping[Any, Region]
 
 def readers_come_first(graph: Graph) -> Iterator[FlowError]:
     """Find a reader of a version that can only run after the update that consumes it."""
-    from flowgraph.analysis.node_order import blocked_reader
-
     found = blocked_reader(graph)
     if found is not None:
         reader, consumer = found

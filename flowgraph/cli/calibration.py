@@ -15,11 +15,18 @@ from flowgraph.cli.written_files import write_text
 from flowgraph.cluster.calibration import Calibration
 from flowgraph.errors import DataError, PlanError, UsageError, nearest
 from flowgraph.files.untrusted import read_bytes, read_text
+from flowgraph.runtime.record.run_folder import RunFolder
+from placements.calibrate import refuse_no_seconds
+from placements.cuts import many
+from placements.homes import homes_by
+from placements.measured_runs import MeasuredRun, Timing, repair, seconds_by_node
+from placements.timing_logs import KNOWN, read_log
+from placements.timing_names import matched
 
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import Plan
     from placements.homes import Home
-    from placements.measured_runs import MeasuredRun, Repair, Timing
+    from placements.measured_runs import Repair
     from placements.setting import Setting
 
 TIMED = ("generate", "logprob", "update", "score", "host", "sync")  # kinds of tasks whose seconds a calibration scales
@@ -30,8 +37,6 @@ def calibrate(
     paths: Sequence[Path], plan: Path | None, measured: Sequence[str], out: Path | None, as_json: bool
 ) -> None:
     """Fit scales to what runs have measured, print them and what they repair, and write them to `out`."""
-    from placements.measured_runs import repair
-
     if measured and len(paths) > 1:
         what = "is of one plan, and several files are named"
         raise UsageError(what, where=f"--measured {measured[0]}", hint="calibrate each plan with its own seconds")
@@ -54,8 +59,6 @@ def asked_calibration(file: Path | None, measured: Sequence[str], plan: Path | N
 
     Raises UsageError for both, and for seconds that do not say on which plan they were measured.
     """
-    from placements.measured_runs import repair
-
     if not measured:
         return None if file is None else read_calibration(file)
     where = f"--measured {measured[0]}"
@@ -100,8 +103,6 @@ def _source(paths: Sequence[Path], measured: Sequence[str]) -> str:
 
 def _run(path: Path, plan: Path | None, measured: Sequence[str]) -> MeasuredRun:
     """Return what was measured: by a run's folder, by a log of a run of `plan`, or on a plan's file by hand."""
-    from placements.measured_runs import MeasuredRun
-
     if path.is_file() and plan is not None:
         return _logged(path, plan)
     if plan is not None:
@@ -117,8 +118,6 @@ def _run(path: Path, plan: Path | None, measured: Sequence[str]) -> MeasuredRun:
 
 def _placed(plan: Plan, file: Path) -> tuple[Setting, tuple[Home, ...]]:
     """Return the setting of a plan and where its roles live. Raises PlanError where no seconds are forecast."""
-    from placements.homes import homes_by
-
     if plan.step is None:
         hint = "`plan FLOW -o plan.json` makes one that does"
         raise PlanError.unreadable(str(file), "", f"forecasts no seconds, so there is nothing to fit; {hint}")
@@ -131,9 +130,6 @@ def _placed(plan: Plan, file: Path) -> tuple[Setting, tuple[Home, ...]]:
 
 def _recorded(path: Path, measured: Sequence[str]) -> tuple[Path, tuple[Timing, ...]]:
     """Return the plan's file of a run's folder, and the seconds of its nodes."""
-    from flowgraph.runtime.record.run_folder import RunFolder
-    from placements.measured_runs import Timing, seconds_by_node
-
     folder = RunFolder.open(path)
     if measured:
         what = f"{path} has measured its own seconds"
@@ -144,11 +140,6 @@ def _recorded(path: Path, measured: Sequence[str]) -> tuple[Path, tuple[Timing, 
 
 def _logged(path: Path, file: Path) -> MeasuredRun:
     """Return what the log of a run of a plan has measured; print what of it is not used."""
-    from placements.cuts import many
-    from placements.measured_runs import MeasuredRun
-    from placements.timing_logs import KNOWN, read_log
-    from placements.timing_names import matched
-
     plan = read_plan(file)
     setting, homes = _placed(plan, file)
     tasks = plan.step.tasks if plan.step is not None else ()
@@ -179,9 +170,6 @@ def _ranges(names: Sequence[str]) -> dict[str, str]:
 
 def _by_hand(texts: Sequence[str], path: Path) -> Iterator[Timing]:
     """Return the seconds of a command line. Raises UsageError if there are none, or for text that is not seconds."""
-    from placements.calibrate import refuse_no_seconds
-    from placements.measured_runs import Timing
-
     if not texts:
         what = "says nothing of what a run of it took"
         hint = "a plan takes --measured policy.generate=310; a log takes --plan PLAN.json"

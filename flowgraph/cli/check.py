@@ -7,13 +7,21 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from flowgraph.checks.placed import unsupported
 from flowgraph.cli.described import compiled_flow, described_flow
 from flowgraph.cli.flow_request import FlowRequest
+from flowgraph.cli.plan import searched
+from flowgraph.cli.plan_result import SearchChoices, read_plan, sizes_of
+from flowgraph.cli.planning_request import pose
+from flowgraph.cli.refusals import refuse_untrainable, refuse_what_cannot_run
+from flowgraph.cli.replan import faults_of, planned_again, posed_again
 from flowgraph.errors import FlowError, ResourceError
 from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import setting_faults, split_assignments
+from flowgraph.lowering.lower import lower
 from flowgraph.passes import named
 from flowgraph.passes.verify import verified
+from nodes.mismatch import watch_engines
 
 if TYPE_CHECKING:
     from flowgraph.cli.plan_result import PlanTarget
@@ -70,8 +78,6 @@ def _faults(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator
 
 def _where(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
     """Return the faults of a plan that is there, or of the flow on the devices that are named or on this machine."""
-    from flowgraph.cli.plan_result import read_plan
-
     if where.plan is not None:
         yield from _in_plan(asked, read_plan(where.plan), where, notes)
     else:
@@ -80,10 +86,6 @@ def _where(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator[
 
 def _in_plan(asked: FlowRequest, plan: Plan, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
     """Return the faults of a plan from a file, for the models, rows and lengths that it or the command line names."""
-    from flowgraph.checks.placed import unsupported
-    from flowgraph.cli.plan_result import sizes_of
-    from flowgraph.cli.replan import faults_of, planned_again, posed_again
-
     posed = posed_again(plan, where.question(asked), str(where))
     yield from _raised(lambda: _refuse(posed))
     found = list(faults_of(plan, posed, str(where)))
@@ -98,9 +100,6 @@ def _in_plan(asked: FlowRequest, plan: Plan, where: PlanTarget, notes: list[str]
 
 def _on_devices(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iterator[FlowError]:
     """Return the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
-    from flowgraph.cli.plan import searched
-    from flowgraph.cli.plan_result import SearchChoices, sizes_of
-    from flowgraph.cli.planning_request import pose
     from placements.found_text import show_s
 
     posed = pose(where.question(asked))
@@ -127,8 +126,6 @@ def _on_devices(asked: FlowRequest, where: PlanTarget, notes: list[str]) -> Iter
 
 def _refuse(posed: PlanningProblem) -> None:
     """Raise what a run of the question's flow would be refused for, wherever it runs."""
-    from flowgraph.cli.refusals import refuse_untrainable, refuse_what_cannot_run
-
     if posed.inputs is None:
         refuse_untrainable(posed.setting.graph)
     else:
@@ -136,8 +133,6 @@ def _refuse(posed: PlanningProblem) -> None:
 
 
 def _lower(graph: Graph, plan: Plan, where: PlanTarget) -> None:
-    from flowgraph.lowering.lower import lower
-    from nodes.mismatch import watch_engines
 
     lower(graph, plan, where=str(where), watch=watch_engines)
 

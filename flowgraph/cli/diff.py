@@ -9,6 +9,8 @@ from dataclasses import replace
 from flowgraph.cli import pictures
 from flowgraph.cli.draw import DrawOutput, deliver
 from flowgraph.cli.draw_target import DrawTarget
+from flowgraph.cli.page import single_page
+from flowgraph.diagrams.build.diff_picture import diff_picture
 from flowgraph.diagrams.model.labels import seen
 from flowgraph.diagrams.model.picture import Picture
 from flowgraph.errors import UsageError
@@ -28,12 +30,10 @@ def diff_subjects(old: DrawTarget, new: DrawTarget, wanted: DrawOutput) -> None:
     both = [picture_of(each, wanted) for each in (old, new)]
 
     def one() -> Picture:
-        from flowgraph.diagrams.build.diff_picture import diff_picture
 
         return diff_picture(both[0], both[1])
 
     def page() -> str:
-        from flowgraph.cli.page import single_page
 
         return single_page(f"{old.name} and {new.name}", one())
 

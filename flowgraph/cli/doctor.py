@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.cli.listings import print_table
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.this_machine import available_cores, laptop
+from flowgraph.runtime.ray.open_ports import listening
+from nodes.confinement import here
 
 PACKAGES = (
     "flowgraph",
@@ -40,10 +44,6 @@ def examine(as_json: bool) -> None:
 
 def machine() -> dict[str, Any]:
     """Collect what this machine has; what cannot be told is None."""
-    from flowgraph.cluster.this_machine import available_cores, laptop
-    from flowgraph.runtime.ray.open_ports import listening
-    from nodes.confinement import here
-
     node = laptop(1).nodes[0]
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -87,7 +87,6 @@ def _gpus() -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    from flowgraph.cluster.cluster import show_bytes
 
     if value is None:
         return "not installed"

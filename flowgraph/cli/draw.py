@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowgraph.cli.draw_target import DrawTarget
+from flowgraph.cli.listings import columns_there
+from flowgraph.cli.page import page_of
 from flowgraph.cli.pictures import PictureDetail, picture_named
 from flowgraph.cli.written_files import write_bytes
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.write.formats import FORMATS, format_of, text_in
+from flowgraph.diagrams.write.svg.png import png, uncovered
 from flowgraph.errors import UsageError, nearest
 
 FORECASTS = ("plan", "timeline", "memory", "placements", "search")
@@ -38,7 +41,6 @@ class DrawOutput:
 
 def draw(subject: DrawTarget, wanted: DrawOutput) -> None:
     """Draw what is wanted of a subject; of a picture of forecasts, print their errors to stderr."""
-    from flowgraph.cli.page import page_of
     from placements.published_errors import error_lines
 
     def one() -> Drawing:
@@ -82,7 +84,6 @@ def _printed(drawing: Drawing, name: str) -> str:
     """Write a picture in a format, or as wide as the terminal is; only that needs what writes to terminals."""
     if name not in ("", "text"):
         return text_in(drawing, name)
-    from flowgraph.cli.listings import columns_there
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return text_in(drawing, "text", columns=columns_there(), colour=colour)
@@ -92,7 +93,6 @@ def _encoded(drawing: Drawing, name: str) -> bytes:
     """Write a picture in a format that is a file's; say which letters a PNG may lack."""
     if name != "png":
         return text_in(drawing, name).encode()
-    from flowgraph.diagrams.write.svg.png import png, uncovered
 
     svg = text_in(drawing, "svg")
     if lacking := uncovered(svg):

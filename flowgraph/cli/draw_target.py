@@ -16,17 +16,22 @@ from flowgraph.cli.flow_request import FlowRequest
 from flowgraph.cli.plan import planned_for
 from flowgraph.cli.plan_result import PlanResult, PlanTarget, read_plan
 from flowgraph.cli.planning_request import PlanRequest, planned_graph, posed_by
+from flowgraph.cli.replan import planned_again, work_of
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.arrow_sizes import ArrowSizes
 from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.write.as_data import from_json
 from flowgraph.errors import FlowError, UsageError
 from flowgraph.files.untrusted import read_json, read_text
 from flowgraph.flows.flow_files import find_flow
 from flowgraph.language.graph import Graph
+from flowgraph.lowering.lower import lower
+from flowgraph.runtime.record.run_folder import RunFolder
+from flowgraph.serialize.program import program_from_json
+from nodes.mismatch import watch_engines
 
 if TYPE_CHECKING:
     from flowgraph.lowering.program import Program
-    from flowgraph.runtime.record.run_folder import RunFolder
     from placements.finding import Found
 
 Kind = Literal["flow", "plan", "program", "run", "picture"]
@@ -48,8 +53,6 @@ class DrawnPlan:
         """Give what the runtime would be told; None where the flow is not known."""
         if self.lowered is not None or self.graph is None:
             return self.lowered
-        from flowgraph.lowering.lower import lower
-        from nodes.mismatch import watch_engines
 
         return lower(self.graph, self.plan, where=self.where, watch=watch_engines)
 
@@ -58,7 +61,6 @@ class DrawnPlan:
         """Give the bytes of what travels; none where lengths and models are not known."""
         if self.planned is None:
             return ArrowSizes()
-        from flowgraph.cli.replan import work_of
         from placements.arrow_sizes import arrow_sizes
 
         setting, graph = self.planned.setting, self.planned.graph if self.program is None else self.program.graph
@@ -164,7 +166,6 @@ def _json(path: Path) -> Any:
 
 
 def _program(path: Path) -> DrawTarget:
-    from flowgraph.serialize.program import program_from_json
 
     try:
         program = program_from_json(read_text(path))
@@ -176,7 +177,6 @@ def _program(path: Path) -> DrawTarget:
 
 
 def _picture(path: Path) -> DrawTarget:
-    from flowgraph.diagrams.write.as_data import from_json
 
     drawing = from_json(read_text(path), str(path))
 
@@ -187,7 +187,6 @@ def _picture(path: Path) -> DrawTarget:
 
 
 def _run(path: Path) -> DrawTarget:
-    from flowgraph.runtime.record.run_folder import RunFolder
 
     run = RunFolder.open(path)
 
@@ -204,7 +203,6 @@ def _run(path: Path) -> DrawTarget:
 def _placed(plan: Plan, where: str) -> DrawnPlan:
     if plan.assumed is None or _flow_is_gone(plan.assumed.flow):
         return DrawnPlan(plan, _graph_of(plan, where), where=where)
-    from flowgraph.cli.replan import planned_again
 
     return _of(planned_again(plan, posed_by(plan, where), where, fits=False))
 

@@ -18,12 +18,17 @@ from flowgraph.cli.written_files import write_text
 from flowgraph.errors import RuleError, UsageError
 from flowgraph.flows.settings import resolve_settings, split_assignments
 from flowgraph.passes import named
+from nodes.estimates import INTERVAL, Marks, reported, shown_ks
+from nodes.evaluation import respond_and_score
+from nodes.graders import Graders
+from nodes.rules import refuse_missing, resolve, rule_for
+from nodes.truths import refuse_missing_truths
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from flowgraph.cli.sampling import SamplingRun
-    from nodes.estimates import Estimate, Marks, ScoreReport
+    from nodes.estimates import Estimate, ScoreReport
 
 ENDINGS = (".parquet", ".json")
 
@@ -60,8 +65,6 @@ class ScoreTally:
     def marks(self) -> Marks:
         """Give all rows."""
         import numpy as np
-
-        from nodes.estimates import Marks
 
         whole = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         source = whole.get("data_source")
@@ -100,9 +103,6 @@ def eval_asked(
 
 def eval_model(model: str, param: str | None, wanted: SamplingRequest, by: str | None, output: Output) -> int:
     """Draw responses of a model and score them; give the exit code."""
-    from nodes.evaluation import respond_and_score
-    from nodes.truths import refuse_missing_truths
-
     if output.out is not None:
         check_out(output.out, ENDINGS, output.overwrite)
     subject = subject_of(model, param, wanted.cache)
@@ -167,8 +167,6 @@ def eval_saved(path: Path, by: str | None, sets: Sequence[str], output: Output) 
 
 def _score_settings(rule: str, sets: Sequence[str]) -> Any:
     """Give the settings of the node that scores, checked as they are for a run."""
-    from nodes.evaluation import respond_and_score
-
     own, chosen = split_assignments([], sets)
     others = [name for name in (*own, *chosen) if not name.startswith("score.")]
     if others:
@@ -180,16 +178,12 @@ def _score_settings(rule: str, sets: Sequence[str]) -> Any:
 
 def refuse_missing_rule(rule: str) -> None:
     """Refuse a rule that is not there, as far as can be told without running its file."""
-    from nodes.rules import refuse_missing, resolve
-
     if rule != "data":
         refuse_missing(resolve(rule))
 
 
 def refuse_unknown_rule(rule: str, table: pa.Table) -> None:
     """Refuse a rule that is not there, and with "data" rows whose data source has none."""
-    from nodes.rules import rule_for
-
     refuse_missing_rule(rule)
     there = "data_source" in table.column_names
     sources = table.column("data_source").unique().to_pylist() if there else [""]
@@ -203,9 +197,6 @@ def refuse_unknown_rule(rule: str, table: pa.Table) -> None:
 def scored(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping[str, int]]:
     """Score responses as the node `score` does, without torch: [B] float32, and how many failed or were unreadable."""
     import numpy as np
-
-    from nodes.graders import Graders
-    from nodes.rules import resolve
 
     rows, places = rule_rows(table), defaultdict[str, list[int]](list)
     refuse_unknown_rule(rule, table)
@@ -223,15 +214,12 @@ def scored(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping[str,
 
 
 def _rule_of(row: Mapping[str, object]) -> str:
-    from nodes.rules import rule_for
 
     return rule_for(str(row["data_source"]) if "data_source" in row else "")
 
 
 def tell(facts: Mapping[str, Any], tally: ScoreTally, output: Output) -> None:
     """Print what the responses tell, as text or JSON; write it to a JSON file if one is named."""
-    from nodes.estimates import INTERVAL, reported
-
     marks = tally.marks()
     whole, apart = reported(marks), {name: reported(each) for name, each in marks.by_source().items()}
     about = dict(facts) | {"interval": INTERVAL} | {name: tally.lost[name] for name in LOST}
@@ -265,7 +253,6 @@ def _head(about: Mapping[str, Any]) -> str:
 
 
 def _lines(report: ScoreReport, lost: Mapping[str, int]) -> Iterator[tuple[str, str, str]]:
-    from nodes.estimates import shown_ks
 
     yield ("score", *_shown(report.score))
     for k in shown_ks(list(report.pass_at)):

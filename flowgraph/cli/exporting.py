@@ -10,13 +10,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flowgraph.cluster.cluster import show_bytes
-from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.plan import Layout, Plan, RoleSettings
 from flowgraph.errors import ResourceError
+from nodes.interop import LongestLengths, export
+from placements.choices import Ways
+from placements.finding import TIED_SHARE, find
+from placements.footprint import room_bytes, total_bytes
+from placements.found_text import show_s
+from placements.homes import Home, homes_by, seat_for
+from placements.placing import plan_from
+from placements.role_costs import footprint
+from placements.short import overflows
 
 if TYPE_CHECKING:
     from flowgraph.cli.planning_request import PlanningProblem
     from nodes.interop import Exported, SystemRun
-    from placements.homes import Home
     from placements.ranked import Ranked
     from placements.setting import Setting
 
@@ -53,8 +61,6 @@ class ExportedPlan:
 
 def exported(posed: PlanningProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
     """Write a plan for a system, with the lengths that it was forecast for. Raises what `export` raises."""
-    from nodes.interop import LongestLengths, export
-
     setting = posed.setting
     response = int(setting.response.most) if setting.response is not None else None
     longest = LongestLengths(int(setting.prompt.most), response)
@@ -81,8 +87,6 @@ def fitting(posed: PlanningProblem, plan: Plan, target: ExportTarget) -> Exporte
 
     Either is told in a note, at the head of what is written.
     """
-    from placements.finding import TIED_SHARE
-
     first = written(posed, plan, target)
     name, own_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None
     if not first.faults:
@@ -107,7 +111,6 @@ def _changed(first: ExportedPlan, found: ExportedPlan) -> str:
 
 
 def _takes(name: str, step_s: float | None, own_s: float | None) -> str:
-    from placements.found_text import show_s
 
     return f"as {name} runs what is written, a step takes {show_s(step_s)}; the plan's takes {show_s(own_s)}"
 
@@ -125,8 +128,6 @@ def searched(posed: PlanningProblem, target: ExportTarget) -> ExportSearch | Non
 
     Plans are written in their own order, until none can be faster than one that the system runs.
     """
-    from placements.finding import find
-
     try:
         ranked = find(posed.setting).ranked
     except ResourceError:
@@ -161,16 +162,12 @@ def _as_run(setting: Setting, run: SystemRun) -> Setting:
 
 def _plan_from(posed: PlanningProblem, run: Setting, homes: Sequence[Home]) -> Plan:
     """Give the plan of roles that live as a system runs them. Raises ResourceError if the cluster has no such pools."""
-    from placements.placing import plan_from
-
     told = {"engines": dict(run.engines), "staleness": run.staleness or posed.assumed.staleness}
     return plan_from(run, homes, posed.assumed.model_copy(update=told))
 
 
 def _faults(setting: Setting, homes: Sequence[Home], plan: Plan) -> Iterator[str]:
     """Say what is short of memory, on devices and on their hosts, and what is too short for one row."""
-    from placements.short import overflows
-
     for error in overflows(plan, setting, plan.flow):
         yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
     yield from _host_faults(setting, homes)
@@ -180,8 +177,6 @@ def _faults(setting: Setting, homes: Sequence[Home], plan: Plan) -> Iterator[str
 
 
 def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
-    from placements.footprint import total_bytes
-    from placements.role_costs import footprint
 
     for pool in dict.fromkeys(home.pool for home in homes):
         own = [home for home in homes if home.pool == pool]
@@ -198,11 +193,6 @@ def _host_faults(setting: Setting, homes: Sequence[Home]) -> Iterator[str]:
 
 def _others(posed: PlanningProblem, plan: Plan) -> Iterator[Plan]:
     """Give the plan with what trains the policy in other layouts, fastest first, then with all else put away too."""
-    from placements.choices import Ways
-    from placements.footprint import room_bytes
-    from placements.homes import homes_by
-    from placements.role_costs import footprint
-
     synced = set(posed.setting.synced.values())
     home = next((home for home in homes_by(posed.setting, plan) if home.role.name in synced), None)
     if home is None:
@@ -237,9 +227,6 @@ def _put_away(plan: Plan) -> Plan:
 
 def homes_of_run(setting: Setting, run: SystemRun) -> Iterator[Home]:
     """Give where each role of a run lives: in the pools that it shares, in the layouts that it says."""
-    from flowgraph.cluster.plan import Layout, RoleSettings
-    from placements.homes import Home, seat_for
-
     roles = {role.name: role for role in setting.roles}
     for number, part in enumerate(run.parts):
         names = [name for name in part.roles if name in roles]

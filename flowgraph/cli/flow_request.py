@@ -17,6 +17,7 @@ from flowgraph.language.graph import Graph, Param
 from flowgraph.language.values import Model, State, Trainable
 from flowgraph.models.sources import ModelSource, resolve
 from flowgraph.passes import named, simplified
+from nodes.data.suggestions import batch_for, suggested
 
 if TYPE_CHECKING:
     from nodes.data.sets import DataSet
@@ -56,7 +57,6 @@ class FlowInputs:
 def read_inputs(asked: FlowRequest) -> FlowInputs:
     """Find everything that a command line names; nothing heavy is loaded."""
     from nodes.data import sets as data_sets
-    from nodes.data.suggestions import batch_for, suggested
 
     where, data = cache_folder(asked.cache), asked.data or DEFAULT_DATA
     passes = find_passes(asked.passes)

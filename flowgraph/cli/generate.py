@@ -13,6 +13,7 @@ from flowgraph.cli.interrupts import INTERRUPTED
 from flowgraph.cli.sampling import Progress, SamplingRequest, SamplingRun, asking_of, draw, keep, prepared, prompts_of
 from flowgraph.cli.weights import named_model, subject_of
 from flowgraph.errors import UsageError
+from nodes.evaluation import respond
 
 TOLD = ("prompt_index", "sample_index", "prompt", "response", "finished")
 
@@ -21,8 +22,6 @@ def generate_responses(
     model: str | None, param: str | None, wanted: SamplingRequest, texts: Sequence[str], output: Output
 ) -> int:
     """Draw responses into a file, or to print where the prompts are texts; give the exit code."""
-    from nodes.evaluation import respond
-
     if output.out is not None:
         check_out(output.out, (".parquet",), output.overwrite)
     elif not texts:

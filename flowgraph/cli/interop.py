@@ -10,30 +10,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.placed_graph import check_plan
+from flowgraph.cli.exporting import ExportedPlan, ExportTarget, exported, fitting, homes_of_run, searched
 from flowgraph.cli.plan_result import read_plan
 from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, asked_by, planned_graph, pose, posed_by
+from flowgraph.cli.replan import experts_of, faults_of, fullest_share
+from flowgraph.cli.run_lengths import as_long_as_its_rows, fitting_lengths
 from flowgraph.cli.written_files import write_text
 from flowgraph.cluster.plan import MOST_PROMPTS, Plan, RoleSettings
 from flowgraph.errors import DataError, ModelError, PlanError, SettingError, UsageError, nearest
 from flowgraph.files.untrusted import read_bytes
 from flowgraph.models.table import full_name
+from nodes.interop import NEEDLESS, UNREAD, export, exported_versions, read_command, read_yaml, system_of
+from placements.finding import TIED_SHARE
+from placements.footprint import FITS_SHARE
+from placements.found_text import plan_lines, pools_of, show_s
+from placements.placing import plan_from
+from placements.profiles import known_devices
+from placements.text import flowing
 
 MOST_BYTES = 4_000_000  # of a launch script or a configuration
 MOST_SHOWN = 60  # letters of a value that was not read
 WHOLE = "the command"  # where an error stands that is of the whole text
 
 if TYPE_CHECKING:
-    from flowgraph.cli.exporting import ExportSearch, ExportTarget
+    from flowgraph.cli.exporting import ExportSearch
     from flowgraph.cli.run_lengths import ShorterLengths
     from nodes.interop import Change, Imported
 
 
 def export_plan(path: Path, system: str, version: str, folder: Path | None, as_json: bool) -> None:
     """Write a plan as the files that another system starts from: into a folder, or to stdout."""
-    from flowgraph.cli.exporting import ExportedPlan, ExportTarget, fitting
-    from flowgraph.cli.replan import experts_of
-    from nodes.interop import export
-
     plan = read_plan(path)
     if plan.assumed is None:
         raise PlanError.unreadable(str(path), "", "does not say what it was made for, so no command can be written")
@@ -93,12 +99,6 @@ def import_run(
 
     The plan is written to `out`, and what the search finds to `found`.
     """
-    from flowgraph.cli.exporting import homes_of_run, searched
-    from flowgraph.cli.replan import faults_of, fullest_share
-    from flowgraph.cli.run_lengths import as_long_as_its_rows, fitting_lengths
-    from placements.found_text import plan_lines
-    from placements.placing import plan_from
-
     read_as_written = imported(path)
 
     def at(question: PlanRequest) -> tuple[PlanningProblem, Imported, Plan, tuple[str, ...]]:
@@ -154,8 +154,6 @@ def _run_data(
 
 def _tight(share: float) -> list[str]:
     """Return a note where a run takes more of a device than a plan of ours would."""
-    from placements.footprint import FITS_SHARE
-
     note = f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth"
     return [note] if share > FITS_SHARE else []
 
@@ -188,9 +186,6 @@ class ImportedRun:
     @property
     def target(self) -> ExportTarget:
         """Give the system, in the version that was read, or in the oldest after it that is written."""
-        from flowgraph.cli.exporting import ExportTarget
-        from nodes.interop import exported_versions, system_of
-
         known = exported_versions(system_of(self.read.system))
         return ExportTarget(self.read.system, self.read.version if self.read.version in known else known[0])
 
@@ -237,7 +232,6 @@ class RunReplacement:
 
 def _beside(posed: PlanningProblem, run: ImportedRun, best: ExportSearch | None) -> RunReplacement | None:
     """Give what a search finds that the system runs, in the words of the run's own command."""
-    from flowgraph.cli.exporting import exported
     from nodes.interop import changes
 
     found = best.found if best is not None else None
@@ -250,8 +244,6 @@ def _beside(posed: PlanningProblem, run: ImportedRun, best: ExportSearch | None)
 
 def _unread(read: Imported) -> Iterator[str]:
     """Say which keys were not read, each with why, and in one line those that no plan depends on."""
-    from nodes.interop import NEEDLESS, UNREAD
-
     yield from (f"{key} was not read: {why}" for key, why in read.ignored if why not in (NEEDLESS, UNREAD))
     unread = [f"{key}={read.told[key][:MOST_SHOWN]}" for key, why in read.ignored if why == UNREAD]
     if unread:
@@ -265,9 +257,6 @@ def _unread(read: Imported) -> Iterator[str]:
 
 def _compared(run: ImportedRun, best: ExportSearch | None, beside: RunReplacement | None) -> Iterator[str]:
     """Say what a search finds on the machines of a run, and what of the run's command changes with it."""
-    from placements.finding import TIED_SHARE
-    from placements.found_text import pools_of, show_s
-
     where, system = f"searched on {run.on}", f"{run.target.system} {run.target.version}"
     if best is None:
         yield f"{where}: no plan fits"
@@ -295,7 +284,6 @@ def _compared(run: ImportedRun, best: ExportSearch | None, beside: RunReplacemen
 
 
 def _roles(plan: Plan) -> Iterator[str]:
-    from placements.text import flowing
 
     for pool in plan.pools:
         yield f"{pool.name}: {len(pool.devices)} devices"
@@ -310,8 +298,6 @@ def imported(path: Path) -> Imported:
 
     Raises DataError, with the file and the line, for what is no text, and for what it says wrong.
     """
-    from nodes.interop import read_command, read_yaml
-
     try:
         text = read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
@@ -405,8 +391,6 @@ def _base(text: str) -> tuple[str, str]:
 
 def _device(text: str) -> str:
     """Give a kind of device whose speed is known, with its memory if that is given too."""
-    from placements.profiles import known_devices
-
     known, name = known_devices(), text.lower()
     if not any(name == each or name.startswith(f"{each}-") for each in known) or "," in name:
         raise UsageError(

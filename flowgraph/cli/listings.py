@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flowgraph.errors import UsageError
 from flowgraph.flows.flow_files import find_flow, known_flows
+from flowgraph.models.listing import known
 
 COLUMNS_ELSEWHERE = 100  # of what is printed to a file or a pipe
 
@@ -61,7 +62,6 @@ def list_models(cache: Path | None, as_json: bool, *, everything: bool = False) 
     """List the models that need no folder or hub; `everything` adds those that a plan needs no hub for."""
     from dataclasses import asdict
 
-    from flowgraph.models.listing import known
     from flowgraph.models.table import table
 
     found, sized = known(cache_folder(cache)), sorted(table().values(), key=lambda each: each.name.casefold())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from flowgraph.errors import UnknownNameError, UsageError
+from flowgraph.flows.entry_points import load
 from flowgraph.flows.flow_files import import_file
 from flowgraph.passes import Pass
 
@@ -20,7 +21,6 @@ def find_passes(names: Sequence[str]) -> tuple[Pass, ...]:
 
 
 def _find(name: str) -> Pass:
-    from flowgraph.flows.entry_points import load
 
     file, colon, function = name.rpartition(":")
     if not (colon and file.endswith(".py")):

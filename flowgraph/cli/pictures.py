@@ -7,6 +7,13 @@ from dataclasses import dataclass, replace
 
 from flowgraph.cli.draw_target import DrawTarget
 from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.build.measured_lanes import lanes_beside
+from flowgraph.diagrams.build.measured_picture import measured_lanes
+from flowgraph.diagrams.build.memory_picture import memory_picture
+from flowgraph.diagrams.build.plan_picture import plan_picture
+from flowgraph.diagrams.build.roles_picture import roles_picture
+from flowgraph.diagrams.build.sequence_picture import sequence_picture
 from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.picture import Picture
@@ -40,8 +47,6 @@ def picture_named(name: str, subject: DrawTarget, shown: PictureDetail) -> Drawi
 
 def flow(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
     """Draw the flow: nodes by kind, values by type, each loss as a frame."""
-    from flowgraph.diagrams.build.flow_picture import flow_picture
-
     if subject.graph is None:
         flow = subject.placement.plan.flow
         raise _none("flow", subject, f"flow `{flow}` is not found, or is no longer the one that was planned")
@@ -50,9 +55,6 @@ def flow(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
 
 def plan(subject: DrawTarget, shown: PictureDetail = PictureDetail()) -> Picture:
     """Draw the plan: pools as frames, in them each copy of weights with what runs on it; roles alone without a flow."""
-    from flowgraph.diagrams.build.plan_picture import plan_picture
-    from flowgraph.diagrams.build.roles_picture import roles_picture
-
     program = subject.placement.program
     if program is None:
         return roles_picture(subject.placement.plan, unfold=shown.unfold)
@@ -61,8 +63,6 @@ def plan(subject: DrawTarget, shown: PictureDetail = PictureDetail()) -> Picture
 
 def sequence(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Draw who tells whom what in a step."""
-    from flowgraph.diagrams.build.sequence_picture import sequence_picture
-
     program = subject.placement.program
     if program is None:
         raise _none("sequence", subject, "the plan's flow is not known")
@@ -71,9 +71,6 @@ def sequence(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing
 
 def timeline(subject: DrawTarget, shown: PictureDetail = PictureDetail()) -> Lanes:
     """Draw when each pool works and what it waits for: as forecast, and of a run as measured beside it."""
-    from flowgraph.diagrams.build.measured_lanes import lanes_beside
-    from flowgraph.diagrams.build.measured_picture import measured_lanes
-
     steps = [] if subject.run is None else read_measured(subject.run.path)[-shown.steps :]
     forecast = forecast_lanes(subject.placement.plan, len(steps) or shown.steps, steps[0].step if steps else 0)
     if steps:
@@ -104,7 +101,6 @@ def _in_order(lanes: Lanes, plan: Plan) -> Lanes:
 
 def memory(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Draw what each device holds, phase by phase, against what it has."""
-    from flowgraph.diagrams.build.memory_picture import memory_picture
     from placements.footprint import FILLS
 
     steps = [] if subject.run is None else read_measured(subject.run.path)

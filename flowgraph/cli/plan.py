@@ -13,6 +13,8 @@ from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.cli.flow_request import FlowInputs
 from flowgraph.cli.plan_result import PlanResult, PlanTarget, SearchChoices, batch_lines, read_plan, warn
 from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, pose, scale_notes
+from flowgraph.cli.replan import planned_again, posed_again
+from flowgraph.cli.search_command import asked_of, given_options, print_costed
 from flowgraph.cli.written_files import write_text
 from flowgraph.errors import UsageError
 from flowgraph.language.graph import Graph
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
 def plan_flow(question: PlanRequest, sought: SearchChoices, where: PlanTarget, out: Path | None, as_json: bool) -> None:
     """Print the plan of a flow, and write it to `out` as a file to edit; refuse one that does not fit."""
-    from flowgraph.cli.search_command import print_costed
-
     if where.plan is None:
         print_costed(question, sought, out, as_json)
         return
@@ -56,8 +56,6 @@ def planned_for(
 
     Refuses a plan from a file that does not fit unless told not to, and first what `check` refuses.
     """
-    from flowgraph.cli.replan import planned_again, posed_again
-
     plan = None if where.plan is None else read_plan(where.plan)
     posed = pose(question) if plan is None else posed_again(plan, question, str(where))
     if check is not None:
@@ -69,7 +67,6 @@ def planned_for(
 
 def searched(posed: PlanningProblem, sought: SearchChoices, where: str) -> PlanResult:
     """Search the plan of a question. Raises ResourceError where nothing fits."""
-    from flowgraph.cli.search_command import asked_of
     from placements.finding import find
     from placements.placing import plan_of
 
@@ -99,8 +96,6 @@ def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequenc
 
 def refuse_search_options(question: PlanRequest, sought: SearchChoices, plan: Path) -> None:
     """Refuse options that only a search answers beside a plan's file."""
-    from flowgraph.cli.search_command import given_options
-
     if given := given_options(replace(question, calibration=None), sought):
         hint = f"leave out --plan: flowgraph plan {question.asked.flow} --cluster 2x8xh100"
         raise UsageError(f"{given}: nothing is searched where a plan is given", where=f"--plan {plan}", hint=hint)

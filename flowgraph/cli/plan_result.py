@@ -15,6 +15,7 @@ from flowgraph.cluster.this_machine import warnings_for
 from flowgraph.errors import PlanError, UsageError
 from flowgraph.files.untrusted import read_text
 from flowgraph.language.graph import Graph
+from flowgraph.runtime.record.fingerprint import without_bits
 
 if TYPE_CHECKING:
     from placements.cuts import BatchSizes
@@ -96,7 +97,6 @@ class PlanResult:
 
 def batch_lines(planned: PlanResult) -> list[str]:
     """Return the sizes of a step as lines, then what of a plan promises no same bits."""
-    from flowgraph.runtime.record.fingerprint import without_bits
     from placements.cuts import batch_text
 
     lines = ["batch", *_indented(batch_text(sizes_of(planned)).splitlines())]

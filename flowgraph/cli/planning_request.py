@@ -33,8 +33,10 @@ from flowgraph.files.untrusted import read_text
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.language.graph import Graph
 from flowgraph.models.sizes import shape
+from flowgraph.models.table import nearest_names
 from flowgraph.passes import named, simplified
 from flowgraph.runtime.hosting import heads_of
+from nodes.mismatch import watch_engines
 
 if TYPE_CHECKING:
     from flowgraph.language.values import Head
@@ -289,8 +291,6 @@ def _setting(
 
 def _shape(source: ModelSource, head: Head) -> ModelShape:
     """Give the sizes of a model; an error of one that is not here names those that are nearest."""
-    from flowgraph.models.table import nearest_names
-
     try:
         return shape(source, head)
     except ModelError as error:
@@ -316,8 +316,6 @@ def _watched(setting: Setting) -> Graph | None:
 
     None where no plan of the setting has two: of one CPU device, or with one engine for both.
     """
-    from nodes.mismatch import watch_engines
-
     apart = {*setting.engines_of("train")} - {*setting.engines_of("sample")}
     alone = setting.kind == "cpu" and sum(of.count for of in setting.classes) == 1
     if not apart or (alone and "train" not in setting.engines):

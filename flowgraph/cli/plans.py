@@ -11,12 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowgraph.checks.placed import unsupported
+from flowgraph.cli.check import count_faults
 from flowgraph.cli.listings import columns_there
 from flowgraph.cli.plan_result import SearchChoices, read_plan
 from flowgraph.cli.planning_request import PlanningProblem, PlanRequest, cluster_of, posed_by
+from flowgraph.cli.replan import faults_of, forecast_of, known_step, refuse_broken
 from flowgraph.cli.search_command import print_costed
 from flowgraph.cli.written_files import write_text
 from flowgraph.errors import FlowError, UsageError, nearest
+from placements.blocks import Blocks
+from placements.bubbles import bubbles
+from placements.chrome_trace import chrome_trace
+from placements.finding import solved
+from placements.found_text import show_s
+from placements.moves import Here, layouts, moves, parts_of
+from placements.moves_text import fastest_text, layouts_text, moves_text, plans_text
+from placements.published_errors import error_lines
+from placements.short import overflows
+from placements.step_forecast import schedule_of
+from placements.timeline import play
+from placements.timeline_text import timeline_text
 
 if TYPE_CHECKING:
     from flowgraph.cluster.cluster import Cluster
@@ -27,14 +41,6 @@ SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take w
 
 def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
     """Play the steps of a plan, and write what was played as a Chrome trace to `out`."""
-    from flowgraph.cli.replan import known_step, refuse_broken
-    from placements.bubbles import bubbles
-    from placements.chrome_trace import chrome_trace
-    from placements.published_errors import error_lines
-    from placements.step_forecast import schedule_of
-    from placements.timeline import play
-    from placements.timeline_text import timeline_text
-
     plan = read_plan(path)
     refuse_broken(plan, str(path))
     step, period_s = known_step(plan.step, str(path))
@@ -63,9 +69,6 @@ def simulate(path: Path, steps: int, out: Path | None, as_json: bool) -> None:
 
 def compare(paths: Sequence[Path], as_json: bool) -> None:
     """Print plans beside each other."""
-    from flowgraph.cli.replan import refuse_broken
-    from placements.moves_text import plans_text
-
     if len(paths) < 2:
         raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
     plans = [(str(path), read_plan(path)) for path in paths]
@@ -79,13 +82,6 @@ def compare(paths: Sequence[Path], as_json: bool) -> None:
 
 def explain(path: Path, role: str | None, as_json: bool) -> None:
     """Say why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
-    from flowgraph.cli.replan import forecast_of
-    from placements.blocks import Blocks
-    from placements.finding import solved
-    from placements.moves import Here, layouts, moves, parts_of
-    from placements.moves_text import fastest_text, layouts_text, moves_text
-    from placements.short import overflows
-
     read = read_plan(path)
     posed = posed_by(read, str(path))
     setting = posed.setting
@@ -122,9 +118,6 @@ def fit(question: PlanRequest, sought: SearchChoices, out: Path | None, as_json:
 
 def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
     """Say whether a plan is for its flow and fits its cluster, or another; give the exit code, 0 if it does."""
-    from flowgraph.cli.check import count_faults
-    from flowgraph.cli.replan import faults_of
-
     plan = read_plan(path)
     there = None if cluster is None else cluster_of(cluster)
     try:
@@ -147,9 +140,6 @@ def check_file(path: Path, cluster: str | None, as_json: bool) -> int:
 
 def _forecast_now(plan: Plan, posed: PlanningProblem, where: str, cluster: Cluster | None) -> Iterator[str]:
     """Say what a step of a plan without a fault takes elsewhere, or now where its file says something else."""
-    from flowgraph.cli.replan import forecast_of
-    from placements.found_text import show_s
-
     _, _, step_s = forecast_of(plan, posed, where, cluster)
     told_s = plan.step.period_s if plan.step is not None else None
     if cluster is not None:

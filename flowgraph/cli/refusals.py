@@ -13,6 +13,10 @@ from flowgraph.cli.plan_result import batch_sizes
 from flowgraph.errors import FlowTypeError
 from flowgraph.language.graph import Graph, Param
 from flowgraph.language.values import Model, State, Trainable
+from flowgraph.models.vocabulary import refuse_other_tokens
+from nodes.rules import reference_of, refuse_missing, resolve
+from nodes.truths import refuse_missing_truths
+from nodes.values import Prompts
 
 RULED = ("score", "refill")  # nodes that score by a rule
 
@@ -26,8 +30,6 @@ def refuse_what_cannot_run(inputs: FlowInputs) -> None:
 
 def _refuse_missing_truths(inputs: FlowInputs) -> None:
     """Refuse rows without the ground truth that a shipped rule of the flow compares with."""
-    from nodes.truths import refuse_missing_truths
-
     for node in inputs.graph.nodes:
         by = getattr(node.settings, "by", "data") if node.op.name in RULED else None
         if isinstance(by, str):
@@ -36,8 +38,6 @@ def _refuse_missing_truths(inputs: FlowInputs) -> None:
 
 def refuse_untrainable(graph: Graph) -> None:
     """Refuse a flow that returns no model or takes what a data set cannot give, whatever it runs on."""
-    from nodes.rules import reference_of, refuse_missing, resolve
-
     where = str(graph.at)
     for node in graph.nodes:
         by = getattr(node.settings, "by", "data") if node.op.name in RULED else "data"
@@ -56,8 +56,6 @@ def refuse_untrainable(graph: Graph) -> None:
 
 def _refuse_param(graph: Graph, param: Param, where: str) -> None:
     """Refuse a parameter that nothing reads or updates, whose next version is lost, or that a run cannot give."""
-    from nodes.values import Prompts
-
     read = {edge.source for node in graph.nodes for edge in node.edges()}
     kind = param.type.__name__
     if param.name in graph.carries() and issubclass(param.type, Model) and param not in read:
@@ -84,7 +82,5 @@ def _refuse_param(graph: Graph, param: Param, where: str) -> None:
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None) -> None:
     """Refuse a model, such as a teacher, that reads the tokens of another but has other ids for them."""
-    from flowgraph.models.vocabulary import refuse_other_tokens
-
     for reader, writer in sorted(readers_of_others(inputs.graph)):
         refuse_other_tokens(reader, writer, inputs.sources, cache_folder(cache), partial(print, file=sys.stderr))

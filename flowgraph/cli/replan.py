@@ -13,12 +13,20 @@ from flowgraph.cluster.plan import Plan, StepForecast
 from flowgraph.engines.table import is_server
 from flowgraph.errors import FlowError, PlanError, ResourceError
 from flowgraph.language import laws
+from placements.cache_room import cache_tokens
+from placements.cuts import many
+from placements.cycles import period
+from placements.homes import homes_by
+from placements.placing import forecast_again, plan_from
+from placements.short import overflows
+from placements.step_forecast import schedule_of
+from placements.text import pool_sizes
+from placements.work import Workload
 
 if TYPE_CHECKING:
     from flowgraph.cluster.cluster import Cluster
     from placements.homes import Home
     from placements.setting import Setting
-    from placements.work import Workload
 
 
 def posed_again(plan: Plan, question: PlanRequest, where: str) -> PlanningProblem:
@@ -34,10 +42,6 @@ def posed_again(plan: Plan, question: PlanRequest, where: str) -> PlanningProble
 
 def planned_again(plan: Plan, posed: PlanningProblem, where: str, *, fits: bool = True) -> PlanResult:
     """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
-    from placements.homes import homes_by
-    from placements.placing import forecast_again
-    from placements.short import overflows
-
     setting = posed.setting
     warn(posed)
     refuse(law_faults(plan, setting, where))
@@ -57,9 +61,6 @@ def forecast_of(
 
     Raises what is wrong with the plan, but not that it does not fit.
     """
-    from placements.homes import homes_by
-    from placements.placing import forecast_again, plan_from
-
     setting = posed.setting
     refuse(law_faults(plan, setting, where))
     homes = homes_by(setting, plan)
@@ -77,9 +78,6 @@ def faults_of(
     What is found last is looked for only in a plan that keeps the laws. A plan of what another system `ran` may fill
     its devices, where one of ours leaves a tenth for the error of the forecast, and have tensor groups over domains.
     """
-    from placements.homes import homes_by
-    from placements.short import overflows
-
     setting = posed.setting
     found = list(law_faults(plan, setting, where)) or list(forecast_faults(plan, where))
     yield from found
@@ -101,8 +99,6 @@ def faults_of(
 
 def fullest_share(plan: Plan) -> float:
     """Return the largest share of a device's memory that a plan's forecast takes; 0 where nothing is forecast."""
-    from placements.text import pool_sizes
-
     forecasts = {each.pool: each for each in plan.forecast}
     peaks = ((forecasts[pool.name].worst, pool_sizes(plan, pool)) for pool in plan.pools if pool.name in forecasts)
     return max((peak.memory_bytes / min(sizes) for peak, sizes in peaks if peak is not None and sizes), default=0.0)
@@ -129,8 +125,6 @@ def refuse(faults: Iterator[FlowError]) -> None:
 
 def _home_faults(setting: Setting, homes: Sequence[Home], where: str, *, spans: bool = False) -> Iterator[FlowError]:
     """Find a cache without room for one row, and tensor groups over several domains for no need unless one `spans`."""
-    from placements.cuts import many
-
     for home in homes:
         of, tensor = home.seat.of, home.layout.tensor
         shares = home.role.use == "sample" and of.kind == "gpu" and is_server(home.engine)
@@ -145,8 +139,6 @@ def _home_faults(setting: Setting, homes: Sequence[Home], where: str, *, spans: 
 
 def _room(setting: Setting, home: Home, tensor: int, share: float) -> int:
     """Give the tokens of the cache of what draws, if its weights were cut into so many and had that share."""
-    from placements.cache_room import cache_tokens
-
     device, precision = home.seat.links.device, home.running.precision
     return cache_tokens(setting.shape(home.role), device, tensor, share, setting.serving_of(home.engine), precision)
 
@@ -175,9 +167,6 @@ def played_s(step: StepForecast, where: str) -> float | None:
 
     Raises PlanError where there is no task, where one waits for what is not there, or where tasks wait in a circle.
     """
-    from placements.cycles import period
-    from placements.step_forecast import schedule_of
-
     if not step.tasks:
         raise PlanError.unreadable(where, "step", "has no task")
     try:
@@ -188,8 +177,6 @@ def played_s(step: StepForecast, where: str) -> float | None:
 
 def work_of(setting: Setting) -> Workload:
     """Give what a step of a setting reads, its prompts as long as the longest."""
-    from placements.work import Workload
-
     sizes = setting.sample_rows, setting.forward_tokens
     return Workload(setting.prompts, int(setting.prompt.most), sample_rows=sizes[0], forward_tokens=sizes[1])
 

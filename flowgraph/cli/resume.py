@@ -20,6 +20,8 @@ from flowgraph.cli.plan_result import PlanTarget, read_plan
 from flowgraph.cli.planning_request import asked_by
 from flowgraph.cli.run import PreparedRun, RunOptions, carry_out, options_from_plain, prepared
 from flowgraph.cli.run_state import checkpoints_of, say_what_changed
+from flowgraph.diagrams.build.plan_picture import plan_picture
+from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.errors import DataError, RunFolderError, UsageError
 from flowgraph.files.hashes import faults, sha256
 from flowgraph.files.untrusted import read_bytes
@@ -225,9 +227,6 @@ def _lines_changed(kept: SavedRun, inputs: FlowInputs) -> Iterator[str]:
 
 def _begin(kept: SavedRun, ready: PreparedRun, start: int) -> None:
     """Write that the run goes on, from which step and by which plan."""
-    from flowgraph.diagrams.build.plan_picture import plan_picture
-    from flowgraph.diagrams.write.mermaid.flowchart import mermaid
-
     program, chosen = ready.job.program, ready.chosen
     kept.folder.planned(program, {"plan.mmd": mermaid(plan_picture(program))})
     again = {"after_step": start, "at": time.strftime("%Y-%m-%dT%H:%M:%S"), "command": sys.argv}

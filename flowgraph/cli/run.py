@@ -27,6 +27,9 @@ from flowgraph.cli.refusals import refuse_other_tokenizers, refuse_untrainable, 
 from flowgraph.cli.run_state import refuse_other_weights, saver_of
 from flowgraph.cli.runtime_launch import RuntimeChoice, choose, opened
 from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.build.plan_picture import plan_picture
+from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.engines.table import is_server
 from flowgraph.errors import FlowError, PlanError, UsageError, WorkerError
 from flowgraph.files.hashes import sha256
@@ -35,14 +38,24 @@ from flowgraph.language.values import Model, State
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Home, Program, Sync
+from flowgraph.passes import compile_graph
+from flowgraph.runtime.driver import HeldOutCheck, RunSpec, train
 from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.interpreter import LOST
+from flowgraph.runtime.interpreter import LOST, Executor, StartState
+from flowgraph.runtime.loggers import logger
+from flowgraph.runtime.measure.measured_file import MeasuredRecorder
+from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
+from flowgraph.runtime.record.recorder import Recorder
 from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, fresh
+from nodes.data.source import FixedPrompts, PromptSource
+from nodes.data.suggestions import suggested
+from nodes.evaluation import evaluate
+from nodes.mismatch import watch_engines
+from nodes.values import Policy
 
 if TYPE_CHECKING:
-    from flowgraph.runtime.driver import HeldOutCheck, RunSpec
-    from flowgraph.runtime.interpreter import Executor, RowSource
+    from flowgraph.runtime.interpreter import RowSource
 
 
 CHECKPOINT_EVERY, KEEP = 50, 2  # steps between checkpoints, and how many of them stay
@@ -80,8 +93,6 @@ class RunOptions:
     @property
     def profiled(self) -> frozenset[int]:
         """Give the steps to profile; raises UsageError for what names none."""
-        from flowgraph.runtime.measure.profiling import profiled_steps
-
         return profiled_steps(self.profile) if self.profile is not None else frozenset()
 
 
@@ -207,12 +218,6 @@ def goes_on(folder: RunFolder) -> str:
 
 def _train(ready: PreparedRun, folder: RunFolder, interrupts: Interrupts, found: Checkpoint | None) -> int:
     from flowgraph.cli.display import Display
-    from flowgraph.runtime.driver import train
-    from flowgraph.runtime.interpreter import Executor
-    from flowgraph.runtime.loggers import logger
-    from flowgraph.runtime.measure.measured_file import MeasuredRecorder
-    from flowgraph.runtime.measure.profiling import Profiles, write_ray_timeline
-    from flowgraph.runtime.record.recorder import Recorder
 
     inputs, job, start = ready.inputs, ready.job, found.steps if found is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
@@ -281,10 +286,6 @@ def begin(ready: PreparedRun, folder: RunFolder) -> None:
     """Write what is known before anything heavy is loaded, and all that `resume` asks for."""
     from importlib.metadata import version
 
-    from flowgraph.diagrams.build.flow_picture import flow_picture
-    from flowgraph.diagrams.build.plan_picture import plan_picture
-    from flowgraph.diagrams.write.mermaid.flowchart import mermaid
-
     inputs, options, job, chosen = ready.inputs, ready.options, ready.job, ready.chosen
     about = {
         "flow": inputs.graph.name,
@@ -328,11 +329,6 @@ def options_from_plain(told: object) -> RunOptions:
 
 def make_job(plan: Plan, inputs: FlowInputs, options: RunOptions, replay: Replay | None) -> RunSpec:
     """Put together what the driver runs."""
-    from flowgraph.runtime.driver import RunSpec
-    from flowgraph.runtime.interpreter import StartState
-    from nodes.data.source import PromptSource
-    from nodes.mismatch import watch_engines
-
     program = lower(inputs.graph, plan, where=str(options.where), watch=watch_engines)
     rows = PromptSource(inputs.data.train, inputs.batch, options.asked.seed)
     data = [param for param in inputs.graph.params if not issubclass(param.type, Model)]
@@ -345,13 +341,6 @@ def make_job(plan: Plan, inputs: FlowInputs, options: RunOptions, replay: Replay
 
 def held_out_check(inputs: FlowInputs, options: RunOptions, program: Program) -> HeldOutCheck | None:
     """Check held-out prompts by the flow's own rule, with greedy responses of the first trained policy."""
-    from flowgraph.passes import compile_graph
-    from flowgraph.runtime.driver import HeldOutCheck
-    from nodes.data.source import FixedPrompts
-    from nodes.data.suggestions import suggested
-    from nodes.evaluation import evaluate
-    from nodes.values import Policy
-
     trained = {node.root for node in inputs.graph.nodes}
     policy = next((p.name for p in model_params(inputs.graph) if issubclass(p.type, Policy) and p in trained), None)
     if inputs.data.held_out is None or options.eval_every == 0 or policy is None:

@@ -18,6 +18,7 @@ from flowgraph.cli.listings import cache_folder
 from flowgraph.cli.plan import searched
 from flowgraph.cli.plan_result import PlanResult, PlanTarget, SearchChoices, read_plan
 from flowgraph.cli.planning_request import SAMPLE_ROWS, pose
+from flowgraph.cli.replan import planned_again
 from flowgraph.cli.runtime_launch import RuntimeChoice, choose, opened
 from flowgraph.cli.weights import ModelUnderTest
 from flowgraph.cluster.plan import Plan
@@ -27,17 +28,21 @@ from flowgraph.flows.settings import resolve_settings, split_assignments
 from flowgraph.language.flow import Flow
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
+from flowgraph.language.values import Group
 from flowgraph.lowering.follow import follow
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Program
+from flowgraph.lowering.program import Program, value_name
 from flowgraph.passes import named, simplified
 from flowgraph.runtime.hosting import ModelSetup
+from flowgraph.runtime.interpreter import Executor
+from nodes.data import sets as data_sets
+from nodes.data.sets import DataSet
+from nodes.data.suggestions import suggested
+from nodes.values import Columns, Prompts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from nodes.data.sets import DataSet
-    from nodes.values import Prompts
 
 SPLITS = ("held-out", "train")
 DEFAULT_MAX_TOKENS = 256
@@ -87,9 +92,6 @@ class PromptBatch:
         """Give the prompts; a row's place in the whole table is its prompt's identity."""
         import torch
 
-        from flowgraph.language.values import Group
-        from nodes.values import Columns, Prompts
-
         return Prompts(
             group=Group(torch.arange(self.first, self.first + self.table.num_rows)), columns=Columns(self.table)
         )
@@ -115,8 +117,6 @@ class SamplingRun:
 
 def asking_of(wanted: SamplingRequest, subject: ModelUnderTest) -> PromptSelection:
     """Read the prompts: held-out ones if the data has any and nothing else is asked for; of a run, its own data."""
-    from nodes.data import sets as data_sets
-
     if wanted.split not in (None, *SPLITS):
         raise UsageError(f"no split `{wanted.split}`", where="--split", hint=f"known: {', '.join(SPLITS)}")
     spec = wanted.data or subject.data or DEFAULT_DATA
@@ -172,8 +172,6 @@ def _graph_of(
     more: Mapping[str, object],
 ) -> Graph:
     """Describe the flow that responds, with the settings of the command line, else of the run, else for the data."""
-    from nodes.data.suggestions import suggested
-
     known = suggested(asking.source).get("generate.max_tokens", DEFAULT_MAX_TOKENS)
     own, chosen = split_assignments(list(flow.signature.settings.model_fields), wanted.sets)
     told = {"n": wanted.n, "temperature": wanted.temperature, **more}
@@ -183,15 +181,11 @@ def _graph_of(
 
 def _as_data(asking: PromptSelection) -> DataSet:
     """Give the prompts as the data set of a step, as the planner reads it."""
-    from nodes.data.sets import DataSet
-
     return DataSet(asking.name, asking.table, None, "", asking.digest)
 
 
 def plan_of(inputs: FlowInputs, wanted: SamplingRequest, subject: ModelUnderTest) -> PlanResult:
     """Plan, or read a plan: one of this flow, or one of a flow that samples, such as a run's, whose place is taken."""
-    from flowgraph.cli.replan import planned_again
-
     where = wanted.where
     question = where.question(FlowRequest(inputs.graph.name), sample_rows=wanted.sample_rows)
     plan = None if where.plan is None else read_plan(where.plan)
@@ -226,9 +220,6 @@ def draw(
     known of all responses, too. What happens in the middle, an error or an interrupt, leaves the files of the batches
     before.
     """
-    from flowgraph.lowering.program import value_name
-    from flowgraph.runtime.interpreter import Executor
-
     program, facts = drawing.program, {**drawing.facts, **more}
     names = [value_name(edge) for edge in program.graph.outputs]
     with (

@@ -21,11 +21,18 @@ from flowgraph.cli.planning_request import (
 from flowgraph.cli.written_files import write_text
 from flowgraph.errors import PlanError, ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
+from placements.cautions import cautions
+from placements.cuts import many
+from placements.finding import Asked, find, pinned, value_of
+from placements.found_text import MEASURES
+from placements.late import MOST_STALE, Late, late_text, least, stalenesses
+from placements.named import variant
+from placements.placing import plan_of
+from placements.problem import Objective, fused
+from placements.solve import Method
 
 if TYPE_CHECKING:
-    from placements.finding import Asked, Found
-    from placements.late import Late
-    from placements.problem import Objective
+    from placements.finding import Found
     from placements.ranked import Ranked
     from placements.setting import Setting
     from placements.what_if import Changed
@@ -33,10 +40,7 @@ if TYPE_CHECKING:
 
 def print_costed(question: PlanRequest, sought: SearchChoices, out: Path | None, as_json: bool) -> None:
     """Print the best plans of a question, and write the best one to `out`."""
-    from placements.finding import find
     from placements.found_text import apart, found_text, what_if_text
-    from placements.late import late_text
-    from placements.placing import plan_of
 
     posed = _in_ratio(pose(question).having(streamed=sought.streamed), sought.ratio)
     asked, named = asked_of(sought, posed.setting), sought.objective != "devices"
@@ -81,8 +85,6 @@ def _late(posed: PlanningProblem, sought: SearchChoices) -> tuple[PlanningProble
 
     Raises UsageError for what is no number of updates, and for more of them than the flow corrects for.
     """
-    from placements.late import MOST_STALE, Late, least, stalenesses
-
     text, tried = sought.staleness, tuple[Late, ...]()
     if not text:
         return posed, ()
@@ -120,8 +122,6 @@ def _refuse_streamed_without_lag(setting: Setting, sought: SearchChoices) -> Non
 
 def _with_new_cautions(posed: PlanningProblem) -> PlanningProblem:
     """Return a question with the notes that its own options have added, and print these."""
-    from placements.cautions import cautions
-
     added = [note for note in cautions(posed.setting) if note not in posed.notes]
     for note in added:
         print(note, file=sys.stderr)
@@ -174,7 +174,6 @@ def given_options(question: PlanRequest, sought: SearchChoices) -> str:
 
 def _changed(setting: Setting, text: str, sought: SearchChoices) -> Changed:
     """Search again with one thing changed. Raises UsageError for nominal seconds beside those of known devices."""
-    from placements.finding import find
     from placements.what_if import Changed, changed
 
     other = changed(setting, text, cluster_of)
@@ -189,11 +188,6 @@ def _changed(setting: Setting, text: str, sought: SearchChoices) -> Changed:
 
 def asked_of(sought: SearchChoices, setting: Setting) -> Asked:
     """Read what is asked of a search; raises UsageError or UnknownNameError for what is not known."""
-    from placements.finding import Asked
-    from placements.named import variant
-    from placements.problem import Objective
-    from placements.solve import Method
-
     asked = Asked(
         objective=_one_of("--objective", sought.objective, get_args(Objective)),
         method=_one_of("--search", sought.method, get_args(Method)),
@@ -211,9 +205,6 @@ def asked_of(sought: SearchChoices, setting: Setting) -> Asked:
 
 def _refuse_too_few_devices(asked: Asked, setting: Setting) -> None:
     """Refuse a named placement with more pools than there are devices."""
-    from placements.cuts import many
-    from placements.named import variant
-
     chosen = variant(asked.placement) if asked.placement else None
     parts = chosen.parts_of(setting.graph) if chosen is not None else ()
     there = sum(of.count for of in setting.classes)
@@ -227,9 +218,6 @@ def _refuse_too_few_devices(asked: Asked, setting: Setting) -> None:
 
 def _refuse_contradictions(asked: Asked, setting: Setting) -> None:
     """Refuse pins and a placement of which one puts on a pool what the other keeps apart."""
-    from placements.finding import pinned
-    from placements.problem import fused
-
     together, apart = pinned(setting, asked)
     blocks = fused(together, len(setting.roles))
     for pair in apart:
@@ -266,9 +254,6 @@ def _pins(texts: Sequence[str], setting: Setting) -> Mapping[str, str]:
 
 def found_data(found: Found, objective: Objective, top: int) -> dict[str, Any]:
     """Return what a search found as data; `value` and `bound` are in the `unit` of the objective, both as played."""
-    from placements.finding import value_of
-    from placements.found_text import MEASURES
-
     return {
         "search": {
             "objective": objective,
@@ -288,7 +273,6 @@ def found_data(found: Found, objective: Objective, top: int) -> dict[str, Any]:
 
 
 def _ranked_data(ranked: Ranked, objective: Objective) -> dict[str, Any]:
-    from placements.finding import value_of
 
     blocks = zip(ranked.parts(), ranked.blocks, strict=True)
     return {

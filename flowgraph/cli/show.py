@@ -9,12 +9,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.analysis.facts import values_of
 from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash
+from flowgraph.analysis.state import state_of
 from flowgraph.cli.described import compiled_flow, described_flow
+from flowgraph.cli.facts import facts_json, facts_text, values_text
 from flowgraph.errors import UsageError, nearest
 from flowgraph.language.laws import STAGES
+from flowgraph.lowering.lower import lower
 from flowgraph.passes import named
 from flowgraph.serialize.graph_text import graph_text
+from flowgraph.serialize.placed_text import placed_text
+from flowgraph.serialize.program import program_to_json
+from flowgraph.serialize.program_text import program_text
+from nodes.mismatch import watch_engines
 
 if TYPE_CHECKING:
     from flowgraph.cli.flow_request import FlowRequest
@@ -66,9 +74,6 @@ def _named(shown: ShowTarget, stage: str) -> ShowTarget:
 
 def text_of(shown: ShowTarget, *, sites: bool = True) -> str:
     """Give what stands at a stage as text; `sites` adds the flow's file and line."""
-    from flowgraph.serialize.placed_text import placed_text
-    from flowgraph.serialize.program_text import program_text
-
     asked = shown.asked
     if shown.stage == "described":
         return graph_text(described_flow(asked.flow, asked.sets)[1], sites=sites)
@@ -82,8 +87,6 @@ def text_of(shown: ShowTarget, *, sites: bool = True) -> str:
 
 def _as_data(shown: ShowTarget) -> dict[str, Any]:
     """Give what stands at a stage as data, with its schema's version; all but the described graph can be read back."""
-    from flowgraph.serialize.program import program_to_json
-
     asked = shown.asked
     if shown.stage == "described":
         return flat(described_flow(asked.flow, asked.sets)[1])
@@ -105,17 +108,12 @@ def plan_for(shown: ShowTarget) -> PlanResult:
 
 
 def _lowered(found: PlanResult, where: PlanTarget) -> Program:
-    from flowgraph.lowering.lower import lower
-    from nodes.mismatch import watch_engines
 
     return lower(found.graph, found.plan, where=str(where), watch=watch_engines)
 
 
 def show_facts(asked: FlowRequest, where: PlanTarget, as_json: bool) -> None:
     """Print what is known of a step before it runs: work of nodes, bytes on edges, and the state it carries."""
-    from flowgraph.analysis.facts import values_of
-    from flowgraph.analysis.state import state_of
-    from flowgraph.cli.facts import facts_json, facts_text, values_text
     from flowgraph.cli.plan import planned_for
     from flowgraph.cli.replan import work_of
     from placements.step_facts import step_facts

@@ -17,6 +17,7 @@ from flowgraph.diagrams.build.roles_picture import roles_picture
 from flowgraph.diagrams.model.layout_text import layout_text
 from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
+from flowgraph.diagrams.write.svg.graph_svg import graph_svg
 from flowgraph.errors import FlowError
 from flowgraph.language.flow import Flow
 from flowgraph.language.graph import Graph
@@ -51,8 +52,6 @@ def _drawn(picture: Picture) -> dict[str, str]:
     if len(picture.arrows) > ARROWS_AT_MOST:
         return {}
     if find_spec("pygraphviz") is not None:
-        from flowgraph.diagrams.write.svg.graph_svg import graph_svg
-
         return {SVG: graph_svg(picture)}
     text = mermaid(picture)
     return {MERMAID: text} if len(text) <= CHARACTERS_AT_MOST else {}

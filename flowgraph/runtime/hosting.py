@@ -14,6 +14,7 @@ from flowgraph.language.graph import Graph
 from flowgraph.language.handle import Handle, Ranks, SingleRank
 from flowgraph.language.values import Head, Model
 from flowgraph.lowering.program import Home
+from flowgraph.models.loading import load
 
 if TYPE_CHECKING:
     from flowgraph.models.loading import LoadedModel
@@ -70,8 +71,6 @@ def host(
     handle reads the other's with the adapters off. `ranks` says who works together on a home; without it each home is
     hosted whole, by the reference engine.
     """
-    from flowgraph.models.loading import load
-
     moving, here = {home.param for home in trained}, [home for home in trained if home in homes]
     frozen = [home for home in homes if home.param not in moving]
     lent = {home: lender for home in frozen for lender in here if lends(lender, home, setup)}

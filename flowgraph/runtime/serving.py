@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.engines.table import ENGINES
 from flowgraph.errors import LawError
 from flowgraph.lowering.program import Home
+from flowgraph.models.loading import load
+from flowgraph.models.saving import save
 from flowgraph.runtime.hosting import ModelSetup, named
 from flowgraph.runtime.ray.deadlines import UNKNOWN_S
 from flowgraph.runtime.ray.session import LOOPBACK
@@ -120,7 +122,6 @@ class Servers:
         return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes), "engine": engine}
 
     def _model(self, home: Home) -> LoadedModel:
-        from flowgraph.models.loading import load
 
         source = self.setup.sources[home.param]
         if source.name not in self._loaded:
@@ -131,8 +132,6 @@ class Servers:
 
     def _folder(self, home: Home) -> Path:
         """Write a home's model where its server reads it, once; adapters are merged into what they stand on."""
-        from flowgraph.models.saving import save
-
         loaded, folder = self._model(home), self.scratch / f"{home.param}-{home.pool}"
         if not folder.is_dir():
             save(loaded.model, loaded.tokenizer, folder, sums=False)  # its server reads it at once

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from flowgraph.models.lora import adapted, merged
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -14,8 +16,6 @@ Wire = dict[str, tuple[str, tuple[int, ...], Any]]
 
 def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
     """Give a model's full weights as another engine takes them, one after another: adapters merged into their base."""
-    from flowgraph.models.lora import adapted, merged
-
     if adapted(handle.model):
         yield from merged(handle.model, handle.whole()).items()
     else:

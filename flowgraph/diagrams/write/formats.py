@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.write.as_data import as_json
+from flowgraph.diagrams.write.svg.any_picture import svg
+from flowgraph.diagrams.write.terminal.any_picture import terminal
+from flowgraph.diagrams.write.text_formats import dot_text, mermaid_text
 from flowgraph.errors import UsageError, nearest
 
 ENDINGS: Mapping[str, str] = {
@@ -42,22 +46,13 @@ def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool
     Raises UsageError for a format that has no such picture.
     """
     if name == "svg":
-        from flowgraph.diagrams.write.svg.any_picture import svg
-
         return svg(drawing)
     if name in ("mmd", "md"):
-        from flowgraph.diagrams.write.text_formats import mermaid_text
-
         text = mermaid_text(drawing)
         return f"```mermaid\n{text}```\n" if name == "md" else text
     if name == "dot":
-        from flowgraph.diagrams.write.text_formats import dot_text
-
         return dot_text(drawing)
     if name == "json":
-        from flowgraph.diagrams.write.as_data import as_json
-
         return as_json(drawing)
-    from flowgraph.diagrams.write.terminal.any_picture import terminal
 
     return terminal(drawing, columns, colour=colour)

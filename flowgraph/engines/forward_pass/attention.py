@@ -13,8 +13,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import torch
+from torch.nn.attention import flex_attention as flex
+from torch.nn.attention import varlen
+
 from flowgraph.engines.forward_pass.buckets import Bucket, bucketed
 from flowgraph.engines.forward_pass.packing import Segments, ranges
+from flowgraph.engines.forward_pass.sequence_parallel import all_tokens, own_tokens
 from flowgraph.errors import LawError
 from flowgraph.models.libraries import transformers
 
@@ -50,7 +56,6 @@ class PackedAttention:
         self.windows.add(window)
         if self.sequence is None:
             return self._whole(query, key, value, scale, window)
-        from flowgraph.engines.forward_pass.sequence_parallel import all_tokens, own_tokens
 
         query, key, value = all_tokens(query, key, value, self.sequence)
         return own_tokens(self._whole(query, key, value, scale, window), self.sequence)
@@ -61,8 +66,6 @@ class PackedAttention:
 
     def _segments(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         """Read runs of near lengths together, one call of SDPA for each such bucket."""
-        import torch
-
         width = query.shape[1] * query.shape[3]
         buckets, back = self._kept("buckets", lambda: bucketed(self.segments, width, self.device))
         flat = [each[0].transpose(0, 1) for each in (query, key, value)]
@@ -87,8 +90,6 @@ class PackedAttention:
         Where a run has fewer queries than keys, its causal mask ends in the lower right corner, as we need it.
         Source: Dao 2023, arXiv 2307.08691; the FlashAttention 2.1 change of causal masks.
         """
-        from torch.nn.attention import varlen
-
         untyped: Any = varlen
         segments = self.segments
         index, until, most = self._kept("varlen", lambda: run_keys(segments, self.device))
@@ -106,8 +107,6 @@ class PackedAttention:
 
     def _flex(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         """Read all tokens against all, but for the blocks that no run sees: compiled, on CUDA."""
-        from torch.nn.attention import flex_attention as flex
-
         untyped: Any = flex
         mask = self._kept(window, lambda: blocks(self.segments, window, self.device))
         given = {"block_mask": mask, "scale": scale, "enable_gqa": key.shape[1] != query.shape[1]}
@@ -123,8 +122,6 @@ class PackedAttention:
 
 def seen(segments: Segments, window: int | None, device: Any) -> Tensor:
     """Say which token [N] attends to which [N]; of a window of W it sees itself and the W - 1 before it."""
-    import torch
-
     at, first, before, place = (each.to(device) for each in _of_tokens(segments))
     token, key = torch.arange(len(at), device=device)[:, None], torch.arange(len(at), device=device)[None]
     own = (key >= at[:, None]) & (key <= token)
@@ -135,9 +132,6 @@ def seen(segments: Segments, window: int | None, device: Any) -> Tensor:
 
 def _of_tokens(segments: Segments) -> list[Tensor]:
     """Give of each token [N] where its run begins, where what that continues begins, that one's tokens; its place."""
-    import numpy as np
-    import torch
-
     runs = (segments.start, segments.before_start, segments.before)
     columns = [np.repeat(each, segments.tokens) for each in runs]
     return [torch.from_numpy(each) for each in (*columns, ranges(segments.before, segments.tokens))]
@@ -145,9 +139,6 @@ def _of_tokens(segments: Segments) -> list[Tensor]:
 
 def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[int, int]]:
     """Give the keys of all runs one after another, where queries and keys of each run end, and the most of both."""
-    import numpy as np
-    import torch
-
     keys = segments.before + segments.tokens
     both = np.stack([segments.before, segments.tokens], 1).reshape(-1)
     index = ranges(np.stack([segments.before_start, segments.start], 1).reshape(-1), both)
@@ -158,8 +149,6 @@ def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Ten
 
 def blocks(segments: Segments, window: int | None, device: Any) -> Any:
     """Give flex attention's mask of what `seen` says, by blocks."""
-    from torch.nn.attention import flex_attention as flex
-
     untyped: Any = flex
     at, first, before, place = (each.to(device) for each in _of_tokens(segments))
 
@@ -177,8 +166,6 @@ _COMPILED = dict[str, Any]()
 
 def _compiled(function: Any) -> Any:
     """Compile a function once a process."""
-    import torch
-
     if "flex" not in _COMPILED:
         _COMPILED["flex"] = torch.compile(function, dynamic=True)
     return _COMPILED["flex"]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from flowgraph.engines.forward_pass.packing import Segments, ranges
 
 if TYPE_CHECKING:
@@ -34,8 +37,6 @@ class Bucket:
 
         What is padded attends as the last query that is real, so that no softmax is of nothing.
         """
-        import torch
-
         most, wide = len(self.queries) // self.runs, len(self.keys) // self.runs
         tokens, sizes = self.tokens, self.sizes
         if bool((tokens == most).all()) and bool((sizes == wide).all()):
@@ -55,9 +56,6 @@ def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket],
 
     `width` is the numbers of a query in all heads. Runs that continue another are apart from those that do not.
     """
-    import numpy as np
-    import torch
-
     keys = segments.before + segments.tokens
     cuts = [
         part
@@ -87,8 +85,6 @@ def _cut(runs: Ints, tokens: Ints, keys: Ints, call: float) -> list[Ints]:
 
     Exact for that order, by the cheapest way to end at each shape.
     """
-    import numpy as np
-
     if not len(runs):
         return []
     runs = runs[np.lexsort((keys[runs], tokens[runs]))]

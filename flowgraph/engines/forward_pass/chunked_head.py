@@ -11,6 +11,9 @@ import contextlib
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils.checkpoint import checkpoint
+
 from flowgraph.engines.forward_pass.decode import full_precision
 
 if TYPE_CHECKING:
@@ -23,8 +26,6 @@ _SCALES = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale"
 
 def read_logits(logits: Tensor, tokens: Tensor, wanted: Sequence[str], temperature: float) -> list[Tensor]:
     """Read logits [..., V] of `tokens` [...]: each statistic wanted [...], in that order, at the temperature."""
-    import torch
-
     logits = full_precision(logits)
     if temperature not in (0, 1):
         logits = logits / temperature
@@ -49,9 +50,6 @@ def stats_head(
 
     `chunk_tokens` bounds how many are read at once; None: by the vocabulary.
     """
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
     head, scaled = model.get_output_embeddings(), _scaling(model)
     original = head.forward
 
@@ -74,8 +72,6 @@ def stats_head(
 
 def _scaling(model: Any) -> Callable[[Tensor], Tensor]:
     """Give what a model does to the logits of its head, as far as its configuration says."""
-    import torch
-
     config = model.config.get_text_config()
     cap, divisor, factor = (getattr(config, name, None) for name in _SCALES)
 

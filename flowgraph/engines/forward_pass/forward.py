@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from flowgraph.engines.forward_pass.packed import Packing, read_packed
 from flowgraph.engines.forward_pass.packing import packed_tokens
 from flowgraph.engines.forward_pass.packing_probe import choose, padded_because
@@ -93,6 +95,4 @@ def _between(rows: ResponseRows, start: int, stop: int) -> ResponseRows:
 
 def join_stats(parts: Sequence[TokenStats], wanted: Sequence[str]) -> TokenStats:
     """Put the statistics of parts of the rows one after another."""
-    import torch
-
     return TokenStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in wanted})

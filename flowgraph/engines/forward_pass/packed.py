@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from flowgraph.engines.forward_pass.attention import PackedAttention, Way, switch
 from flowgraph.engines.forward_pass.chunked_head import read_logits, stats_head
 from flowgraph.engines.forward_pass.decode import full_precision
 from flowgraph.engines.forward_pass.packing import Packed, laid_out, pack
+from flowgraph.engines.forward_pass.sequence_parallel import all_stats
 from flowgraph.engines.model_state.handle_rules import device_of
 from flowgraph.language.handle import ResponseRows, TokenStats
 from flowgraph.models.heads import head_of
@@ -65,8 +69,6 @@ def run_packed(
     masked: bool = True,
 ) -> tuple[TokenStats, PackedAttention]:
     """Read rows and say what their attention was asked for; `masked` False lets the model ask for masks."""
-    import torch
-
     sequence = sequence if sequence is not None and sequence.count > 1 else None
     device = device_of(model)
     packed = pack(rows, 1 if sequence is None else sequence.count)
@@ -83,8 +85,6 @@ def run_packed(
     switch(model)
     stats = _stats(model, given, own, wanted, packing, rows.temperature)
     if sequence is not None:
-        from flowgraph.engines.forward_pass.sequence_parallel import all_stats
-
         stats = all_stats(stats, sequence)
     columns = stats.index_select(0, own.order).unbind(-1)
     named = dict(zip(wanted, columns, strict=True))
@@ -95,8 +95,6 @@ def _stats(
     model: Any, given: dict[str, Any], own: PeerSlice, wanted: Sequence[str], packing: Packing, temperature: float
 ) -> Tensor:
     """Give the statistics [m, wanted] of the slice's response tokens."""
-    import torch
-
     told: Tensor
     if head_of(model) == "values":
         told = full_precision(model(**given).logits)[0].index_select(0, own.reads)
@@ -114,9 +112,6 @@ def sliced(packed: Packed, rank: int, count: int, device: Any) -> PeerSlice:
 
     A slice in which nothing is read reads its first token: so that each has a gradient, if of zero.
     """
-    import numpy as np
-    import torch
-
     wide = len(packed.ids) // count
     peer = packed.reads // wide
     counts = np.bincount(peer, minlength=count)

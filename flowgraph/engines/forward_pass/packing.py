@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows
 
@@ -56,8 +59,6 @@ def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
 
     A response's last token is not among them, nothing is read there. Raises LawError for an empty context.
     """
-    import numpy as np
-
     lengths, values = rows.lengths.numpy(force=True).astype(np.int64), _values(rows.context)
     offsets, sizes, group = _distinct(rows.context, values)
     if not sizes.all():
@@ -87,8 +88,6 @@ def packed_tokens(rows: ResponseRows, *, shared: bool = True) -> Ints:
 
     With `shared` False, what it takes by itself.
     """
-    import numpy as np
-
     lengths = rows.lengths.numpy(force=True).astype(np.int64)
     _, sizes, group = _distinct(rows.context, _values(rows.context))
     new = np.diff(group, prepend=-1) != 0 if shared else np.ones(len(group), bool)
@@ -102,16 +101,12 @@ def ranges(start: Ints, count: Ints) -> Ints:
     >>> ranges(np.array([5, 1]), np.array([2, 3])).tolist()
     [5, 6, 1, 2, 3]
     """
-    import numpy as np
-
     ends = count.cumsum()
     return np.repeat(start - ends + count, count) + np.arange(int(ends[-1]) if len(ends) else 0)
 
 
 def laid_out(stats: Mapping[str, Tensor], packed: Packed, device: Any) -> dict[str, Tensor]:
     """Give statistics [n] of the response tokens as [B, T], zero beyond a row's length."""
-    import torch
-
     inside = torch.arange(packed.shape[1]) < torch.from_numpy(packed.lengths)[:, None]
     inside = inside.to(device)
     return {
@@ -122,16 +117,12 @@ def laid_out(stats: Mapping[str, Tensor], packed: Packed, device: Any) -> dict[s
 
 def _values(context: Any) -> Ints:
     """Give the tokens of all contexts [tokens], as they lie in the Arrow array."""
-    import numpy as np
-
     values: Ints = context.values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     return values
 
 
 def _distinct(context: Any, values: Ints) -> tuple[Ints, Ints, Ints]:
     """Give where each distinct context begins in `values` and its tokens [G], and which one each row has [B]."""
-    import numpy as np
-
     offsets = context.offsets.to_numpy().astype(np.int64) if len(context) else np.zeros(1, np.int64)
     place = dict[bytes, int]()
     pairs = list(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
@@ -144,8 +135,6 @@ def _distinct(context: Any, values: Ints) -> tuple[Ints, Ints, Ints]:
 
 def _placed(sizes: Ints, own: Ints, group: Ints) -> tuple[Ints, Ints]:
     """Give where contexts and then responses begin [G + B], each context before what continues it; and that order."""
-    import numpy as np
-
     count = np.concatenate([sizes, own])
     order = np.lexsort((np.arange(len(count)), np.concatenate([np.arange(len(sizes)), group])))
     start = np.zeros(len(count), np.int64)
@@ -155,8 +144,6 @@ def _placed(sizes: Ints, own: Ints, group: Ints) -> tuple[Ints, Ints]:
 
 def _segments(start: Ints, count: Ints, begins: Ints, sizes: Ints, group: Ints, order: Ints, total: int) -> Segments:
     """Give the runs in order; what was filled up is a run by itself."""
-    import numpy as np
-
     none = np.zeros(len(sizes), np.int64)
     kept = order[count[order] > 0]
     columns = (start, count, np.concatenate([none, begins[group]]), np.concatenate([none, sizes[group]]))

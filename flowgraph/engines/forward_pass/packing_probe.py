@@ -10,6 +10,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import pyarrow as pa
+import torch
+
 from flowgraph.engines.forward_pass.attention import Way, asked_windows, switch, switchable
 from flowgraph.engines.forward_pass.packed import Packing, run_packed
 from flowgraph.engines.forward_pass.packing import pack
@@ -53,8 +56,6 @@ def padded_because(model: Any) -> str:
 
 def chosen(model: Any, *, half: bool = False) -> PackingChoice:
     """Give what was chosen for a model, which is tried the first time."""
-    import torch
-
     if model not in CHOSEN:
         place = next(model.parameters()).device.type
         with torch.autocast(place, torch.bfloat16, enabled=half and place == "cuda"):
@@ -63,7 +64,6 @@ def chosen(model: Any, *, half: bool = False) -> PackingChoice:
 
 
 def _tried(model: Any) -> PackingChoice:
-    import torch
 
     name = type(model).__name__
     if head_of(model) == "score":
@@ -85,8 +85,6 @@ def _tried(model: Any) -> PackingChoice:
 
 def _differs(model: Any, packing: Packing, wanted: list[Tensor]) -> str:
     """Say how a model's answer of packed tokens differs from the one wanted; "" where it does not."""
-    import torch
-
     windows = list[set[int | None]]()
 
     def read() -> TokenStats:
@@ -119,8 +117,6 @@ def _apart(one: Tensor, other: Tensor) -> float:
 
 def _ways(model: Any) -> Iterator[Packing]:
     """Give the ways to try, the fastest first."""
-    import torch
-
     ways: list[Way] = ["segments"]
     if next(model.parameters()).device.type == "cuda":
         half = torch.is_autocast_enabled("cuda") or model.dtype in (torch.float16, torch.bfloat16)
@@ -136,9 +132,6 @@ def _wanted(model: Any) -> tuple[str, ...]:
 
 def _rows(model: Any) -> ResponseRows:
     """Make the rows that are tried, of ids that every vocabulary has."""
-    import pyarrow as pa
-    import torch
-
     vocabulary = model.config.get_text_config().vocab_size
     contexts = pa.array([[token % vocabulary for token in CONTEXTS[group]] for group in GROUPS], pa.list_(pa.int64()))
     tokens = torch.arange(len(LENGTHS) * max(LENGTHS)).reshape(len(LENGTHS), -1) % vocabulary
@@ -155,8 +148,6 @@ def _observed(model: Any, read: Callable[[], TokenStats]) -> list[Tensor]:
 
 def _of_tokens(hidden: Tensor, rows: ResponseRows) -> Tensor:
     """Pick the states [n, size] of response tokens, from padded rows [B, T, size] or packed tokens [1, N, size]."""
-    import torch
-
     if len(hidden) == 1:
         return hidden[0, torch.from_numpy(pack(rows).reads).to(hidden.device)]
     return torch.cat([row[:length] for row, length in zip(hidden, LENGTHS, strict=True)])

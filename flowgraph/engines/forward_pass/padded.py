@@ -12,6 +12,8 @@ import contextlib
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flowgraph.engines.forward_pass.chunked_head import read_logits
 from flowgraph.engines.forward_pass.decode import full_precision, pad_left
 from flowgraph.engines.model_state.handle_rules import device_of
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
 def read_padded(model: Any, rows: ResponseRows, wanted: Sequence[str], head: Head) -> TokenStats:
     """Read contexts, then each response after its own. A value stands where the logits of its token stand."""
-    import torch
-
     device, width = device_of(model), max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
     lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]
     cache, mask = _read_contexts(model, contexts, device, head)
@@ -59,8 +59,6 @@ def _read_contexts(model: Any, contexts: Sequence[Sequence[int]], device: Any, h
     A context of one token has nothing before it: it reads a token that the mask hides, so that P is at least 2. A
     language model makes the cache itself and keeps the last logits only; a classifier fills the one that it is given.
     """
-    import torch
-
     starts = [tuple(context[:-1]) for context in contexts]
     place = {start: i for i, start in enumerate(dict.fromkeys(starts))}
     ids, read = pad_left([start or (0,) for start in place], device)

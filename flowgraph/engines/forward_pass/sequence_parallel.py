@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
+
 from flowgraph.errors import LawError
 
 if TYPE_CHECKING:
@@ -32,15 +35,11 @@ class SequenceRanks:
     @property
     def rank(self) -> int:
         """Give the place of this process in the group, from 0."""
-        import torch.distributed as dist
-
         return dist.get_rank(self.group)
 
     @property
     def count(self) -> int:
         """Give how many processes the group has."""
-        import torch.distributed as dist
-
         return dist.get_world_size(self.group)
 
 
@@ -49,8 +48,6 @@ def all_tokens(query: Tensor, key: Tensor, value: Tensor, ranks: SequenceRanks) 
 
     Raises LawError where the number of ranks P does not divide the heads of queries.
     """
-    import torch
-
     count, heads = ranks.count, query.shape[1]
     if heads % count:
         what = f"{count} ranks cannot share the {heads} attention heads of a sequence"
@@ -73,8 +70,6 @@ def own_tokens(read: Tensor, ranks: SequenceRanks) -> Tensor:
 
 def all_stats(own: Tensor, ranks: SequenceRanks) -> Tensor:
     """Join each rank's statistics [n, kinds], of as many tokens: [P * n, kinds]; gradients reach the own ones only."""
-    import torch
-    import torch.distributed as dist
 
     class Join(torch.autograd.Function):
         @staticmethod
@@ -99,8 +94,6 @@ def _shared(each: Tensor, count: int) -> Tensor:
 
 def _exchange(parts: Tensor, ranks: SequenceRanks) -> Tensor:
     """Send part i [P, …] to rank i, and give what each rank sent here: its own inverse, and its own transpose."""
-    import torch
-    import torch.distributed as dist
 
     def sent(parts: Tensor) -> Tensor:
         told, parts = torch.empty_like(parts, memory_format=torch.contiguous_format), parts.contiguous()

@@ -9,6 +9,9 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
 from flowgraph.models.libraries import transformers
 
 if TYPE_CHECKING:
@@ -37,8 +40,6 @@ def recompute(layers: Iterable[Any], how: Checkpointing) -> None:
 
 
 def _checkpointed(plain: Callable[..., Any], how: Checkpointing) -> Callable[..., Any]:
-    import torch
-    from torch.utils.checkpoint import checkpoint
 
     more: dict[str, Any] = {"context_fn": _selecting} if how == "selective" else {}
 
@@ -60,9 +61,6 @@ def _has_cache(values: Iterable[Any]) -> bool:
 
 def _selecting() -> Any:
     """Make the two contexts of one checkpoint: of its forward pass, and of computing again what that did not keep."""
-    import torch
-    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
-
     aten: Any = torch.ops.aten
     products = {getattr(aten, name).default for name in _PRODUCTS}
     attention = {getattr(aten, name).default for name in _ATTENTION if hasattr(aten, name)}

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.distributed.tensor import DTensor
+
 from flowgraph.cluster.plan import RoleSettings
 from flowgraph.engines.forward_pass.forward import cut, forward_stats, join_stats
 from flowgraph.engines.forward_pass.packing_probe import choose
@@ -112,8 +115,6 @@ class FsdpModel:
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
         """Run the forward pass; without gradients in parts, as many as the rank with the most needs."""
-        import torch
-
         self._rest.refuse()
         if torch.is_grad_enabled() and self.trainable:
             return self._optimizers.see(self._read(rows, wanted))
@@ -177,7 +178,6 @@ class FsdpModel:
         return told
 
     def _check_losses(self, count: int) -> None:
-        import torch
 
         counts = self._grid.every.union(torch.tensor([count])).tolist()
         if len(set(counts)) > 1:
@@ -215,8 +215,6 @@ class FsdpModel:
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights by full plain ones, of which this rank keeps its share; names and shapes are the same."""
-        import torch
-
         self._rest.refuse()
         own = named_once(self.model, exchanged(self.model, self._under))
         shapes = {name: tensor.shape for aliases, tensor in own for name in aliases}
@@ -234,9 +232,6 @@ class FsdpModel:
 
     def _piece(self, tensor: Tensor) -> TensorPiece:
         """Give this rank's share of one of the model's tensors: the shard itself, or all where each rank holds all."""
-        import torch
-        from torch.distributed.tensor import DTensor
-
         if not isinstance(tensor, DTensor):
             return TensorPiece.whole(tensor.detach())
         with torch.no_grad():  # then it is the shard itself, one memory with the parameter
@@ -302,8 +297,6 @@ class FsdpModel:
 
     def _move(self, device: str) -> None:
         """Move the shards, which are other tensors then, with what the optimizers keep of them."""
-        import torch
-
         if device_of(self.model).type == "cpu" or {*self.running.offload} >= EVERYTHING:
             return
         self.model.to(device)

@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import psutil
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -35,22 +40,15 @@ class ProcessRanks:
     @property
     def rank(self) -> int:
         """Give the place of this process in the group, from 0."""
-        import torch.distributed as dist
-
         return dist.get_rank(self.group)
 
     @property
     def count(self) -> int:
         """Give how many processes the group has."""
-        import torch.distributed as dist
-
         return dist.get_world_size(self.group)
 
     def total(self, numbers: Tensor) -> Tensor:
         """Add up each rank's `numbers` [n] float64, entry by entry; the argument is left as it is."""
-        import torch
-        import torch.distributed as dist
-
         summed = numbers.detach().to("cpu", torch.float64, copy=True)
         if len(summed):
             dist.all_reduce(summed, group=self.group)
@@ -58,8 +56,6 @@ class ProcessRanks:
 
     def union(self, numbers: Tensor) -> Tensor:
         """Join each rank's `numbers` [n] int64, of which ranks may have different many, in order of rank."""
-        import torch
-
         own = numbers.detach().to("cpu", torch.int64)
         lengths = torch.cat(self._gather(torch.tensor([len(own)]))).tolist()
         padded = torch.zeros(max(lengths), dtype=torch.int64)
@@ -68,8 +64,6 @@ class ProcessRanks:
         return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=False)]).to(numbers.device)
 
     def _gather(self, numbers: Tensor) -> list[Tensor]:
-        import torch
-        import torch.distributed as dist
 
         parts = [torch.empty_like(numbers) for _ in range(self.count)]
         dist.all_gather(parts, numbers, group=self.group)
@@ -80,8 +74,6 @@ class ProcessRanks:
 
         Every process that has joined calls this, those that are not among the first as well.
         """
-        import torch.distributed as dist
-
         if count == self.count:
             return self
         members = dist.get_process_group_ranks(self.group)[:count]
@@ -93,15 +85,12 @@ class ProcessRanks:
 
         `width` divides their number. Every rank of this group calls this, and no other process.
         """
-        import torch.distributed as dist
-
         members: list[int] = dist.get_process_group_ranks(self.group)
         start = self.rank - self.rank % width
         column, row = members[self.rank % width :: width], members[start : start + width]
         return self._of(column), self._of(row)
 
     def _of(self, members: list[int]) -> ProcessRanks:
-        import torch.distributed as dist
 
         if len(members) == self.count:
             return self
@@ -113,8 +102,6 @@ class ProcessRanks:
 
     def leave(self) -> None:
         """End this group, and with the whole group its parts; then the process may join another."""
-        import torch.distributed as dist
-
         if dist.is_initialized():
             dist.destroy_process_group(self.group)
 
@@ -126,8 +113,6 @@ def _named_for(members: list[int]) -> Generator[None]:
     torch's own name for a group that only its members make has the number of groups of each process in it, and ranks
     that are in one part more than others never meet.
     """
-    import torch.distributed.distributed_c10d as c10d
-
     untyped: Any = c10d
     plain = untyped._hash_ranks_to_str
     untyped._hash_ranks_to_str = lambda ranks: f"laid out: {'-'.join(map(str, members))}"
@@ -144,9 +129,6 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
     several machines it is `tcp://host:port`, where rank 0 listens on that port of all its addresses. `device` is `cpu`,
     `cuda`, or one device as `cuda:1`. `limit_s` bounds the wait for the others in seconds, now and in each later call.
     """
-    import torch
-    import torch.distributed as dist
-
     place = torch.device(device)
     if ":" in device:
         torch.cuda.set_device(place)
@@ -186,7 +168,6 @@ def interface_to(host: str) -> str:
 
 
 def _interfaces(addresses: Set[str]) -> list[str]:
-    import psutil
 
     found = psutil.net_if_addrs().items()
     return [name for name, told in found if any(each.address.partition("%")[0] in addresses for each in told)]

@@ -5,6 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import psutil
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
 from flowgraph.cluster.plan import Offloaded, RoleSettings
 from flowgraph.engines.fsdp.activation_checkpointing import recompute
 from flowgraph.engines.fsdp.ranks import ProcessRanks
@@ -45,9 +53,6 @@ class Grid:
 
     def mesh(self, device: str) -> Any:
         """Give the mesh that `fully_shard` takes: (shard), or (replicate, shard); `device` is a type, as `cuda`."""
-        import torch.distributed as dist
-        from torch.distributed.device_mesh import DeviceMesh
-
         if self.copies.count == 1:
             return DeviceMesh.from_group(self.every.group, device)
         members: list[int] = dist.get_process_group_ranks(self.every.group)
@@ -73,9 +78,6 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
     It computes on `device`, wherever its shards lie. Gradients are summed over ranks: each rank's loss is divided by
     counts of the whole already. `twice` says that each unit is called twice in a pass.
     """
-    import torch
-    from torch.distributed.fsdp import fully_shard
-
     for head in _heads(model):  # FSDP warns of outputs that share memory, as those of a layer with a bias may
         head.register_forward_hook(lambda module, given, out: out.clone() if out._is_view() else out)
     place = torch.device(device)
@@ -109,9 +111,6 @@ def _keep_last(layers: list[Any]) -> None:
 
 def _policies(running: RoleSettings, device: str, *, root: bool) -> dict[str, Any]:
     """Say in which precision a unit computes, and where its shards lie; shards themselves stay as they are."""
-    import torch
-    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
-
     told = dict[str, Any]()
     if running.precision == "bfloat16":
         out = torch.float32 if root else None
@@ -130,16 +129,12 @@ def refuse_offload(offload: tuple[Offloaded, ...]) -> None:
 
 def decoder_layers(model: Any) -> list[Any]:
     """Give a model's layers: of its lists of modules of one class the one that holds the most parameters."""
-    from torch import nn
-
     lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len({*map(type, each)}) == 1]
     return list(max(lists, key=lambda each: sum(p.numel() for p in each.parameters()), default=[]))
 
 
 def whole(tensor: Tensor, grid: Grid) -> Tensor:
     """Gather a tensor of a sharded model from all ranks, as a copy; the rest stays where it lies."""
-    from torch.distributed.tensor import DTensor
-
     if not isinstance(tensor, DTensor):
         return tensor.detach().clone()
     full: Tensor = DTensor.full_tensor(tensor.detach())  # type: ignore[arg-type]
@@ -180,9 +175,6 @@ def accumulates(model: Any, grid: Grid, running: RoleSettings, device: str) -> b
 
     It saves a reduce-scatter for each micro-batch but one, and takes 4 bytes a parameter. All ranks say the same.
     """
-    import psutil
-    import torch
-
     if "gradients" in running.offload:
         return False
     needed = sum(each.numel() * max(4, each.element_size()) for each in model.parameters() if each.requires_grad)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flowgraph.cluster.plan import RoleSettings
 from flowgraph.engines.forward_pass.decode import decode
 from flowgraph.engines.forward_pass.forward import cut, forward_stats, join_stats
@@ -118,8 +120,6 @@ class LocalModel:
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
         """Run the forward pass; without gradients in parts of at most `forward_tokens` tokens."""
-        import torch
-
         self._rest.refuse()
         if torch.is_grad_enabled() and self.trainable:
             return self._optimizers.see(forward_stats(self.model, rows, wanted))
@@ -252,8 +252,6 @@ class LocalModel:
 
     def _move(self, device: str) -> None:
         """Move the parameters, which stay the same objects, and what the optimizers keep of them."""
-        import torch
-
         if self._home.type == "cpu":
             return
         self.model.to(device)

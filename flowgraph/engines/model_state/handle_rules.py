@@ -7,6 +7,8 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flowgraph.cluster.plan import RoleSettings
 from flowgraph.engines.table import ENGINES
 from flowgraph.errors import LawError
@@ -40,8 +42,6 @@ def exchanged(model: Any, under: bool) -> frozenset[str]:
 @contextlib.contextmanager
 def reading(model: Any, under: bool) -> Generator[None]:
     """Let passes inside read the model, or what its adapters stand on, without gradients."""
-    import torch
-
     if not under:
         yield
         return

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from flowgraph.engines.model_state.optimizers import KEEPS, Optimizers, States
 from flowgraph.engines.model_state.sharded_checkpoint import SavedState, TensorPiece, reading_state, together, write
 from flowgraph.errors import DataError, LawError
@@ -79,8 +81,6 @@ class HandleState:
 
     def _empty(self, state: SavedState) -> dict[str, States]:
         """Make room for what optimizers keep, by the names in a state; numbers are filled in."""
-        import torch
-
         place = {weight: i for i, weight in enumerate(self.trained)}
         states = dict[str, States]()
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flowgraph.language.handle import WHOLE, Ranks, TokenStats
 
 if TYPE_CHECKING:
@@ -45,8 +47,6 @@ class FiniteWatch:
 
         A gradient comes first, since a loss may leave out tokens whose statistics are not finite.
         """
-        import torch
-
         of_loss = [(part, WHOLE) for part, loss in enumerate(losses) if not math.isfinite(loss)]
         for own in (_places(self._back), _places(self._read), of_loss):
             coded = [(ranks.rank * _SHIFT + part) * _SHIFT + row + 1 for part, row in own]

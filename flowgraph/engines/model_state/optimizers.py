@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flowgraph.engines.model_state.nonfinite import FiniteWatch
 from flowgraph.language.handle import NotFinite, Optimizer, Ranks, SingleRank, StepReport, TokenStats
 
@@ -23,8 +25,6 @@ KEEPS: Mapping[str, frozenset[str]] = {"adamw": frozenset({"step", "exp_avg", "e
 
 def descend(losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None] = lambda part: None) -> list[float]:
     """Run each loss forward and backward, so that gradients add up, and give the losses; `before` is told its place."""
-    import torch
-
     values = list["Tensor"]()
     with torch.enable_grad():
         for part, loss in enumerate(losses):
@@ -76,8 +76,6 @@ class Optimizers:
         Raises `NotFinite` on every rank alike, and leaves the tensors untouched, when the gradient is not finite:
         `readers` are the ranks with rows of their own, whose rows it names.
         """
-        import torch
-
         try:
             told = self._measure(sum(losses))
             if not (math.isfinite(told.grad_norm) and math.isfinite(told.loss)):
@@ -100,8 +98,6 @@ class Optimizers:
 
     def _measure(self, loss: float) -> StepReport:
         """Give the loss and the norm of the gradient over all ranks, each counted once."""
-        import torch
-
         gradients = [tensor.grad for tensor in self.tensors if tensor.grad is not None]
         norm = float(torch.nn.utils.get_total_norm(gradients))
         numbers = torch.tensor([loss / self.peers, norm * norm / self.copies], dtype=torch.float64)
@@ -116,7 +112,6 @@ class Optimizers:
         return chosen
 
     def _named(self, name: str, lr: float) -> Any:
-        import torch
 
         kinds = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
         if name not in self._made:

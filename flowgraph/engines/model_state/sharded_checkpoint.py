@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from flowgraph.errors import DataError, LawError
 from flowgraph.files.untrusted import json_as, read_bytes
@@ -97,8 +100,6 @@ def write(
 
     Raises OSError or SafetensorError where the disk refuses.
     """
-    from safetensors.torch import save_file
-
     rank, count = place
     mine = {name: piece for name, piece in pieces.items() if not piece.shared or rank == 0}
     rows = {name: _as_rows(piece.tensor).detach().cpu().contiguous() for name, piece in mine.items()}
@@ -115,8 +116,6 @@ def write(
 @contextmanager
 def together(ranks: Ranks, folder: Path) -> Generator[None]:
     """Wait until all ranks have done what is inside; a rank where it failed raises its error, the others OSError."""
-    import torch
-
     failed, code = None, 0
     try:
         yield
@@ -190,8 +189,6 @@ class SavedState:
 
     def fill(self, name: str, piece: TensorPiece) -> None:
         """Copy a piece's rows into it, from whichever files hold them. Raises DataError where one does not."""
-        import torch
-
         start, stop = piece.rows
         with torch.no_grad():
             for said, file in zip(self.said, self.files, strict=True):
@@ -207,8 +204,6 @@ class SavedState:
 
 def _slice(file: Any, name: str, held: StoredTensor, path: Path) -> Any:
     """Give the rows of a tensor in a file, of which nothing is read yet, if they are as was said."""
-    from safetensors import SafetensorError
-
     try:
         found = file.get_slice(name)
     except SafetensorError as error:
@@ -230,8 +225,6 @@ def reading_state(folder: Path) -> Generator[SavedState]:
 
     Raises DataError for files that are missing, broken, or do not go together.
     """
-    from safetensors import SafetensorError, safe_open
-
     said = _all_said(folder)
     with ExitStack() as stack:
         files = list[Any]()

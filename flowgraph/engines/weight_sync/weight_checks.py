@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flowgraph.engines.servers.server_process import ServerAddress
 from flowgraph.engines.sglang.http import ServerControl
 from flowgraph.errors import WorkerError, nearest
@@ -77,12 +79,10 @@ class WeightChecks:
                 raise WorkerError(f"{control.door.name} and {other} hold different weights after one update")
 
     def _dtype(self) -> Any:
-        import torch
 
         return getattr(torch, self._precision)
 
     def _sum(self, name: str, tensor: Tensor) -> None:
-        import torch
 
         for joined, parts in JOINED.items():
             part = next((part for part in parts if f".{part}." in name), None)
@@ -140,14 +140,12 @@ def _checksums(control: ServerControl) -> dict[str, str]:
 
 
 def _checksum(tensor: Tensor) -> str:
-    import torch
 
     data: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
     return hashlib.sha256(memoryview(data)).digest()[:8].hex()
 
 
 def _padded(tensor: Tensor) -> Tensor:
-    import torch
 
     missing = -len(tensor) % PADDED_ROWS if tensor.ndim == 2 else 0
     return torch.cat([tensor, tensor.new_zeros(missing, tensor.shape[1])]) if missing else tensor

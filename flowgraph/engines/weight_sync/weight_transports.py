@@ -19,6 +19,11 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch.distributed
+import torch.distributed.distributed_c10d as c10d
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
 from flowgraph.engines.sglang.http import ServerControl
 from flowgraph.errors import WorkerError
 
@@ -97,9 +102,6 @@ class ByDisk:
 
     def stage(self, buckets: Iterable[Bucket]) -> None:
         """Write the weights as a model's folder, one file a bucket."""
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-
         self._clear()
         self._folder = self._scratch / f"weights-{secrets.token_hex(4)}"
         try:
@@ -216,12 +218,10 @@ class ByGroup:
             return
         with contextlib.suppress(WorkerError):
             everywhere(controls, lambda c: c.post("/destroy_weights_update_group", group_name=self._name))
-        import torch.distributed
 
         torch.distributed.destroy_process_group(group)
 
     def _open(self, controls: Sequence[ServerControl]) -> None:
-        import torch.distributed
 
         backend = "nccl" if controls[0].door.device == "cuda" else "gloo"
         world = 1 + sum(control.door.tensor for control in controls)
@@ -257,7 +257,6 @@ class ByGroup:
             raise WorkerError.failed("the group for weights", str(error)) from error
 
     def _send(self, controls: Sequence[ServerControl], bucket: Bucket) -> None:
-        import torch.distributed
 
         kept = [_on(tensor, controls[0].door.device) for _, tensor in bucket]
         told: dict[str, Any] = {
@@ -310,8 +309,6 @@ def _group(store: Any, world: int, name: str, backend: str, limit_s: float, addr
 
     torch offers no public call for a group of processes that are in no common one.
     """
-    import torch.distributed.distributed_c10d as c10d
-
     inner: Any = c10d
     with _on_loopback(address):
         group, _ = inner._new_process_group_helper(

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
+
 from flowgraph.engines.servers.process_groups import STOPPED_S
 from flowgraph.errors import FlowError, WorkerError
 from flowgraph.runtime.ray.deadlines import Deadlines
@@ -51,8 +53,6 @@ class Member:
 
     def end(self) -> None:
         """Kill its process, if it is on this machine and still there: one that is stopped heeds nothing else."""
-        import psutil
-
         if self.pid:
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(self.pid)
@@ -268,8 +268,6 @@ class Process:
 
 def _here() -> dict[int, Process]:
     """Give the processes that this one has started, and those that they have, by their ids."""
-    import psutil
-
     found = dict[int, Process]()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
