@@ -35,8 +35,9 @@ def install(
     """Make an engine's environment, unless it is there."""
     from flowgraph.cli.listings import cache_folder
     from flowgraph.engines.servers import environments
+    from flowgraph.engines.table import environment
 
-    wanted = environments.environment(name)
+    wanted = environment(name)
     print(
         environments.install(wanted, cache_folder(cache or context.obj), say=lambda line: print(line, file=sys.stderr))
     )
@@ -45,30 +46,32 @@ def install(
 def list_engines(cache: Path | None, as_json: bool) -> None:
     """Print each environment, and this one, with what they hold."""
     from flowgraph.cli.listings import cache_folder, print_table
-    from flowgraph.engines.servers.environments import ENVIRONMENTS, folder_of, installed
-    from flowgraph.engines.servers.versions import SGLANG, VLLM
+    from flowgraph.engines.servers.environments import folder_of, installed
+    from flowgraph.engines.table import ENGINES
 
     where = cache_folder(cache)
     told = [
         {
-            "name": each.name,
-            "about": each.about,
-            "known": str(SGLANG if each.package == "sglang" else VLLM),
-            "installed": installed(each, where).get(each.package, ""),
-            "folder": str(folder_of(each, where)),
+            "name": each.environment.name,
+            "about": each.environment.about,
+            "known": str(each.versions),
+            "installed": installed(each.environment, where).get(each.environment.package, ""),
+            "folder": str(folder_of(each.environment, where)),
         }
-        for each in ENVIRONMENTS.values()
+        for each in ENGINES.values()
+        if each.environment is not None
     ]
-    about = "SGLang on GPUs: pip install 'flowgraph[sglang]'"
-    told.append(
+    told += [
         {
-            "name": "sglang",
-            "about": about,
-            "known": str(SGLANG),
-            "installed": _here("sglang"),
+            "name": each.name,
+            "about": f"{each.versions.engine} on GPUs: pip install 'flowgraph[{each.extra}]'",
+            "known": str(each.versions),
+            "installed": _here(each.name),
             "folder": sys.prefix,
         }
-    )
+        for each in ENGINES.values()
+        if each.extra and each.versions is not None
+    ]
     if as_json:
         print(json.dumps(told, indent=1))
     else:

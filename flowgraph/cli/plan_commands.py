@@ -129,11 +129,9 @@ def plan(
     from flowgraph.passes.verify import verified
 
     asked = FlowRequest(flow, every(model), data, None, batch, None, 0, every(sets), every(passes), cache)
-    lengths = prompt_tokens, response_tokens
     scales = asked_calibration(calibration, every(measured), measured_plan(plan, measured_on, every(measured)))
-    question = PlanRequest(
-        asked, cluster or "", *lengths, every(engine), precision, profile, memory, calibration=scales
-    )
+    machine = every(engine), precision, profile, memory
+    question = PlanRequest(asked, cluster or "", prompt_tokens, response_tokens, *machine, calibration=scales)
     late = staleness or "", ratio or "", streamed
     sought = SearchChoices(objective, search, placement or "", every(pin), top, every(what_if), robust, *late)
     with verified(verify):

@@ -1,4 +1,1 @@
-"""What is known of engines that run in an environment of their own: their packages, versions, and how they start.
-
-Data and installing only; what talks to a running engine is in `flowgraph.executors`.
-"""
+"""The engines: a folder each, with one `ENGINE` that describes it; and the folders of what several of them share."""

@@ -1,12 +1,15 @@
 """What one engine can do, as data without torch: what it supports at run time, and what the planner models of it.
 
-Each engine has a folder of its own with one `ENGINE`; `table` lists them all.
+Each engine has a folder of its own with one `ENGINE`; `table` gathers them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from flowgraph.engines.servers.environments import Environment
+from flowgraph.engines.servers.versions import EngineVersions
 
 MAX_RANKS = 2**16
 """The degree of a way to split a model that only the pool bounds."""
@@ -42,6 +45,8 @@ class EngineCapabilities:
     processes of its own: then one rank speaks for all, and a replica's process owns all of its devices. A `cache_share`
     of a device is for all that it holds there if it `shares_all`, else for weights and cache only. An optimizer that is
     offloaded alone steps on the host with a `cpu_optimizer`; without, its states come to the device for the step.
+    Of engines that can do the same, the one of the least `order` comes first. One with servers says which `versions`
+    of it are known, the `environment` that is made for it on a CPU, and the `extra` of ours that installs it beside us.
     """
 
     name: str
@@ -53,6 +58,10 @@ class EngineCapabilities:
     server: str = ""
     shares_all: bool = False
     cpu_optimizer: bool = False
+    order: int = 100
+    versions: EngineVersions | None = None
+    environment: Environment | None = None
+    extra: str = ""
 
 
 SHARDINGS = frozenset({"none", "optimizer", "gradients", "full"})

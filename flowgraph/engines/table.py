@@ -1,14 +1,30 @@
-"""The one table of engines: what each can run here, and what a plan may name for a forecast and an export."""
+"""The one table of engines: what each can run here, and what a plan may name for a forecast and an export.
+
+It gathers the folders beside this file: a new engine is a folder with an `ENGINE`, and nothing else is edited.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from flowgraph.engines import fsdp, local, megatron, sglang, trtllm, vllm
 from flowgraph.engines.capabilities import EngineCapabilities
+from flowgraph.engines.servers.environments import Environment
+from flowgraph.errors import WorkerError, nearest
+
+
+def _engines() -> Iterator[EngineCapabilities]:
+    """Yield the `ENGINE` of every folder beside this file that has one."""
+    for folder in pkgutil.iter_modules([str(Path(__file__).parent)], f"{__package__}."):
+        found: object = getattr(importlib.import_module(folder.name), "ENGINE", None) if folder.ispkg else None
+        if isinstance(found, EngineCapabilities):
+            yield found
+
 
 ENGINES: Mapping[str, EngineCapabilities] = {
-    each.ENGINE.name: each.ENGINE for each in (local, fsdp, sglang, vllm, megatron, trtllm)
+    each.name: each for each in sorted(_engines(), key=lambda each: (each.order, each.name))
 }
 
 VERBS = {"train": ("step", "token_stats"), "sample": ("sample",), "infer": ("token_stats",)}
@@ -51,3 +67,13 @@ def engines_for(use: str, *, supported: bool = False) -> list[str]:
     """
     found = [each for each in ENGINES.values() if each.verbs.issuperset(VERBS[use])]
     return [each.name for each in found if each.supported is not None or not supported]
+
+
+ENVIRONMENTS = {each.environment.name: each.environment for each in ENGINES.values() if each.environment is not None}
+
+
+def environment(name: str) -> Environment:
+    """Give the environment of this name; raise WorkerError if none has it."""
+    if name not in ENVIRONMENTS:
+        raise WorkerError(f"no engine's environment `{name}`", hint=nearest(name, ENVIRONMENTS))
+    return ENVIRONMENTS[name]

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowgraph.cli.listings import cache_folder
-from flowgraph.engines.servers.environments import SGLANG_CPU, install
+from flowgraph.engines.servers.environments import install
 from flowgraph.engines.servers.server_engine import ServerSettings
 from flowgraph.engines.servers.server_process import ServerProcess
+from flowgraph.engines.sglang.environment import SGLANG_CPU
 from flowgraph.engines.sglang.server import Sglang
 from tests.cli.said import text_of
 

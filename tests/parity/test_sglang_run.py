@@ -23,7 +23,8 @@ from flowgraph.analysis.flat_graph import structure_hash, to_json
 from flowgraph.cli.listings import cache_folder
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings, WeightsBy
-from flowgraph.engines.servers.environments import SGLANG_CPU, install
+from flowgraph.engines.servers.environments import install
+from flowgraph.engines.sglang.environment import SGLANG_CPU
 from flowgraph.errors import WorkerError
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.lowering.lower import lower

@@ -6,6 +6,7 @@ from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabili
 
 ENGINE = EngineCapabilities(
     name="fsdp",
+    order=1,
     verbs=frozenset({"token_stats", "step", "weights"}),
     supported=Support(
         devices=EVERYWHERE,

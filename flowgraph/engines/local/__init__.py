@@ -13,6 +13,7 @@ _SUPPORT = Support(
 
 ENGINE = EngineCapabilities(
     name="local",
+    order=0,
     verbs=frozenset({"token_stats", "sample", "step", "weights"}),
     supported=_SUPPORT,
     modelled=_SUPPORT,

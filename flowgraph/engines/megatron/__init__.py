@@ -10,6 +10,7 @@ from flowgraph.engines.capabilities import GPUS, MAX_RANKS, SHARDINGS, EngineCap
 
 ENGINE = EngineCapabilities(
     name="megatron",
+    order=4,
     verbs=frozenset({"token_stats", "step", "weights"}),
     modelled=Support(
         devices=GPUS,

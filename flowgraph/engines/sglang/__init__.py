@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabilities, Support
+from flowgraph.engines.sglang.environment import SGLANG_CPU
+from flowgraph.engines.sglang.versions import SGLANG
 
 ENGINE = EngineCapabilities(
     name="sglang",
+    order=2,
+    versions=SGLANG,
+    environment=SGLANG_CPU,
+    extra="sglang",
     verbs=frozenset({"sample", "weights"}),
     supported=Support(
         devices=EVERYWHERE,

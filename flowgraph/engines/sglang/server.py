@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowgraph.engines.servers.environments import SGLANG_CPU
 from flowgraph.engines.servers.remote_model import RemoteModel, Tag
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
-from flowgraph.engines.servers.versions import SGLANG
+from flowgraph.engines.sglang.environment import SGLANG_CPU
 from flowgraph.engines.sglang.http import ServerControl, question, read_answer
+from flowgraph.engines.sglang.versions import SGLANG
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
 
 CPU_SHARE = 0.1  # of the machine's memory

@@ -6,6 +6,7 @@ from flowgraph.engines.capabilities import GPUS, MAX_RANKS, EngineCapabilities, 
 
 ENGINE = EngineCapabilities(
     name="trtllm",
+    order=5,
     verbs=frozenset({"sample", "weights"}),
     modelled=Support(devices=GPUS, data=MAX_RANKS, tensor=64, expert=MAX_RANKS, settings=None),
 )

