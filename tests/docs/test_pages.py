@@ -19,8 +19,8 @@ import nodes
 from benchmarks import curves
 from flowgraph import Flow, Loss
 from flowgraph.analysis.flat_graph import full_hash
+from flowgraph.cli.draw_commands import app
 from flowgraph.cli.flow_request import FlowRequest, read_inputs
-from flowgraph.cli.plan_commands import app
 from flowgraph.passes import compile_graph
 
 ROOT = Path(__file__).parents[2]
