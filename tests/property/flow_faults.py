@@ -250,7 +250,7 @@ def filter_without_ids(rng: random.Random, program: Program) -> Broken | None:
     rows = rng.choice(["new", "reordered"])
     given = rng.choice(["Scores", "LogProbs", "Temperature", "tuple[Scores, Mask]"])
     program.extra.append(Line(f'@node(rows="{rows}")\ndef keep(rollout: Rollout) -> {given}: ...'))
-    return Broken(program.extra[-1], ("keep", "which row is which"), FlowTypeError, imports=True)
+    return Broken(program.extra[-1], ("keep", "identify its rows"), FlowTypeError, imports=True)
 
 
 BAD_NODES = (
