@@ -265,7 +265,7 @@ BAD_NODES = (
     ("@node\ndef bad(a: Annotated[Mask, Parts('toks')]) -> Mask: ...", "toks"),
     ("@node(kind='scores')\ndef bad(a: Mask) -> Mask: ...", "scores"),
     ("@node(rows='moved')\ndef bad(a: Mask) -> Mask: ...", "moved"),
-    ("@node(carries='b')\ndef bad(a: Mask) -> Mask: ...", "no port"),
+    ("@node(carries='b')\ndef bad(a: Mask) -> Mask: ...", "not a port"),
     ("@node(carries='a')\ndef bad(a: Mask) -> Mask: ...", "no State"),
     ("@node(carries='a')\ndef bad(a: Coef) -> Mask: ...", "does not return a Coef first"),
     ("@node\ndef bad(a: Scores) -> Loss: ...", "takes 0 masks"),
