@@ -35,6 +35,12 @@ def _offered(names: Iterator[str], incomplete: str) -> list[str]:
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete) and _PLAIN.fullmatch(name)]
 
 
+def _merged(*offers: list[str]) -> list[str]:
+    """Return several offers as one; a folder that is offered itself is not offered as the way to others."""
+    names = dict.fromkeys(name for offer in offers for name in offer)
+    return [name for name in names if not (name.endswith("/") and name[:-1] in names)]
+
+
 def one_of(*names: str) -> Completer:
     """Return what completes these names.
 
@@ -99,7 +105,7 @@ def plans(incomplete: str) -> list[str]:
 
 def flows_and_plans(incomplete: str) -> list[str]:
     """Return what `check` takes."""
-    return list(dict.fromkeys([*flows(incomplete), *plans(incomplete)]))
+    return _merged(flows(incomplete), plans(incomplete))
 
 
 def runs(incomplete: str) -> list[str]:
@@ -125,12 +131,12 @@ def models(incomplete: str) -> list[str]:
 
 def models_and_runs(incomplete: str) -> list[str]:
     """Return what `eval` and `generate` take."""
-    return list(dict.fromkeys([*runs(incomplete), *models(incomplete)]))
+    return _merged(runs(incomplete), models(incomplete))
 
 
 def drawable(incomplete: str) -> list[str]:
     """Return what `draw` and `diff` take."""
-    return list(dict.fromkeys([*flows_and_plans(incomplete), *runs(incomplete)]))
+    return _merged(flows_and_plans(incomplete), runs(incomplete))
 
 
 def placements(incomplete: str) -> list[str]:
@@ -150,7 +156,7 @@ def clusters(incomplete: str) -> list[str]:
 
 def data(incomplete: str) -> list[str]:
     """Return the data sets that are made here, and the files and folders here."""
-    made = ("digits", "digits:max", "digits:sort", "digits:reverse", "addition", "gsm8k", "rg/")
+    made = ("digits", "digits:copy", "digits:max", "digits:sort", "digits:reverse", "addition", "gsm8k", "rg/")
     files = _paths(incomplete, lambda path: path.suffix in (".parquet", ".jsonl", ".json"))
     return _offered(iter([*made, *files]), incomplete)
 
