@@ -52,6 +52,13 @@ def note(line: object) -> None:
     say(line, fit=True, file=sys.stderr)
 
 
+def say_over(line: str, *, last: bool) -> None:
+    """Write a line of a terminal's stderr anew, cut to its columns; the last one stays."""
+    room = shutil.get_terminal_size().columns - 1
+    shown = visible(line).replace("\n", " ")
+    print(f"\r\x1b[K{shown[:room]}", end="\n" if last else "", file=sys.stderr, flush=True)
+
+
 def print_json(data: Any, *, default: Any = None) -> None:
     """Print data as JSON, exactly: it escapes what a terminal would obey."""
     print(json.dumps(data, indent=1, default=default))
