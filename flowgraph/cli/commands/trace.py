@@ -11,7 +11,7 @@ import typer
 
 from flowgraph import app
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import note, print_json, say, write
+from flowgraph.cli.output import note, print_exact, print_json, say, write
 from flowgraph.cli.run_tables import print_tasks
 
 
@@ -39,7 +39,7 @@ def trace(
         return
     trace = result.trace(steps)
     if out is None and json:
-        print(dumps(trace))
+        print_exact(dumps(trace))
         return
     file = out or result.run.path / "trace.json"
     write(file, dumps(trace) + "\n")
