@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.cli.output import columns_there, print_table
+from flowgraph.cli.output import columns_there, print_table, say
 from flowgraph.cluster.cluster import show_bytes
 
 if TYPE_CHECKING:
@@ -18,9 +18,10 @@ SHOWN_NAME = 36  # characters of a task's name in the table, so that it fits in 
 def print_report(report: app.RunReport) -> None:
     """Print how far a run is, each headline metric, the seconds of its nodes and the peaks of its memory."""
     facts = report.facts
-    print(
+    say(
         f"{facts['flow']}: {facts['status']}, {facts['steps_done']} of {facts['steps']} steps, "
-        f"{_models(facts)}, data {facts['data']['name']}"
+        f"{_models(facts)}, data {facts['data']['name']}",
+        fit=True,
     )
     print_table(
         ["metric", "first", "last", "min", "max", "curve"],
@@ -35,18 +36,9 @@ def print_report(report: app.RunReport) -> None:
 
 def print_tasks(trace: app.RunTrace) -> None:
     """Print each task as forecast and as measured."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
     heads = ("task", "pool", "forecast", "measured", "ratio", "peak forecast", "measured", "ratio")
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place < 2 else "right", no_wrap=place > 1, overflow="fold")
-    for each in trace.tasks:
-        table.add_row(*map(Text, _cells(each)))
-    Console(width=columns_there()).print(table)
-    print(f"seconds are medians of {len(trace.measured)} steps, peaks the highest of them")
+    print_table(heads, [_cells(each) for each in trace.tasks], right=range(2, len(heads)), columns=columns_there())
+    say(f"seconds are medians of {len(trace.measured)} steps, peaks the highest of them", fit=True)
 
 
 def _row(name: str, values: list[float]) -> list[str]:

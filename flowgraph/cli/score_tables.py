@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.cli.output import print_table
+from flowgraph.cli.output import print_table, say
 
 if TYPE_CHECKING:
     from flowgraph import app
@@ -19,12 +19,12 @@ def print_scores(result: app.EvalResult) -> None:
     from nodes.evaluation.estimates import INTERVAL
 
     assert result.report is not None, "something was scored"
-    print(_head(result.about))
+    say(_head(result.about), fit=True)
     print_table(["", "mean", "±"], list(_lines(result.report, result.about)))
     if result.by_source:
         rows = [_line(*each) for each in result.by_source.items()]
         print_table(["data_source", "prompts", "score", "±", "pass@1", "±"], rows)
-    print(f"± is the {INTERVAL}")
+    say(f"± is the {INTERVAL}")
 
 
 def _head(about: Mapping[str, Any]) -> str:
