@@ -300,7 +300,7 @@ BAD_STARTS = (
     ("Coef", "Coef(float('inf'))", "cannot hold inf"),
     ("Coef", "Coef((1, 2))", "cannot hold a tuple"),
     ("Coef", "Coef([1, {'a': object()}])", "cannot hold an object"),
-    ("Coef", "Coef({1: 2})", "no texts"),
+    ("Coef", "Coef({1: 2})", "must be strings"),
     ("Coef", "Coef(2**70)", "64 bits"),
     ("Coef", "Coef('\\ud800')", "UTF-8"),
     ("Coef", "0.5", "its default is a float"),
