@@ -11,7 +11,8 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -106,6 +107,16 @@ def print_table(
     Console(soft_wrap=columns is None, width=columns).print(table)
 
 
+@contextmanager
+def laid_out() -> Generator[None]:
+    """Lay the texts of plans out in the columns that are asked for."""
+    from placements.format import text_columns
+
+    columns = columns_asked()
+    with text_columns(columns) if columns is not None else nullcontext():
+        yield
+
+
 def columns_asked() -> int | None:
     """Return the columns of the terminal or of COLUMNS, or None in a file or a pipe without that."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", ""):
@@ -136,7 +147,7 @@ def _parts(line: str, columns: int) -> list[str]:
         return [line]
     indent = _hanging(line, columns)
     parts, part = list[str](), ""
-    for piece in re.findall(r"\s*\S+", line):
+    for piece in re.findall(r"\s*(?:[#·] )?\S+", line):
         if part.strip() and width(part + piece) > columns:
             parts.append(part)
             part = " " * indent + piece.strip()
@@ -146,10 +157,16 @@ def _parts(line: str, columns: int) -> list[str]:
 
 
 def _hanging(line: str, columns: int) -> int:
-    """Return where the lines that continue a line begin: under its last cell, or a little right of its own indent."""
-    cells = [match.end() for match in re.finditer(r"\S {2,}(?=\S)", line) if columns - match.end() >= NARROW]
+    """Return where the lines that continue a line begin: under its last cell, or a little right of its own indent.
+
+    A cell in which its longest word does not fit continues further left.
+    """
     own = len(line) - len(line.lstrip())
-    return cells[-1] if cells else min(own + 4, max(columns - NARROW, 0))
+    for match in reversed(list(re.finditer(r"\S {2,}(?=\S)", line))):
+        longest = max(map(width, line[match.end() :].split()))
+        if columns - match.end() >= max(NARROW, longest):
+            return match.end()
+    return min(own + 4, max(columns - NARROW, 0))
 
 
 def width(text: str) -> int:

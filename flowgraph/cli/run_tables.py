@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.cli.output import columns_there, print_table, say
+from flowgraph.cli.output import columns_asked, columns_there, print_table, say
 from flowgraph.cluster.cluster import show_bytes
 
 if TYPE_CHECKING:
     from flowgraph import app
 
-CURVE_CELLS = 20
+CURVE_CELLS = (20, 80)  # fewest and most of a curve
+REST = 60  # columns of a row without its curve
+WIDE = 100  # columns that have room for the table of tasks in one line each
 SHOWN_NAME = 36  # characters of a task's name in the table, so that it fits in 100 columns
 
 
@@ -36,7 +38,8 @@ def print_report(report: app.RunReport) -> None:
 
 def print_tasks(trace: app.RunTrace) -> None:
     """Print each task as forecast and as measured."""
-    heads = ("task", "pool", "forecast", "measured", "ratio", "peak forecast", "measured", "ratio")
+    peak = "peak forecast" if columns_there() >= WIDE else "peak\nforecast"
+    heads = ("task", "pool", "forecast", "measured", "ratio", peak, "measured", "ratio")
     print_table(heads, [_cells(each) for each in trace.tasks], right=range(2, len(heads)), columns=columns_there())
     say(f"seconds are medians of {len(trace.measured)} steps, peaks the highest of them", fit=True)
 
@@ -45,7 +48,8 @@ def _row(name: str, values: list[float]) -> list[str]:
     cells = [f"{value:.4g}" for value in (values[0], values[-1], min(values), max(values))]
     from flowgraph.diagrams.write.terminal.sparkline import sparkline
 
-    return [name, *cells, sparkline(values, CURVE_CELLS)]
+    fewest, most = CURVE_CELLS
+    return [name, *cells, sparkline(values, max(fewest, min(most, (columns_asked() or 0) - REST)))]
 
 
 def _peak_row(peak: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ import typer
 from flowgraph import app
 from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import note, print_json, say, write
+from flowgraph.cli.output import laid_out, note, print_json, say, write
 
 
 def calibrate(
@@ -52,7 +52,8 @@ def calibrate(
     """
     result = app.calibrate_runs(runs, plan, measured or (), note)
     write(out, result.calibration.to_json())
-    print_json(result.data()) if json else say(result.text(), fit=True)
+    with laid_out():
+        print_json(result.data()) if json else say(result.text(), fit=True)
     for line in result.notes:
         note(line)
     if out is not None:

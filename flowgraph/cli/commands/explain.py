@@ -8,7 +8,7 @@ import typer
 
 from flowgraph import app
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import note, print_json, say
+from flowgraph.cli.output import laid_out, note, print_json, say
 
 
 def explain(
@@ -25,4 +25,5 @@ def explain(
     result = app.explain_plan(plan, role)
     for fault in result.faults:
         note(fault)
-    print_json(result.data()) if json else say(result.text(), fit=True)
+    with laid_out():
+        print_json(result.data()) if json else say(result.text(), fit=True)

@@ -10,7 +10,7 @@ import typer
 from flowgraph import app
 from flowgraph.cli import options as opt
 from flowgraph.cli import search_options as search
-from flowgraph.cli.output import note, print_json, say, write
+from flowgraph.cli.output import laid_out, note, print_json, say, write
 
 
 def import_command(
@@ -49,4 +49,5 @@ def import_command(
             note(f"{file} is not written: a search finds nothing that the system runs")
     for line in result.notes:
         note(line)
-    print_json(result.data()) if json else say(result.text(), fit=True)
+    with laid_out():
+        print_json(result.data()) if json else say(result.text(), fit=True)
