@@ -1,1 +1,16 @@
-"""Fit constants and scales of forecasts to measured seconds."""
+"""Measured seconds, and the scales and constants that are fitted to them."""
+
+from placements.calibration.fit_constants import constants_in, read_profile
+from placements.calibration.measured_runs import CalibrationResult, MeasuredRun
+from placements.calibration.timing_names import logged_timings
+from placements.calibration.timings import given_timings, recorded_timings
+
+__all__ = [
+    "CalibrationResult",
+    "MeasuredRun",
+    "constants_in",
+    "given_timings",
+    "logged_timings",
+    "read_profile",
+    "recorded_timings",
+]
