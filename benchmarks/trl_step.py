@@ -19,7 +19,7 @@ Reward = Callable[..., list[float]]
 def partial(response: str, truth: str) -> float:
     """Score the share of positions that are right of a response that did not end.
 
-    Source: `nodes.rules.partial`, without the point for the end, since no response of the benchmark ends.
+    Source: `nodes.scoring.rules.partial`, without the point for the end, since no response of the benchmark ends.
     """
     right = sum(given == wanted for given, wanted in zip(response, truth, strict=False))
     return right / (len(truth) + 1)
@@ -28,7 +28,7 @@ def partial(response: str, truth: str) -> float:
 def number(response: str, truth: str) -> float:
     """Score a half if the number stands in the response, and a half if it is all there is.
 
-    Source: `nodes.rules.number`.
+    Source: `nodes.scoring.rules.number`.
     """
     whole = rf"(?<![0-9])(?<![0-9][.,])(?<!-){re.escape(truth)}(?![0-9])(?![.,][0-9])"
     return 0.5 * (re.search(whole, response) is not None) + 0.5 * (response.strip() == truth)

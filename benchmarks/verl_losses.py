@@ -27,11 +27,11 @@ from benchmarks.verl_case import (
 from flowgraph import Loss
 from flowgraph.language import Aggregation
 from flowgraph.language.values import Sample, Trajectory
-from nodes import covariance as cov
 from nodes import kl as k
 from nodes import losses as one
-from nodes import sequence_losses as rows
 from nodes import values as v
+from nodes.losses import covariance as cov
+from nodes.losses import sequence as rows
 
 ROWS = "seq-mean-token-mean"
 VARIANTS = (

@@ -30,6 +30,7 @@ from pages import Page  # noqa: E402
 
 from flowgraph import errors  # noqa: E402
 from flowgraph.checks.table import LAWS  # noqa: E402
+from flowgraph.errors.exit_codes import MEANINGS  # noqa: E402
 from flowgraph.language import op_of  # noqa: E402
 from flowgraph.language.graph import Op, Port  # noqa: E402
 from flowgraph.language.values import Kind, Linear, Model, Record, State, Value, fields  # noqa: E402
@@ -323,7 +324,7 @@ def error_pages() -> dict[str, str]:
     kinds = [kind for name in errors.__all__ if is_error(kind := getattr(errors, name))]
     told = [error_told(kind, made_by, said.get(kind.__name__, {})) for kind in kinds]
     pages = {f"{each['name']}.md": rendered("error.md.j2", **each) for each in told}
-    return pages | {"README.md": rendered("errors.md.j2", kinds=told, doc=inspect.getdoc(errors))}
+    return pages | {"README.md": rendered("errors.md.j2", kinds=told, doc=inspect.getdoc(errors), codes=MEANINGS)}
 
 
 def is_error(kind: object) -> bool:

@@ -13,20 +13,20 @@ from nodes.advantages import (
     rloo_advantages,
 )
 from nodes.correction import importance_weights, normalized_weights, rejected
-from nodes.covariance import clip_cov_loss, high_covariance, kl_cov_loss, top_covariance
 from nodes.demonstrations import demonstrations
 from nodes.evaluation import accuracy, evaluate, evaluate_at_k, pass_at_k
-from nodes.judging import judged, reward
 from nodes.kl import adaptive_kl, kl_abs, kl_estimate, kl_k1, kl_k2, kl_k3, weighted
 from nodes.likelihood import critic_values, entropy, logprobs, squared_probs
 from nodes.losses import cispo_loss, clipped, cross_entropy, dppo_loss, entropy_bonus, policy_gradient, value_loss
+from nodes.losses.covariance import clip_cov_loss, high_covariance, kl_cov_loss, top_covariance
+from nodes.losses.sequence import gmpo_loss, gspo_loss, sapo_loss
 from nodes.mismatch import Mismatch, mismatch
 from nodes.reference import averaged, refreshed
 from nodes.refill import ScoredRollout, refill
 from nodes.rewards import kl_penalized, overlong_penalty, token_rewards
 from nodes.sampling import generate
 from nodes.scoring import score
-from nodes.sequence_losses import gmpo_loss, gspo_loss, sapo_loss
+from nodes.scoring.judging import judged, reward
 from nodes.training import update
 from nodes.values import (
     Accuracy,

@@ -1,6 +1,6 @@
-"""Off-policy correction outside the loss: importance weights, and masks without what was drawn too differently.
+"""Off-policy correction outside the loss: importance weights, and masks without tokens or rows that are too far off.
 
-The losses that take such weights are in `losses.py`; how far two engines are apart is told by `mismatch.py`.
+Losses that take such weights are in `losses`; measures of how far two engines differ are in `mismatch`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flowgraph import Metric, node
 from flowgraph.errors import LawError
 from flowgraph.language import By, Measure
 from flowgraph.language.values import Mask
-from nodes.terms import LIMIT, mean_of
+from nodes.losses.terms import LIMIT, masked, mean_of, row_means
 from nodes.values import ImportanceWeights, LogProbs
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ Test = Literal[
 ]
 
 
-def _one_form(bound: float | None, info: ValidationInfo) -> float | None:
-    """Refuse a bound beside a cap, and an upper one that is not above the lower one."""
+def _without_cap(bound: float | None, info: ValidationInfo) -> float | None:
+    """Refuse a bound together with a cap, and an upper bound that is not above the lower one."""
     if bound is not None and info.data.get("cap") is not None:
-        raise ValueError("a cap truncates, bounds leave out: set cap=None beside low and high")
+        raise ValueError("a cap truncates and bounds leave out: with low or high, set cap=None")
     return _above_low(bound, info)
 
 
@@ -50,16 +50,16 @@ def _above_low(bound: float | None, info: ValidationInfo) -> float | None:
     return bound
 
 
-def _of_a_ratio(low: float | None, info: ValidationInfo) -> float | None:
-    """Refuse a lower bound of what is never negative, and best at 0."""
+def _only_of_k1(low: float | None, info: ValidationInfo) -> float | None:
+    """Refuse a lower bound for estimators that are never negative, and 0 where nothing differs."""
     test = str(info.data.get("test", "k1"))
     if low is not None and not test.endswith("k1"):
         raise ValueError(f"{test} has an upper bound only")
     return low
 
 
-def _both_ways(high: float, info: ValidationInfo) -> float:
-    """Refuse an upper bound of a ratio that is below the lower one, or below 1 where the lower one is 1 / high."""
+def _above_lower_bound(high: float, info: ValidationInfo) -> float:
+    """Refuse an upper bound that is not above the lower one, which is 1 / high for ratios unless it is set."""
     if info.data.get("low") is None and str(info.data.get("test")).endswith("k1") and high <= 1:
         raise ValueError("should be greater than 1, for low is 1 / high unless it is set")
     _above_low(high, info)
@@ -68,12 +68,12 @@ def _both_ways(high: float, info: ValidationInfo) -> float:
 
 POSITIVE = Field(gt=0, allow_inf_nan=False)
 WEIGHTS = (
-    Metric("weight", about="mean of the weights that the loss sees"),
+    Metric("weight", about="mean weight"),
     Metric(
-        "weight_squared", about="mean of their squares: weight² / weight_squared is the effective sample size, of 1"
+        "weight_squared", about="mean squared weight; weight² / weight_squared is the effective sample size as a share"
     ),
-    Metric("weight_high", about="share above cap or high, before"),
-    Metric("weight_low", about="share below 1 / cap or low, before"),
+    Metric("weight_high", about="share of weights above cap or high before they are cut"),
+    Metric("weight_low", about="share of weights below 1 / cap or low before they are cut"),
 )
 
 
@@ -85,15 +85,16 @@ def importance_weights(
     behaviour: Annotated[LogProbs, By.SAMPLER],
     level: Level = "token",
     cap: Annotated[float | None, POSITIVE] = 2.0,
-    low: Annotated[float | None, POSITIVE, AfterValidator(_one_form)] = None,
-    high: Annotated[float | None, POSITIVE, AfterValidator(_one_form)] = None,
+    low: Annotated[float | None, POSITIVE, AfterValidator(_without_cap)] = None,
+    high: Annotated[float | None, POSITIVE, AfterValidator(_without_cap)] = None,
 ) -> ImportanceWeights:
-    """Weigh tokens by how much likelier they are than when they were drawn: exp(old - behaviour), [B, T].
+    """Weight tokens by how much more likely they are than when they were sampled: exp(old - behaviour), [B, T].
 
-    At level "sequence" all tokens of a row have its weight: the exponential of the sum over its mask. `cap` truncates
-    weights; with `cap` None and `low`, `high` or both, weights outside of these bounds are 0. The log of a weight is
-    held within ±20. Weights are 0 where the mask is 0, and no gradient flows through them. Metrics are means over
-    tokens, at level "sequence" over rows with a token. Refuses rows whose engine told no log-probs (LawError).
+    At level "sequence" all tokens of a row have one weight: the exponential of the sum over the row's mask. `cap`
+    truncates weights; with `cap` None and `low`, `high` or both, weights outside of these bounds are 0. The log of a
+    weight is clamped to ±20. Weights are 0 where the mask is 0, and no gradient flows through them. Metrics are means
+    over tokens, or at level "sequence" over rows with a token. Raises LawError for tokens without a log-prob in
+    `behaviour`.
     Source: truncation: Espeholt et al. 2018 (V-trace), arXiv 1802.01561, section 4.1, as Yao et al. 2025, "Your
     Efficient RL Framework Secretly Brings You Off-Policy RL Training", apply it to two engines; bounds: Ling Team 2025
     (IcePop), arXiv 2510.18855; level "sequence": Liu, Li et al. 2025, "When Speed Kills Stability".
@@ -108,36 +109,37 @@ def importance_weights(
     ratio = _log_ratio(old, behaviour, mask, "importance_weights")
     ratio = ratio.sum(1, keepdim=True) if level == "sequence" else ratio
     plain = ratio.clamp(-LIMIT, LIMIT).exp()
-    least, most = (low, high) if cap is None else (1 / cap, cap)
-    below, above = plain < (-math.inf if least is None else least), plain > (math.inf if most is None else most)
-    given = plain.clamp(max=cap) if cap is not None else torch.where(below | above, 0.0, plain)
+    lower, upper = (low, high) if cap is None else (1 / cap, cap)
+    below, above = plain < (-math.inf if lower is None else lower), plain > (math.inf if upper is None else upper)
+    weights = plain.clamp(max=cap) if cap is not None else torch.where(below | above, 0.0, plain)
     over = Mask((mask.data.sum(1, keepdim=True) > 0).to(mask.data.dtype)) if level == "sequence" else mask
-    measures = [mean_of("weight", given, over), mean_of("weight_squared", given**2, over)]
-    measures += [mean_of("weight_high", above.to(given.dtype), over)] if most is not None else []
-    measures += [mean_of("weight_low", below.to(given.dtype), over)] if least is not None else []
-    return ImportanceWeights(given.expand(mask.data.shape).masked_fill(mask.data == 0, 0.0), measures)
+    measures = [mean_of("weight", weights, over), mean_of("weight_squared", weights**2, over)]
+    measures += [mean_of("weight_high", above.to(weights.dtype), over)] if upper is not None else []
+    measures += [mean_of("weight_low", below.to(weights.dtype), over)] if lower is not None else []
+    return ImportanceWeights(weights.expand(mask.data.shape).masked_fill(mask.data == 0, 0.0), measures)
 
 
-@node(separable=False, metrics=(Metric("scale", about="mean weight, by which weights were divided"),))
+@node(separable=False, metrics=(Metric("scale", about="mean weight, by which all weights are divided"),))
 def normalized_weights(weights: ImportanceWeights, mask: Mask, *, level: Level) -> ImportanceWeights:
-    """Divide importance weights [B, T] by their mean over the batch, so that it is 1.
+    """Divide importance weights [B, T] by their mean over the batch, so that their mean becomes 1.
 
-    At level "token" that is the mean over tokens; at level "sequence" over rows with a token, each of which counts by
-    the mean of its tokens' weights. Weights that are all 0 stay so.
+    At level "token" this is the mean over tokens; at level "sequence" the mean over rows with a token of their token
+    means. Weights that are all 0 do not change.
     Source: self-normalised importance sampling, Owen 2013, "Monte Carlo theory, methods and examples", section 9.2.
     """
-    kept = weights.data.detach().masked_fill(mask.data == 0, 0.0)
-    tokens = mask.data.sum(1)
-    means = kept.sum(1) / tokens.clamp(min=1)
-    total, count = (kept.sum(), tokens.sum()) if level == "token" else (means.sum(), (tokens > 0).sum())
-    scaled = kept * (count / total) if float(total) > 0 else kept
+    plain, tokens = masked(weights.data.detach(), mask), mask.data.sum(1)
+    if level == "token":
+        total, count = plain.sum(), tokens.sum()
+    else:
+        total, count = row_means(plain, mask).sum(), (tokens > 0).sum()
+    scaled = plain * (count / total) if float(total) > 0 else plain
     return ImportanceWeights(scaled, [Measure("scale", float(total), float(count))])
 
 
 @node(
     metrics=(
-        Metric("rejected", about="share of the tokens given that are left out"),
-        Metric("rejected_rows", about="share of the rows given that have no token left"),
+        Metric("rejected", about="share of tokens that are left out"),
+        Metric("rejected_rows", about="share of rows whose tokens are all left out"),
     )
 )
 def rejected(
@@ -146,39 +148,38 @@ def rejected(
     old: LogProbs,
     behaviour: Annotated[LogProbs, By.SAMPLER],
     test: Test,
-    low: Annotated[float | None, POSITIVE, AfterValidator(_of_a_ratio)] = None,
-    high: Annotated[float, POSITIVE, AfterValidator(_both_ways)],
+    low: Annotated[float | None, POSITIVE, AfterValidator(_only_of_k1)] = None,
+    high: Annotated[float, POSITIVE, AfterValidator(_above_lower_bound)],
 ) -> Mask:
-    """Leave out of a mask [B, T] the tokens, or the rows, that were drawn too differently.
+    """Remove from a mask [B, T] the tokens or rows whose log-probs differ too much from those of sampling.
 
-    With l = old - behaviour of a token, held within ±20: k1 = -l, k2 = l² / 2, k3 = e^l - 1 - l. A test "token_…"
-    drops the tokens that fail it; one of "seq_sum_…", "seq_mean_…" and "seq_max_…" whole rows, by that of the tokens
-    which the mask keeps. k1 passes where e^k1, the ratio behaviour / old, is from `low` (1 / `high` unless set) to
-    `high`; k2 and k3 where they are at most `high`. "seq_mean_k1" tests the geometric mean of the ratios. Tests are
-    nested to ask for all of them; what is nested outside sees the mask that is left, so tests of rows go inside.
-    What is NaN fails. Refuses rows whose engine told no log-probs (LawError).
-    Source: Liu, Li et al. 2025, "When Speed Kills Stability", and the notes of verl on rollout correction; estimators:
+    With l = old - behaviour of a token, clamped to ±20: k1 = -l, k2 = l² / 2, k3 = e^l - 1 - l. A test "token_…"
+    removes the tokens that fail; the tests "seq_sum_…", "seq_mean_…" and "seq_max_…" remove rows, by the sum, mean or
+    maximum over the tokens that the mask keeps. k1 passes if e^k1, the ratio behaviour / old, is from `low` (1 / `high`
+    unless set) to `high`; k2 and k3 pass if they are at most `high`. "seq_mean_k1" tests the geometric mean of the
+    ratios. NaN fails. Nest calls to apply several tests, with tests of rows inside: the outer test sees only the tokens
+    that the inner one keeps. Raises LawError for tokens without a log-prob in `behaviour`.
+    Source: Liu, Li et al. 2025, "When Speed Kills Stability", and verl's notes on rollout correction; estimators:
     Schulman 2020, "Approximating KL divergence".
 
     >>> import torch
-    >>> old, drawn = LogProbs(torch.tensor([[0.0, -1.0]])), LogProbs(torch.tensor([[-3.0, -1.0]]))
-    >>> rejected(Mask(torch.ones(1, 2)), old=old, behaviour=drawn, test="token_k1", high=2.0).data
+    >>> old, sampled = LogProbs(torch.tensor([[0.0, -1.0]])), LogProbs(torch.tensor([[-3.0, -1.0]]))
+    >>> rejected(Mask(torch.ones(1, 2)), old=old, behaviour=sampled, test="token_k1", high=2.0).data
     tensor([[0., 1.]])
     """
     scope, _, estimator = test.rpartition("_")
-    each = _estimate(_log_ratio(old, behaviour, mask, "rejected").clamp(-LIMIT, LIMIT), estimator)
-    told = _of_rows(each, mask, scope)
-    passes = told <= high
+    tokens = _estimate(_log_ratio(old, behaviour, mask, "rejected").clamp(-LIMIT, LIMIT), estimator)
+    tested = _in_scope(tokens, mask, scope)
+    passes = tested <= high
     if estimator == "k1":
-        passes = (told >= (-math.log(high) if low is None else math.log(low))) & (told <= math.log(high))
-    left = mask.data.masked_fill(~passes, 0.0)
-    before, after = ((data.sum(1) > 0).sum() for data in (mask.data, left))
-    tokens = Measure("rejected", float(mask.data.sum() - left.sum()), float(mask.data.sum()))
-    return Mask(left, [tokens, Measure("rejected_rows", float(before - after), float(before))])
+        passes = (tested >= (-math.log(high) if low is None else math.log(low))) & (tested <= math.log(high))
+    remaining = mask.data.masked_fill(~passes, 0.0)
+    before, after = ((data.sum(1) > 0).sum() for data in (mask.data, remaining))
+    share = Measure("rejected", float(mask.data.sum() - remaining.sum()), float(mask.data.sum()))
+    return Mask(remaining, [share, Measure("rejected_rows", float(before - after), float(before))])
 
 
 def _estimate(ratio: Tensor, estimator: str) -> Tensor:
-    """Estimate a divergence of each token from its log-ratio [B, T]."""
     import torch
 
     if estimator == "k1":
@@ -186,25 +187,24 @@ def _estimate(ratio: Tensor, estimator: str) -> Tensor:
     return ratio**2 / 2 if estimator == "k2" else torch.expm1(ratio) - ratio
 
 
-def _of_rows(each: Tensor, mask: Mask, scope: str) -> Tensor:
-    """Return what is tested: of each token [B, T], or of each row [B, 1]; `each` is 0 where the mask is 0."""
-    if scope == "token" or not each.shape[1]:
-        return each
+def _in_scope(tokens: Tensor, mask: Mask, scope: str) -> Tensor:
+    """Return estimates of tokens [B, T], 0 where the mask is 0, or reduce them to rows [B, 1]."""
+    if scope == "token" or not tokens.shape[1]:
+        return tokens
     if scope == "seq_max":
-        return each.amax(1, keepdim=True)
-    total = each.sum(1, keepdim=True)
+        return tokens.amax(1, keepdim=True)
+    total = tokens.sum(1, keepdim=True)
     return total if scope == "seq_sum" else total / mask.data.sum(1, keepdim=True).clamp(min=1)
 
 
 def _log_ratio(old: LogProbs, behaviour: LogProbs, mask: Mask, name: str) -> Tensor:
-    """Return old - behaviour [B, T], 0 where the mask is 0."""
+    """Return old - behaviour [B, T], 0 where the mask is 0; raise LawError if `behaviour` lacks log-probs of tokens."""
     import torch
 
-    counts, told = mask.data != 0, behaviour.data
-    if told is None or told.shape != counts.shape:
-        told = torch.full_like(old.data, math.nan)
-    lacking = counts & ~told.isfinite()
+    unmasked, sampled = mask.data != 0, behaviour.data
+    if sampled is None or sampled.shape != unmasked.shape:
+        sampled = torch.full_like(old.data, math.nan)
+    lacking = unmasked & ~sampled.isfinite()
     if lacking.any():
-        raise LawError.not_told(f"{name}(behaviour=)", int(lacking.sum()), int(counts.sum()))
-    ratio: Tensor = (old.data.detach() - told).masked_fill(~counts, 0.0)
-    return ratio
+        raise LawError.not_told(f"{name}(behaviour=)", int(lacking.sum()), int(unmasked.sum()))
+    return masked(old.data.detach() - sampled, mask)

@@ -1,4 +1,4 @@
-"""Demonstrations: answers that the data set holds, as responses that a model can learn from."""
+"""Demonstrations: the data set's own answers, as responses that a model can learn from."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tok
 from nodes.sampling import pad
 from nodes.values import LanguageModel, Prompts, Responses, Temperature
 
-PLACES = ("response", "extra_info.answer", "reward_model.ground_truth")
+ANSWER_COLUMNS = ("response", "extra_info.answer", "reward_model.ground_truth")
 METRICS = (
     Metric("response_length", "tokens", headline=True),
-    Metric("truncated", about="share of answers cut at `max_tokens`"),
+    Metric("truncated", about="share of answers that are cut at `max_tokens`"),
 )
 
 
@@ -29,26 +29,27 @@ def demonstrations(
     column: str = "",
     max_tokens: Annotated[int, Field(ge=1)] = 1024,
 ) -> Responses:
-    """Return the answer to each prompt that the data set holds, as `model`'s chat template writes it: B = prompts.
+    """Return the data set's answer to each prompt, written with the model's chat template: B = prompts.
 
-    The answer is in `column`, a name or a path into a struct (`extra_info.answer`); without one it is in `response`,
-    else in `extra_info.answer`, where GSM8K has its worked solutions, else it is the ground truth. Every token of it
-    counts, its end included, up to `max_tokens`. Raises DataError for a row without an answer.
+    `column` names the answers' column, or a path into a struct (`extra_info.answer`). By default answers are read from
+    `response`, else from `extra_info.answer`, where GSM8K has its worked solutions, else from the ground truth. The
+    mask keeps every token of an answer, its end token included, up to `max_tokens`. Raises DataError for a row without
+    an answer.
     """
     import pyarrow as pa
     import torch
 
     encode = model.handle.tokenizer.encode
     rows = prompts.columns.data.to_pylist()
-    chats = [parted(encode(row["prompt"]), encode(row["prompt"], answer_of(row, column))) for row in rows]
+    chats = [split_chat(encode(row["prompt"]), encode(row["prompt"], answer_of(row, column))) for row in rows]
     answers = [answer[:max_tokens] for _, answer in chats]
-    lengths = torch.tensor([len(each) for each in answers], dtype=torch.int64)
+    lengths = torch.tensor([len(answer) for answer in answers], dtype=torch.int64)
     tokens = pad(answers, torch.int64)
-    one_each = torch.zeros(len(rows), dtype=torch.int64)
+    first = torch.zeros(len(rows), dtype=torch.int64)  # each prompt has one sample, and that one trajectory
     return Responses(
         group=Group(prompts.group.data),
-        sample=Sample(one_each),
-        trajectory=Trajectory(one_each),
+        sample=Sample(first),
+        trajectory=Trajectory(first),
         context=Context(pa.array([context for context, _ in chats], pa.list_(pa.int32()))),
         tokens=Tokens(tokens),
         mask=Mask((torch.arange(tokens.shape[1])[None] < lengths[:, None]).float()),
@@ -61,28 +62,29 @@ def demonstrations(
 
 
 def answer_of(row: Mapping[str, object], column: str) -> str:
-    """Return the answer that a row of the data set holds.
+    """Return the answer in a row of the data set; raise DataError if it has none.
 
     >>> answer_of({"response": "7"}, ""), answer_of({"extra_info": {"answer": "2 + 6 = 8"}}, "")
     ('7', '2 + 6 = 8')
     """
-    for path in (column,) if column else PLACES[:1] if PLACES[0] in row else PLACES[1:]:
-        found: object = row
+    default = ANSWER_COLUMNS[:1] if ANSWER_COLUMNS[0] in row else ANSWER_COLUMNS[1:]
+    for path in (column,) if column else default:
+        value: object = row
         for name in path.split("."):
-            found = found.get(name) if isinstance(found, Mapping) else None
-        if isinstance(found, str) and found:
-            return found
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, str) and value:
+            return value
     raise DataError.lacks_column("the data set", column or "response", list(row))
 
 
-def parted(context: Sequence[int], whole: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Part the tokens of a chat with its answer behind those that the chat without it begins with too.
+def split_chat(context: Sequence[int], chat: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Split the tokens of a chat with its answer after the longest prefix that the chat without the answer has too.
 
-    Mostly that is the whole of the latter; a tokenizer may join the last of it with the answer's first.
+    That is usually the whole context; but a tokenizer may merge the context's last characters with the answer's first.
 
-    >>> parted([1, 2], [1, 2, 8, 9]), parted([1, 2, 3], [1, 2, 4, 5])
+    >>> split_chat([1, 2], [1, 2, 8, 9]), split_chat([1, 2, 3], [1, 2, 4, 5])
     (([1, 2], [8, 9]), ([1, 2], [4, 5]))
     """
-    least = min(len(context), len(whole))
-    same = next((i for i in range(least) if context[i] != whole[i]), least)
-    return whole[:same], whole[same:]
+    shortest = min(len(context), len(chat))
+    shared = next((i for i in range(shortest) if context[i] != chat[i]), shortest)
+    return chat[:shared], chat[shared:]

@@ -1,4 +1,4 @@
-"""KL to a reference: as a loss, as tokens for a reward, and the weight that follows it from step to step."""
+"""The KL from a reference: as a loss, as a penalty for rewards, and with a weight that adapts from step to step."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from flowgraph.errors import SettingError
 from flowgraph.language import By, Measure
 from flowgraph.language.loss import How
 from flowgraph.language.values import Mask
-from nodes.terms import LIMIT, MEAN, masked, mean_of, row_means
+from nodes.losses.terms import LIMIT, MEAN, masked, mean_of, row_means
 from nodes.values import KLWeight, LogProbs, TokenKL
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Estimator = Literal["k1", "k2", "k3", "abs"]
-AT_MOST = 10.0  # of one token's k3, which grows as the ratio does
-STEP = 0.2  # the largest share of the target that one step answers to
+MAX_K3 = 10.0  # of one token, since k3 grows as the ratio does
+MAX_ERROR = 0.2  # the largest relative error of the KL to which one step responds
 KL = (Metric("kl", "nats", headline=True, about="mean over tokens of the estimate of KL(policy, reference)"),)
 ROW_KL = (
-    Metric("kl", "nats", headline=True, about="mean over responses of their token mean of KL(policy, reference)"),
+    Metric(
+        "kl",
+        "nats",
+        headline=True,
+        about="mean over responses of token means of the estimate of KL(policy, reference)",
+    ),
 )
 
 
@@ -35,10 +40,10 @@ def kl_k1(
     straight_through: bool = False,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return the k1 estimate of KL(policy, reference): new - ref, right on average, negative at times.
+    """Return the k1 estimate of KL(policy, reference): new - ref, which is unbiased but may be negative.
 
-    Its own gradient, 1 a token, is 0 on average and pulls to no reference: as a loss it wants `straight_through`, the
-    value of k1 with the gradient of k2, new - ref.
+    Its gradient is 1 at each token, 0 on average, and so does not pull the policy to the reference. As a loss, use it
+    with `straight_through`: the value of k1 with the gradient of k2, new - ref.
     Source: Schulman 2020, "Approximating KL divergence".
     """
     return _kl_loss("k1", new, mask, ref, straight_through, aggregation)
@@ -52,7 +57,7 @@ def kl_k2(
     ref: Annotated[LogProbs, By.FIXED],
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return the k2 estimate of KL(policy, reference): (new - ref)²/2, whose gradient is right on average.
+    """Return the k2 estimate of KL(policy, reference): (new - ref)²/2, whose gradient is unbiased.
 
     Source: Schulman 2020, "Approximating KL divergence".
     """
@@ -70,8 +75,8 @@ def kl_k3(
 ) -> Loss:
     """Return the k3 estimate of KL(policy, reference): e^d - d - 1 with d = ref - new, never negative.
 
-    d is held within ±20 and the estimate at 10, beyond which it has no gradient. `straight_through` gives it the
-    gradient of k2, new - ref, which is held by neither.
+    d is clamped to ±20 and the estimate to 10, without a gradient beyond. With `straight_through` it has the gradient
+    of k2, new - ref, to which neither limit applies.
     Source: Schulman 2020, "Approximating KL divergence"; Shao et al. 2024 (GRPO), arXiv 2402.03300, equation 4.
     """
     return _kl_loss("k3", new, mask, ref, straight_through, aggregation)
@@ -86,9 +91,9 @@ def kl_abs(
     straight_through: bool = False,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return |new - ref|: no estimate of KL(policy, reference), but 0 with it, and of its scale when far apart.
+    """Return |new - ref|: not an estimate of KL(policy, reference), but 0 where it is, and of its scale far from 0.
 
-    `straight_through` gives it the gradient of k2, new - ref.
+    With `straight_through` it has the gradient of k2, new - ref.
     """
     return _kl_loss("abs", new, mask, ref, straight_through, aggregation)
 
@@ -97,14 +102,14 @@ def kl_abs(
 def kl_estimate(
     old: LogProbs, mask: Mask, *, ref: Annotated[LogProbs, By.FIXED], estimator: Estimator = "k1"
 ) -> TokenKL:
-    """Return the estimate of KL(policy, reference) at each token, to take from a reward: [B, T], 0 where the mask is 0.
+    """Return the estimate of KL(policy, reference) at each token, as a penalty for rewards: [B, T].
 
-    `old` are the policy's log-probs, outside its loss: no gradient flows. The metric is the mean over rows with a token
-    of each row's token mean. Estimates are those of `kl_k1`, `kl_k2`, `kl_k3` and `kl_abs`.
+    `old` are the policy's log-probs; no gradient flows. Estimates are those of `kl_k1`, `kl_k2`, `kl_k3` and `kl_abs`,
+    and 0 where the mask is 0. The metric is the mean over rows with a token of their token means.
     """
-    tokens = masked(_estimate(estimator, masked((old.data - ref.data).detach(), mask)), mask)
-    rows = mask.data.sum(1) > 0
-    return TokenKL(tokens, [Measure("kl", float(row_means(tokens, mask).sum()), float(rows.sum()))])
+    tokens = _estimate(estimator, masked((old.data - ref.data).detach(), mask))
+    rows = (mask.data.sum(1) > 0).sum()
+    return TokenKL(tokens, [Measure("kl", float(row_means(tokens, mask).sum()), float(rows))])
 
 
 @node(carries="beta", separable=False, metrics=(Metric("kl_weight", about="factor of the KL in the next step"),))
@@ -116,25 +121,25 @@ def adaptive_kl(
     target: Annotated[float, Field(gt=0)] = 0.1,
     horizon: Annotated[int, Field(ge=1)] = 10000,
 ) -> KLWeight:
-    """Return the next step's KL weight: beta·(1 + e·rows/horizon), e = KL/target - 1 held within ±0.2.
+    """Return the next step's KL weight: beta·(1 + e·rows/horizon), with e = KL/target - 1 clamped to ±0.2.
 
-    KL in nats is the mean over rows of each row's token mean; rows without a token count nowhere, and a batch without
-    any leaves beta as it is. Raises `SettingError` for a `horizon` so short that beta could fall to 0 in one step.
+    KL, in nats, is the mean over rows of token means. Rows without a token do not count; a batch without tokens leaves
+    beta unchanged. Raises `SettingError` for a `horizon` so short that beta could fall to 0 in one step.
     Source: Ziegler et al. 2019, arXiv 1909.08593, section 2.2; its constant 0.1 is rows/horizon, as in its code.
     """
     rows = int((mask.data.sum(1) > 0).sum())
-    if STEP * rows >= horizon:
-        why = f"a step of {rows} rows could take the weight to 0 or below; it is more than {STEP} of the rows"
+    if MAX_ERROR * rows >= horizon:
+        why = f"a step of {rows} rows could take the weight to 0 or below; it must be more than {MAX_ERROR * rows:g}"
         raise SettingError.refused("", "horizon", horizon, why)
     mean = float(row_means(kl.data, mask).sum()) / max(rows, 1)
-    error = min(max(mean / target - 1, -STEP), STEP)
+    error = min(max(mean / target - 1, -MAX_ERROR), MAX_ERROR)
     weight = float(beta.data) * (1 + error * rows / horizon)
     return KLWeight(weight, [Measure("kl_weight", weight, 1)])
 
 
 @node
 def weighted(loss: Loss, beta: KLWeight) -> Loss:
-    """Scale a loss by a carried weight: `surrogate + weighted(kl_k3(…), beta)`."""
+    """Multiply a loss by a carried weight: `surrogate + weighted(kl_k3(…), beta)`."""
     return loss.times(float(beta.data))
 
 
@@ -160,5 +165,5 @@ def _estimate(estimator: Estimator, difference: Tensor) -> Tensor:
         return difference**2 / 2
     if estimator == "abs":
         return difference.abs()
-    held = difference.clamp(-LIMIT, LIMIT)
-    return (torch.expm1(-held) + held).clamp(0.0, AT_MOST)
+    clamped = difference.clamp(-LIMIT, LIMIT)
+    return (torch.expm1(-clamped) + clamped).clamp(0.0, MAX_K3)

@@ -1,4 +1,4 @@
-"""What a forward pass tells of responses. Nodes on one model and the same responses share one pass."""
+"""Statistics of response tokens from a forward pass. Nodes on one model and the same responses share one pass."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ READ = Parts("context", "tokens", "lengths", "temperature")
 
 @node(kind="logprob", stat="logprobs")
 def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> LogProbs:
-    """Return the log-prob of each response token under `model`, at the rollout's temperature: [B, T]."""
+    """Return the log-prob of each response token under a model, at the rollout's temperature: [B, T]."""
     return LogProbs(_stat(model, rollout, "logprobs"))
 
 
 @node(kind="logprob", stat="entropy")
 def entropy(model: LanguageModel, rollout: Annotated[Responses, READ]) -> Entropy:
-    """Return the entropy of `model` at each response token, in nats, at the rollout's temperature: [B, T]."""
+    """Return a model's entropy at each response token, in nats, at the rollout's temperature: [B, T]."""
     return Entropy(_stat(model, rollout, "entropy"))
 
 
 @node(kind="logprob", stat="square_probs")
 def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> SquaredProbs:
-    """Return sum of squared probabilities of `model` at each response token, at the rollout's temperature: [B, T]."""
+    """Return the sum of squared probabilities at each response token, at the rollout's temperature: [B, T]."""
     return SquaredProbs(_stat(model, rollout, "square_probs"))
 
 
 @node(kind="logprob", stat="values")
 def critic_values(model: Critic, rollout: Annotated[Responses, READ]) -> Values:
-    """Return a critic's estimate before each response token: [B, T]."""
+    """Return the critic's estimate of the rewards still to come, before each response token: [B, T]."""
     return Values(_stat(model, rollout, "values"))
 
 

@@ -1,4 +1,4 @@
-"""References that follow the policy: averaged with it after each step, or refreshed from it now and then."""
+"""References that follow the policy: averaged with it after each step, or replaced by it every few steps."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ def averaged(
 ) -> MovingReference:
     """Move a reference towards the policy: decay · reference + (1 - decay) · policy, weight by weight.
 
-    Give it the policy that `update` returned, or the reference stays one step behind. Both have the same shape, and
-    live in one pool and layout. Weights that are no floating-point numbers are taken from the policy. Of adapters both
-    factors are averaged, each by itself. Raises LawError if only one of the two has adapters.
+    Pass the policy that `update` returned; otherwise the reference stays one step behind. Both models have the same
+    shape and are in one pool and layout. Weights that are not floating-point numbers are copied from the policy. The
+    two factors of an adapter are averaged separately. Raises LawError if only one of the two models has adapters.
     Source: Polyak and Juditsky 1992; as a reference of RL on language models: Ramé et al. 2024 (WARP),
     arXiv 2406.16768, section 3.1.
     """
     import torch
 
-    own, new = ref.handle.weights(), policy.handle.weights()
-    if own.keys() != new.keys():
-        hint = "both have adapters, or neither: --model ref=… names its own"
-        raise LawError(f"a reference of {len(own)} tensors cannot follow a policy of {len(new)}", hint=hint)
+    reference, new = ref.handle.weights(), policy.handle.weights()
+    if reference.keys() != new.keys():
+        hint = "give both models adapters, or neither: --model ref=… names the model of the reference"
+        raise LawError(f"a reference of {len(reference)} tensors cannot follow a policy of {len(new)}", hint=hint)
     mixed = {
         name: torch.lerp(new[name].to(old), old, decay) if old.is_floating_point() else new[name]
-        for name, old in own.items()
+        for name, old in reference.items()
     }
     ref.handle.load(mixed)
     return ref.advanced()
 
 
-@node(carries="ref", metrics=(Metric("refreshed", about="1 in a step that refreshed the reference, else 0"),))
+@node(carries="ref", metrics=(Metric("refreshed", about="1 in a step that replaces the reference, else 0"),))
 def refreshed(
     ref: MovingReference, *, policy: LanguageModel, every: Annotated[int, Field(ge=1)] = 100, key: Key = Key()
 ) -> MovingReference:
-    """Replace a reference by the policy after every `every` steps, counted from the run's first.
+    """Replace the reference by the policy every `every` steps, counted from the first step of the run.
 
-    Source: Liu et al. 2025 (ProRL), arXiv 2505.24864, section 3.3; Deviation: at fixed steps, and the optimizer's
-    state is kept.
+    Source: Liu et al. 2025 (ProRL), arXiv 2505.24864, section 3.3. Deviation: at fixed steps, and without a reset of
+    the optimizer's state.
     """
     due = (key.step + 1) % every == 0
     if due:

@@ -1,6 +1,6 @@
-"""Refill: draw responses until the batch is full of groups with signal, within bounds.
+"""Refill: sample prompts until the batch has enough groups with signal, within a number of rounds.
 
-How one response is drawn is in `sampling`, how it is scored in `scoring`.
+Sampling a response is in `sampling`, scoring it in `scoring`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 METRICS = (
-    Metric("rounds", headline=True, about="rounds that were drawn"),
-    Metric("groups_tried", about="prompts that responses were drawn to"),
+    Metric("rounds", headline=True, about="rounds of sampling"),
+    Metric("groups_tried", about="prompts for which responses were sampled"),
     Metric("groups_kept", headline=True, about="prompts whose responses are kept"),
-    Metric("no_signal", about="share of the groups tried whose responses all score the same"),
+    Metric("no_signal", about="share of tried groups whose responses all have the same score"),
 )
 
 
@@ -56,42 +56,42 @@ def refill(
     allow: tuple[str, ...] = (),
     key: Key = Key(),
 ) -> ScoredRollout:
-    """Draw `n` responses to prompt after prompt, score them, and keep `groups` groups with signal.
+    """Sample and score `n` responses to each prompt, round by round, until `groups` groups have signal.
 
-    A group, the responses to one prompt, has signal if its scores differ; one of a single response always has. The
-    step's prompts are cut into `rounds`, as evenly as they divide, in an order of their own each step. A round draws to
-    its prompts; after the round that fills the batch no more is drawn, and what is over is dropped. If too few have
-    signal the batch is smaller, but it holds one group at least. Metrics of sampling and scoring tell of all that was
-    drawn. Nothing depends on how the prompts are split over ranks, nor does a response on its round.
+    A group, the responses to one prompt, has signal if its scores differ or if it has one response. The step's prompts
+    are shuffled and split evenly into `rounds`. After the round that fills the batch no more responses are sampled, and
+    groups beyond `groups` are dropped. If too few groups have signal, the batch is smaller, with at least one group.
+    Metrics of sampling and scoring cover all sampled responses. The result depends neither on the split of prompts over
+    ranks nor, for each response, on its round.
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.2. Deviation: bounded by `rounds`.
     """
     import torch
 
-    done, kept, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
+    rollouts, useful, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
     order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
-    more: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s, "allow": allow}
+    limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s, "allow": allow}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
-        mine = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
-        drawn = generate(policy, mine, n=n, temperature=temperature, max_tokens=max_tokens, key=key)
-        scores = score(drawn, by=by, format_score=format_score, on_error=on_error, **more)
-        done.append(_scored(drawn, scores))
-        signal = set(ranks.union(_with_signal(done[-1])).tolist())
-        kept += [group for group in part.tolist() if group in signal]
+        share = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
+        rollout = generate(policy, share, n=n, temperature=temperature, max_tokens=max_tokens, key=key)
+        scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
+        rollouts.append(_scored(rollout, scores))
+        signal = set(ranks.union(_with_signal(rollouts[-1])).tolist())
+        useful += [group for group in part.tolist() if group in signal]
         tried += len(part)
-        if len(kept) >= groups:
+        if len(useful) >= groups:
             break
-    chosen = kept[:groups] or order[:1].tolist()
-    return take(_joined(done), _rows_of(chosen, [each.group.data for each in done], prompts)).measured(
-        *(measure for each in done for measure in each.measures),
-        Measure("rounds", len(done), 1),
+    chosen = useful[:groups] or order[:1].tolist()
+    return take(_joined(rollouts), _rows_of(chosen, rollouts, prompts)).measured(
+        *(measure for rollout in rollouts for measure in rollout.measures),
+        Measure("rounds", len(rollouts), 1),
         Measure("groups_tried", tried, 1),
         Measure("groups_kept", len(chosen), 1),
-        Measure("no_signal", tried - len(kept), tried),
+        Measure("no_signal", tried - len(useful), tried),
     )
 
 
 def _shuffled(groups: Tensor, key: Key) -> Tensor:
-    """Put groups [G], ascending, into the order that the key names."""
+    """Return groups [G], given in ascending order, in an order that the key determines."""
     import numpy as np
     import torch
 
@@ -99,41 +99,40 @@ def _shuffled(groups: Tensor, key: Key) -> Tensor:
     return groups[torch.from_numpy(np.argsort(words, kind="stable"))]
 
 
+def _with_signal(rollout: ScoredRollout) -> Tensor:
+    """Return the groups whose scores differ, and the groups of one response."""
+    import torch
+
+    groups, index, counts = torch.unique(rollout.group.data, return_inverse=True, return_counts=True)
+    scores, zeros = rollout.scores.data, torch.zeros(len(groups))
+    low = zeros.scatter_reduce(0, index, scores, "amin", include_self=False)
+    high = zeros.scatter_reduce(0, index, scores, "amax", include_self=False)
+    useful: Tensor = groups[(low < high) | (counts == 1)]
+    return useful
+
+
+def _rows_of(chosen: Sequence[int], rollouts: Sequence[ScoredRollout], prompts: Prompts) -> Tensor:
+    """Return the rows [b] of the chosen groups among those of all rollouts, in the order of the prompts.
+
+    `generate` returns rows in this order, and rows of several ranks are joined in it.
+    """
+    import torch
+
+    index_of = {group: index for index, group in enumerate(prompts.group.data.tolist()) if group in chosen}
+    groups = torch.cat([rollout.group.data for rollout in rollouts]).tolist()
+    rows = [row for row, group in enumerate(groups) if group in index_of]
+    return torch.tensor(sorted(rows, key=lambda row: index_of[groups[row]]), dtype=torch.int64)
+
+
 def _scored(rollout: Rollout, scores: Scores) -> ScoredRollout:
     parts: dict[str, Any] = {**rollout.parts, "scores": scores}
     return ScoredRollout(**parts).measured(*rollout.measures, *scores.measures)
 
 
-def _with_signal(rollout: ScoredRollout) -> Tensor:
-    """Return the groups whose scores differ, and those of one response."""
-    import torch
-
-    groups, index, counts = torch.unique(rollout.group.data, return_inverse=True, return_counts=True)
-    scores, none = rollout.scores.data, torch.zeros(len(groups))
-    low = none.scatter_reduce(0, index, scores, "amin", include_self=False)
-    high = none.scatter_reduce(0, index, scores, "amax", include_self=False)
-    found: Tensor = groups[(low < high) | (counts == 1)]
-    return found
-
-
-def _rows_of(chosen: Sequence[int], drawn: Sequence[Tensor], prompts: Prompts) -> Tensor:
-    """Return the rows [b] of the chosen groups among all that were drawn, in the order of the prompts.
-
-    That is the order in which `generate` gives them, and in which rows of several ranks come together.
-    """
-    import torch
-
-    kept = set(chosen)
-    places = {group: place for place, group in enumerate(prompts.group.data.tolist()) if group in kept}
-    groups = torch.cat(list(drawn)).tolist()
-    rows = [row for row, group in enumerate(groups) if group in places]
-    return torch.tensor(sorted(rows, key=lambda row: places[groups[row]]), dtype=torch.int64)
-
-
 def _joined(rollouts: Sequence[ScoredRollout]) -> ScoredRollout:
-    """Put the rows of rollouts one below the other, token columns as wide as the widest."""
+    """Concatenate the rows of rollouts, with token columns padded to the widest."""
     names = rollouts[0].parts
-    parts: dict[str, Any] = {name: _stacked([each.parts[name] for each in rollouts]) for name in names}
+    parts: dict[str, Any] = {name: _stacked([rollout.parts[name] for rollout in rollouts]) for name in names}
     return ScoredRollout(**parts)
 
 

@@ -10,7 +10,7 @@ from flowgraph import Metric, node
 from flowgraph.errors import SettingError
 from flowgraph.language import Measure
 from flowgraph.language.values import Lengths, Mask
-from nodes.terms import masked
+from nodes.losses.terms import masked
 from nodes.values import KLWeight, Rewards, Scores, TokenKL
 
 

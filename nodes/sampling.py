@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
 METRICS = (
     Metric("response_length", "tokens", headline=True),
-    Metric("finished", about="share of responses that ended by themselves"),
-    Metric("entropy", "nats", headline=True, about="mean of -log p over the tokens drawn, whose mean is the entropy"),
+    Metric("finished", about="share of responses that ended before `max_tokens`"),
+    Metric(
+        "entropy",
+        "nats",
+        headline=True,
+        about="mean of -log p over the sampled tokens, an estimate of the policy's entropy",
+    ),
 )
 
 
@@ -33,10 +38,10 @@ def generate(
     max_tokens: Annotated[int, Field(ge=1)] = 256,
     key: Key = Key(),
 ) -> Rollout:
-    """Draw `n` responses to each prompt; at temperature 0 the likeliest token is taken.
+    """Sample `n` responses to each prompt; at temperature 0 the most likely token is taken.
 
-    Gives B = prompts × n rows, a prompt's samples side by side. Random numbers are named by the key, the prompt's row
-    in the data set, the sample and the position, so a response does not depend on its batch.
+    Returns B = prompts × n rows, with the samples of a prompt next to each other. The key, the prompt's row in the data
+    set, the sample and the position determine each random number, so a response does not depend on its batch.
     """
     encode = policy.handle.tokenizer.encode
     contexts = [encode(messages) for messages in prompts.columns.data.column("prompt").to_pylist()]
@@ -45,51 +50,52 @@ def generate(
         for context, group in zip(contexts, prompts.group.data.tolist(), strict=True)
         for sample in range(n)
     ]
-    done = gather(policy.handle, requests)
-    return _rollout(policy, prompts, requests, done, temperature)
+    return _rollout(policy, prompts, requests, gather(policy.handle, requests), temperature)
 
 
 def _rollout(
     policy: LanguageModel,
     prompts: Prompts,
     requests: Sequence[SampleRequest],
-    done: Sequence[Completion],
+    completions: Sequence[Completion],
     temperature: float,
 ) -> Rollout:
     import pyarrow as pa
     import torch
 
-    each_prompt = torch.arange(len(prompts.group.data)).repeat_interleave(len(done) // max(1, len(prompts.group.data)))
-    lengths = torch.tensor([len(each.tokens) for each in done], dtype=torch.int64)
-    tokens = pad([each.tokens for each in done], torch.int64)
-    logprobs = pad([each.logprobs for each in done], torch.float32)
+    count = len(prompts.group.data)
+    prompt_of_row = torch.arange(count).repeat_interleave(len(completions) // max(1, count))
+    lengths = torch.tensor([len(completion.tokens) for completion in completions], dtype=torch.int64)
+    tokens = pad([completion.tokens for completion in completions], torch.int64)
+    logprobs = pad([completion.logprobs for completion in completions], torch.float32)
     mask = (torch.arange(tokens.shape[1])[None] < lengths[:, None]).float()
-    finished = torch.tensor([each.finished for each in done], dtype=torch.bool)
+    finished = torch.tensor([completion.finished for completion in completions], dtype=torch.bool)
+    texts = [policy.handle.tokenizer.decode(completion.tokens) for completion in completions]
     return Rollout(
         group=Group(torch.tensor([request.prompt for request in requests], dtype=torch.int64)),
         sample=Sample(torch.tensor([request.sample for request in requests], dtype=torch.int64)),
-        trajectory=Trajectory(torch.zeros(len(done), dtype=torch.int64)),
+        trajectory=Trajectory(torch.zeros(len(completions), dtype=torch.int64)),
         context=Context(pa.array([request.context for request in requests], pa.list_(pa.int32()))),
         tokens=Tokens(tokens),
         mask=Mask(mask),
         lengths=Lengths(lengths),
         logprobs=LogProbs(logprobs),
-        versions=Versions(pad([_spread(each) for each in done], torch.int64)),
+        versions=Versions(pad([_token_versions(completion) for completion in completions], torch.int64)),
         finished=Finished(finished),
-        text=Text(pa.array([policy.handle.tokenizer.decode(each.tokens) for each in done], pa.string())),
-        columns=Columns(prompts.columns.data.take(each_prompt.numpy())),
+        text=Text(pa.array(texts, pa.string())),
+        columns=Columns(prompts.columns.data.take(prompt_of_row.numpy())),
         temperature=Temperature(temperature),
     ).measured(
-        Measure("response_length", float(lengths.sum()), len(done)),
-        Measure("finished", float(finished.sum()), len(done)),
+        Measure("response_length", float(lengths.sum()), len(completions)),
+        Measure("finished", float(finished.sum()), len(completions)),
         Measure("entropy", -float(logprobs.sum()), float(lengths.sum()) if temperature else 0.0),
     )
 
 
-def _spread(completion: Completion) -> list[int]:
-    """Return the version of each token from the spans.
+def _token_versions(completion: Completion) -> list[int]:
+    """Return the version of the policy that sampled each token, from the completion's spans.
 
-    >>> _spread(Completion((5, 6, 7), (0.0, 0.0, 0.0), True, ((0, 3), (2, 4))))
+    >>> _token_versions(Completion((5, 6, 7), (0.0, 0.0, 0.0), True, ((0, 3), (2, 4))))
     [3, 3, 4]
     """
     starts = [start for start, _ in completion.versions[1:]] + [len(completion.tokens)]
@@ -98,11 +104,11 @@ def _spread(completion: Completion) -> list[int]:
 
 
 def pad(lists: Sequence[Sequence[float]], kind: dtype) -> Tensor:
-    """Pad on the right with zeros: [B, T]."""
+    """Pad lists on the right with zeros to the longest: [B, T]."""
     import torch
 
-    lengths = torch.tensor([len(each) for each in lists], dtype=torch.int64)
+    lengths = torch.tensor([len(numbers) for numbers in lists], dtype=torch.int64)
     padded = torch.zeros(len(lists), max(map(len, lists), default=0), dtype=kind)
     inside = torch.arange(padded.shape[1])[None] < lengths[:, None]
-    padded[inside] = torch.tensor([one for each in lists for one in each], dtype=kind)
+    padded[inside] = torch.tensor([number for numbers in lists for number in numbers], dtype=kind)
     return padded

@@ -1,4 +1,4 @@
-"""The values of reinforcement learning on language models. Same shape is not same type."""
+"""The values of reinforcement learning on language models. Values of one shape but different meaning differ in type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class LanguageModel(Model):
-    """A model that gives log-probs of tokens."""
+    """A model that predicts log-probs of tokens."""
 
 
 class Policy(LanguageModel, Trainable):
@@ -34,7 +34,7 @@ class Policy(LanguageModel, Trainable):
 
 
 class Reference(LanguageModel):
-    """A frozen language model that the policy is held close to."""
+    """A frozen language model to which the policy stays close."""
 
 
 class Judge(LanguageModel):
@@ -42,13 +42,13 @@ class Judge(LanguageModel):
 
 
 class MovingReference(Reference, State):
-    """A reference that follows the policy: it is refreshed or averaged, and carried from step to step."""
+    """A reference that follows the policy: it is replaced or averaged, and carried from step to step."""
 
     kind = Kind.MODEL
 
 
 class Critic(Trainable):
-    """A model that estimates, at each response token, the score still to come: a value head on a backbone."""
+    """A model that estimates, at each response token, the rewards still to come: a value head on a backbone."""
 
     head = "values"
 
@@ -67,7 +67,7 @@ class Columns(Value):
 
 
 class Prompts(Record):
-    """The prompts of one step: which row of the data set each is, and that row's columns."""
+    """The prompts of one step: the index of each one's row in the data set, and the columns of that row."""
 
     group: Group
     columns: Columns
@@ -81,14 +81,14 @@ class LogProbs(Value):
 
 
 class Entropy(Value):
-    """Entropy of the distribution each response token was drawn from, in nats: [B, T]."""
+    """Entropy of the distribution from which each response token was sampled, in nats: [B, T]."""
 
     kind = Kind.TOKEN
     dtype = "float32"
 
 
 class SquaredProbs(Value):
-    """Sum over the vocabulary of squared probabilities at each response token, of 1: [B, T]."""
+    """Sum over the vocabulary of squared probabilities at each response token, from 0 to 1: [B, T]."""
 
     kind = Kind.TOKEN
     dtype = "float32"
@@ -102,7 +102,7 @@ class Values(Value):
 
 
 class Returns(Value):
-    """What a critic should have estimated at each response token: [B, T]."""
+    """The target of a critic's estimate at each response token: [B, T]."""
 
     kind = Kind.TOKEN
     dtype = "float32"
@@ -116,14 +116,14 @@ class TokenKL(Linear):
 
 
 class ImportanceWeights(Value):
-    """How much each token counts, to correct for the weights that drew it: [B, T], no gradient flows through it."""
+    """The weight of each token in a loss, which corrects for the policy that sampled it: [B, T], without a gradient."""
 
     kind = Kind.TOKEN
     dtype = "float32"
 
 
 class Chosen(Value):
-    """Which tokens a loss treats apart from the others: [B, T] of 0 and 1. No mask: it is not averaged over."""
+    """The tokens that a loss treats differently: [B, T] of 0 and 1. Not a mask: means do not divide by their count."""
 
     kind = Kind.TOKEN
     dtype = "float32"
@@ -136,35 +136,35 @@ class KLWeight(State):
 
 
 class Versions(Value):
-    """Which version of the policy drew each token: [B, T] int64; spans, since an update can land mid-response."""
+    """The version of the policy that sampled each token: [B, T] int64; an update may change it within a response."""
 
     kind = Kind.TOKEN
     dtype = "int64"
 
 
 class Finished(Value):
-    """Whether each response ended by itself, not by the limit on its tokens: [B] bool."""
+    """Whether each response ended before the limit on its tokens: [B] bool."""
 
     kind = Kind.ROW
     dtype = "bool"
 
 
 class Text(Value):
-    """The text of each response, special tokens left out (`pyarrow.StringArray` of B)."""
+    """The text of each response, without special tokens (`pyarrow.StringArray` of B)."""
 
     kind = Kind.ROW
     dtype = "text"
 
 
 class Temperature(Value):
-    """The temperature that responses were sampled at (float); 0 is greedy."""
+    """The temperature at which responses were sampled (float); 0 is greedy."""
 
     kind = Kind.SCALAR
     dtype = "float64"
 
 
 class Responses(Record):
-    """Responses that a model can read. Token columns are right-padded; identity is (group, sample, trajectory)."""
+    """Responses that a model can read, padded on the right. Group, sample and trajectory identify a row."""
 
     group: Group
     sample: Sample
@@ -177,7 +177,7 @@ class Responses(Record):
 
 
 class Rollout(Responses):
-    """Sampled responses, with what sampling told of them."""
+    """Sampled responses, with the log-probs, versions and texts from sampling."""
 
     logprobs: LogProbs
     versions: Versions
@@ -194,37 +194,37 @@ class Scores(Linear):
 
 
 class Rewards(Linear):
-    """What each response token earns: [B, T]; a score of the whole response stands at its last token."""
+    """The reward of each response token: [B, T]; a response's score is the reward of its last token."""
 
     kind = Kind.TOKEN
     dtype = "float32"
 
 
 class Advantages(Linear):
-    """How much better each response was than expected: [B], the same for all its tokens."""
+    """How much better each response is than expected: [B], the same for all its tokens."""
 
     kind = Kind.ROW
     dtype = "float32"
 
     def per_token(self) -> Tensor:
-        """Return them so that they broadcast over tokens: [B, 1]."""
+        """Return the advantages in a shape that broadcasts over tokens: [B, 1]."""
         column: Tensor = self.data[:, None]
         return column
 
 
 class TokenAdvantages(Advantages):
-    """How much better each token was than expected: [B, T]."""
+    """How much better each token is than expected: [B, T]."""
 
     kind = Kind.TOKEN
 
     def per_token(self) -> Tensor:
-        """Return them as they are: [B, T]."""
+        """Return the advantages, which are of tokens already: [B, T]."""
         tokens: Tensor = self.data
         return tokens
 
 
 class Accuracy(Value):
-    """The share of responses with full marks, of 1 (float)."""
+    """The share of responses with full marks, from 0 to 1 (float)."""
 
     kind = Kind.SCALAR
     dtype = "float64"

@@ -1,8 +1,10 @@
-"""Plans as text: short, stable, diff-able, and of at most 100 columns unless a name is long."""
+"""Plans as text: short, stable, diff-able, and of at most 100 columns (or `text_columns`) unless a name is long."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import groupby
 from math import inf
 
@@ -10,14 +12,31 @@ from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan, Pool
 
 COLUMNS = 100
-NARROW = 30  # columns, in fewer of which nothing is broken into lines
+NARROW = 30  # with fewer columns, nothing is broken into lines
 BENEATH = " " * 6
+
+_columns = ContextVar("columns", default=COLUMNS)
+
+
+@contextmanager
+def text_columns(columns: int) -> Generator[None]:
+    """Lay texts out in this many columns, those of a terminal.
+
+    >>> with text_columns(40):
+    ...     flowing([["a", "one two three four five six seven eight"]])
+    ['  a  one two three four five six seven', '     eight']
+    """
+    token = _columns.set(columns)
+    try:
+        yield
+    finally:
+        _columns.reset(token)
 
 
 def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
     """Return the memory in bytes of each device of a pool that is there."""
-    found = [plan.cluster.device(node, index) for node, index in pool.devices]
-    return [device.memory_bytes for device in found if device is not None]
+    devices = [plan.cluster.device(node, index) for node, index in pool.devices]
+    return [device.memory_bytes for device in devices if device is not None]
 
 
 def show_devices(devices: Sequence[tuple[str, int]]) -> str:
@@ -74,7 +93,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return flowing(rows, columns=inf)
 
 
-def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float = COLUMNS) -> list[str]:
+def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float | None = None) -> list[str]:
     """Lay cells out in columns, the last of them on as many lines as it takes, broken after `at`.
 
     Where there is little room beside the others it stands beneath them.
@@ -86,26 +105,28 @@ def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float = COLUM
     >>> flowing([["a name that is long", "one, two, three and four"]], ", ", columns=40)
     ['  a name that is long', '      one, two, three and four']
     """
+    columns = columns or _columns.get()
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)][:-1]
-    found = list[str]()
+    result = list[str]()
     for *cells, last in rows:
         head = "  " + "".join(f"{cell.ljust(width)}  " for cell, width in zip(cells, widths, strict=True))
-        if len(head + last) > columns and columns - len(head) < NARROW:
-            found.append(head.rstrip())
+        longest = max(map(len, last.split()), default=0)
+        if len(head + last) > columns and columns - len(head) < max(NARROW, longest):
+            result.append(head.rstrip())
             head = BENEATH
         for line in broken(last, at, columns - len(head)):
-            found.append(f"{head}{line}".rstrip())
+            result.append(f"{head}{line}".rstrip())
             head = " " * len(head)
-    return found
+    return result
 
 
-def broken(text: str, at: str, columns: float = COLUMNS) -> Iterator[str]:
-    """Break a text after `at`, so that no line is longer than so many columns; what is, is broken between words.
+def broken(text: str, at: str, columns: float | None = None) -> Iterator[str]:
+    """Break a text after `at` into lines of at most `columns`; a longer part is broken between words.
 
     >>> list(broken("one, two, three", ", ", 10)), list(broken("one two, three", ", ", 5))
     (['one, two,', 'three'], ['one', 'two,', 'three'])
     """
-    line = ""
+    line, columns = "", columns or _columns.get()
     for piece in _pieces(text, at, columns):
         if line and len((line + piece).rstrip()) > columns:
             yield line.rstrip()

@@ -130,18 +130,18 @@ def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | 
         return replace(read[0], drawn=weights) if samples else read[0]
     if not identity:
         return None
-    drawn = weights if samples else _latest([rows.drawn for rows in read])
+    made_by = weights if samples else _latest([rows.drawn for rows in read])
     states = (port for port, edge in node.inputs if issubclass(edge.type, State) and not issubclass(edge.type, Model))
     keeper = next((port for port in states if not node.op.port(port).no_rows), "")
-    return RowSet(node, identity, drawn, keeper or next((rows.kept for rows in read if rows.kept), ""))
+    return RowSet(node, identity, made_by, keeper or next((rows.kept for rows in read if rows.kept), ""))
 
 
 def _latest(sources: Sequence[MadeBy | None]) -> MadeBy | None:
     """Return the weights of merged rows: the stalest of one version, None for two versions or unknown weights."""
-    weights = [made for made in sources if made is not None]
-    if len(weights) < len(sources) or len({(made.param, made.version) for made in weights}) != 1:
+    weights = [source for source in sources if source is not None]
+    if len(weights) < len(sources) or len({(weight.param, weight.version) for weight in weights}) != 1:
         return None
-    return max(weights, key=lambda made: (made.corrected, made.at_most))
+    return max(weights, key=lambda made_by: (made_by.corrected, made_by.at_most))
 
 
 def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
@@ -220,10 +220,10 @@ def _value_facts(edge: Edge, facts: Facts) -> ValueFacts:
     )
 
 
-def _weights_text(made: MadeBy) -> str:
-    texts = [f"{made.version} of {made.param.name}" if made.trained else str(made.version)]
-    texts += [made.late] if made.at_most else []
-    texts += [f"at {made.temperature}"] if made.temperature is not None else []
+def _weights_text(made_by: MadeBy) -> str:
+    texts = [f"{made_by.version} of {made_by.param.name}" if made_by.trained else str(made_by.version)]
+    texts += [made_by.late] if made_by.at_most else []
+    texts += [f"at {made_by.temperature}"] if made_by.temperature is not None else []
     return ", ".join(texts)
 
 

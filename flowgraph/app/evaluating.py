@@ -17,16 +17,16 @@ from flowgraph.app.written_files import write_text
 from flowgraph.errors import RuleError, UsageError
 from flowgraph.flows.settings import resolve_settings, split_assignments
 from flowgraph.passes import named
-from nodes.estimates import INTERVAL, Marks, reported
 from nodes.evaluation import respond_and_score
-from nodes.graders import Graders
-from nodes.rules import refuse_missing, resolve, rule_for
-from nodes.truths import refuse_missing_truths
+from nodes.evaluation.estimates import INTERVAL, Marks, reported
+from nodes.scoring.graders import Graders
+from nodes.scoring.rules import refuse_missing, resolve, rule_for
+from nodes.scoring.truths import refuse_missing_truths
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from nodes.estimates import ScoreReport
+    from nodes.evaluation.estimates import ScoreReport
 
 ENDINGS = (".parquet", ".json")
 

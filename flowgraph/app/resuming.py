@@ -24,6 +24,7 @@ from flowgraph.app.training import Observers, PreparedRun, RunResult, carry_out,
 from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.errors import DataError, RunFolderError, UsageError
+from flowgraph.errors.exit_codes import ExitCode
 from flowgraph.files.hashes import faults, sha256
 from flowgraph.files.untrusted import read_bytes
 from flowgraph.runtime.record.checkpoint import Checkpoint
@@ -38,7 +39,7 @@ LINES_AT_MOST = 8  # of differences that an error shows
 class NotResumableError(RunFolderError):
     """A run that cannot go on: its flow, its rows or its weights are not what it began with (exit code 4)."""
 
-    exit_code = 4
+    exit_code = ExitCode.NOT_RESUMABLE
 
 
 @dataclass(frozen=True)

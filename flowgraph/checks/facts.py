@@ -233,20 +233,24 @@ def _leads_elsewhere(inner: Node, node: Node, facts: GraphFacts) -> Iterator[Flo
             continue
         old = _sampler_edges(maker)
         for name, read in maker.inputs:
-            made = facts.at(read).made
-            if made is None or read in old or read.type not in {edge.type for edge in old}:
+            made_by = facts.at(read).made
+            if made_by is None or read in old or read.type not in {edge.type for edge in old}:
                 continue
-            if made.param is not node.root or not (made.trained or made.version == node.carried()) or made.at_most:
+            if (
+                made_by.param is not node.root
+                or not (made_by.trained or made_by.version == node.carried())
+                or made_by.at_most
+            ):
                 leads = f"which {inner.op.name}({port.name}=) leads to"
                 wants = f"the weights that are trained (`{node.carried()}`), {leads}"
                 hint = "a loss without a ratio has no `old`: its weights correct to the trained model"
                 where, what = str(inner.at), f"{maker.op.name}({name}=)"
-                yield LawError.other_weights(where, what, wants, str(made), read.made(), hint)
+                yield LawError.other_weights(where, what, wants, str(made_by), read.made(), hint)
 
 
-def _is_late(drawn: MadeBy | None, node: Node) -> bool:
+def _is_late(made_by: MadeBy | None, node: Node) -> bool:
     """Return whether rows may have been sampled by other weights than those that this node updates."""
-    return drawn is not None and drawn.corrected and (drawn.at_most > 0 or drawn.version != node.carried())
+    return made_by is not None and made_by.corrected and (made_by.at_most > 0 or made_by.version != node.carried())
 
 
 def _corrects(node: Node) -> bool:
@@ -255,9 +259,13 @@ def _corrects(node: Node) -> bool:
 
 
 def _uncorrected(region: Region, plain: Node | None, rows: RowSet) -> LawError:
-    drawn, at = rows.drawn, plain.at if plain is not None else region.at
-    assert drawn is not None, "late rows have been sampled"
+    made_by, at = rows.drawn, plain.at if plain is not None else region.at
+    assert made_by is not None, "late rows have been sampled"
     who = f"{plain.op.name} wants rows of the newest weights" if plain else f"`{region.name}` corrects nothing"
-    how = f"may be sampled {drawn.late}" if drawn.at_most else f"were sampled by {drawn}, and other weights are trained"
+    how = (
+        f"may be sampled {made_by.late}"
+        if made_by.at_most
+        else f"were sampled by {made_by}, and other weights are trained"
+    )
     hint = "use a loss that corrects by the log-probs they were sampled with, or say stale(…, corrected=False)"
     return LawError(f"{who}, but those of {rows} {how}", where=str(at), hint=hint)

@@ -5,39 +5,36 @@ from __future__ import annotations
 import io
 import sys
 
-from flowgraph.cli.run_ending import INTERRUPTED
+from flowgraph.cli.output import note
 from flowgraph.errors import FlowError
+from flowgraph.errors.exit_codes import ExitCode
 
 LONGEST_SHOWN = 200  # characters of a path
 
 
 def main() -> None:
     """Run a command; an error of ours is printed whole and ends with its exit code."""
-    from flowgraph.cli.application import commands
+    from flowgraph.cli.application import run_command
     from flowgraph.flows.flow_files import refuse_shadowed_packages
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: a path need not be text
     try:
         refuse_shadowed_packages()
-        commands()
+        sys.exit(run_command())
     except FlowError as error:
-        from flowgraph.diagrams.model.labels import seen
-
-        print(seen(str(error)), file=sys.stderr)  # names in it may be those of a file that was given to us
+        note(error)  # names in it may be those of a file that was given to us
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        note("interrupted")
+        sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
-        sys.exit(0)
+        sys.exit(ExitCode.DONE)
     except OSError as error:
         if error.filename is None:
             raise
-        from flowgraph.diagrams.model.labels import seen
-
         name = str(error.filename)  # a path that was named, or one under it, which the system refuses
         shown = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…"
-        print(seen(f"{shown}: {error.strerror}"), file=sys.stderr)
-        sys.exit(1)
+        note(f"{shown}: {error.strerror}")
+        sys.exit(ExitCode.FAULT)

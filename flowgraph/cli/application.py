@@ -1,8 +1,11 @@
-"""The commands in the order in which `--help` lists them."""
+"""The commands, in the sections and the order in which `--help` lists them."""
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -31,42 +34,77 @@ from flowgraph.cli.commands.runs import runs
 from flowgraph.cli.commands.show import show
 from flowgraph.cli.commands.simulate import simulate
 from flowgraph.cli.commands.trace import trace
+from flowgraph.cli.help_pages import CONTEXT, Commands, OneCommand, show_version
+from flowgraph.cli.output import say
+from flowgraph.errors.exit_codes import MEANINGS, ExitCode
+
+BAD_COMMAND_LINE: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer may keep a copy of
+Command = Callable[..., None] | typer.Typer
+
+SECTIONS: Mapping[str, Mapping[str, Command]] = {
+    "Start": {
+        "flows": flows,
+        "cp": cp,
+        "data": data_command,
+        "models": models,
+        "engines": group,
+        "doctor": doctor,
+    },
+    "Describe": {"show": show, "check": check, "draw": draw, "diff": diff},
+    "Plan": {
+        "plan": plan,
+        "fit": fit,
+        "explain": explain,
+        "compare": compare,
+        "simulate": simulate,
+        "calibrate": calibrate,
+        "export": export_command,
+        "import": import_command,
+    },
+    "Run": {"run": run, "resume": resume, "eval": eval_command, "generate": generate},
+    "Inspect": {"runs": runs, "report": report, "trace": trace},
+}
+
+CODES = "\b\nExit codes:\n" + "\n".join(f"  {int(code):<4} {meaning}" for code, meaning in MEANINGS.items())
 
 commands = typer.Typer(
     name="flowgraph",
-    help="Write an RL algorithm as a typed function; check it, draw it, plan it, run it.",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
+    epilog=CODES,
 )
-COMMANDS: Mapping[str, Callable[..., None]] = {
-    "show": show,
-    "check": check,
-    "run": run,
-    "resume": resume,
-    "data": data_command,
-    "models": models,
-    "flows": flows,
-    "cp": cp,
-    "runs": runs,
-    "report": report,
-    "trace": trace,
-    "doctor": doctor,
-    "eval": eval_command,
-    "generate": generate,
-    "plan": plan,
-    "fit": fit,
-    "explain": explain,
-    "compare": compare,
-    "simulate": simulate,
-    "calibrate": calibrate,
-    "export": export_command,
-    "import": import_command,
-    "draw": draw,
-    "diff": diff,
-}
-for name, command in COMMANDS.items():
-    commands.command(name)(command)
-commands.add_typer(group, name="engines")
+
+
+@commands.callback()
+def flowgraph(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Describe RL training of language models as typed flows; check, draw, plan and run them."""
+
+
+for section, members in SECTIONS.items():
+    for name, command in members.items():
+        if isinstance(command, typer.Typer):
+            commands.add_typer(command, name=name, rich_help_panel=section)
+        else:
+            commands.command(name, cls=OneCommand, rich_help_panel=section)(command)
+
+
+def run_command() -> int:
+    """Run the command that the arguments of this process name; return its exit code."""
+    try:
+        done = commands(standalone_mode=False)
+    except typer.Abort:
+        return ExitCode.INTERRUPTED
+    except BAD_COMMAND_LINE as error:
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue().rstrip("\n"), file=sys.stderr)
+        return ExitCode.USAGE
+    return done if isinstance(done, int) else ExitCode.DONE

@@ -1,42 +1,82 @@
-"""What a run shows as it goes: the metrics its nodes declare as headlines, a curve each, speed, seconds by node.
+"""What a run shows as it goes: how far it is, its speed, its headline metrics with curves, and one sample response.
 
-A terminal gets a live table on stderr; anything else a line now and then.
+A terminal gets a live view on stderr, whose height changes only when a first response comes; anything else gets a line
+now and then. Nothing of a response or a name can move the cursor: all of it goes through `one_line`.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from rich.console import Console, Group
+from rich.cells import chop_cells
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from flowgraph.app.run_report import short
+from flowgraph.cli.output import say, visible
+from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.terminal.sparkline import sparkline
 from flowgraph.language.graph import Graph
 from flowgraph.language.region import Observations
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.record.run_folder import declared_metrics, token_sum
+from flowgraph.runtime.record.sampled_response import (
+    CHARACTERS_AT_MOST,
+    SampledResponse,
+    sampled_names,
+    sampled_response,
+)
 
-CURVE_CELLS = 32
+CURVE_CELLS = (8, 64)  # fewest and most
+BAR_CELLS = (10, 60)
+RESPONSE_LINES = 3
 LINE_EVERY_S = 5.0
+SAMPLE_EVERY_S = 2.0
+WINDOW_STEPS = 20  # whose mean speed tells how long the rest takes
+
+_SELECTORS = re.compile("[\ufe00-\ufe0f]")  # they make some characters wider than they are counted
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A sample response, and the step that it is of, from 1."""
+
+    step: int
+    sample: SampledResponse
 
 
 class Display:
     """Show a run; a context manager."""
 
-    def __init__(self, graph: Graph, steps: int, console: Console | None = None, *, start: int = 0) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        steps: int,
+        console: Console | None = None,
+        *,
+        start: int = 0,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.graph, self.steps, self.console = graph, steps, console or Console(stderr=True)
         self.metrics = {name: metric for name, metric in declared_metrics(graph).items() if metric.headline}
         self.curves = defaultdict[str, list[float]](list)
         self.seconds: dict[str, float] = {}
-        self.step, self.speed, self.step_s = start, 0.0, 0.0
-        self._said, self._last_said = 0.0, True
-        self._live = Live(console=self.console, refresh_per_second=4, transient=False)
+        self.step, self.tokens_per_s, self.step_s = start, 0.0, 0.0
+        self.shown: _Shown | None = None
+        self._clock_s, self._started_s = clock_s, clock_s()
+        self._ends = deque[tuple[int, float]](maxlen=WINDOW_STEPS + 1)  # steps done, and when
+        self._names = sampled_names(graph)
+        self._asked: tuple[int, Callable[[], SampledResponse | None]] | None = None
+        self._said_s, self._sampled_s, self._last_said = float("-inf"), float("-inf"), True
+        self._live = Live(self, console=self.console, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
@@ -45,17 +85,23 @@ class Display:
 
     def __exit__(self, *error: object) -> None:
         if self.console.is_terminal:
-            self._live.update(self.table())
+            if error[:1] in ((), (None,)):  # else what was asked for may never come
+                self._take_sample()
+            self._live.refresh()
             self._live.stop()
         elif not self._last_said:
-            print(self.line(), file=sys.stderr)
+            say(self.line(), file=sys.stderr)
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         """Show a step."""
         for name, mean in ran.observed.means().items():
             self.curves[name].append(mean)
-        self.step, self.step_s, self.seconds = step + 1, seconds, ran.observed.seconds
-        self.speed = token_sum(self.graph, ran.observed) / seconds
+        self.step, self.step_s, self.seconds = step + 1, seconds, dict(ran.observed.seconds)
+        self.tokens_per_s = token_sum(self.graph, ran.observed) / seconds
+        self._ends.append((self.step, self._clock_s()))
+        if self.console.is_terminal:
+            self._take_sample()
+            self._ask_for_sample(ran)
         self._show(force=False)
 
     def checked(self, step: int, observed: Observations, seconds: float) -> None:
@@ -65,44 +111,149 @@ class Display:
                 self.curves["eval/accuracy"].append(mean)
         self._show(force=True)
 
+    @property
+    def steps_per_s(self) -> float:
+        """Return the mean speed of the last steps, with what is saved and checked between them; 0 before the first."""
+        (first, start_s), (last, end_s) = (self._ends[0], self._ends[-1]) if self._ends else ((0, 0.0), (0, 0.0))
+        if last > first and end_s > start_s:
+            return (last - first) / (end_s - start_s)
+        return 1 / self.step_s if self.step_s else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Return the seconds that the remaining steps take at this speed; None before the first."""
+        return (self.steps - self.step) / self.steps_per_s if self.steps_per_s else None
+
+    def _ask_for_sample(self, ran: StepResult) -> None:
+        """Ask for a response of this step; it can be taken after the next one, when the step has surely finished."""
+        now_s = self._clock_s()
+        if self._asked is None and self._names and now_s - self._sampled_s >= SAMPLE_EVERY_S:
+            self._sampled_s = now_s
+            self._asked = self.step, ran.apply(sampled_response, self._names, self._names[1:], self.step)
+
+    def _take_sample(self) -> None:
+        if self._asked is not None:
+            step, result = self._asked
+            self._asked, sample = None, result()
+            self.shown = self.shown if sample is None else _Shown(step, sample)
+
     def _show(self, force: bool) -> None:
+        now_s = self._clock_s()
         if self.console.is_terminal:
-            self._live.update(self.table())
-        elif force or time.monotonic() - self._said > LINE_EVERY_S:
-            self._said, self._last_said = time.monotonic(), True
-            print(self.line(), file=sys.stderr, flush=True)
+            return  # it is drawn anew four times a second
+        if force or now_s - self._said_s > LINE_EVERY_S:
+            self._said_s, self._last_said = now_s, True
+            say(self.line(), file=sys.stderr)
         else:
             self._last_said = False
 
     def line(self) -> str:
         """Sum up where the run stands in one line."""
-        names = short(name for name, _ in self._shown())
-        shown = [f"{names[name]} {values[-1]:.3f}" for name, values in self._shown() if values]
-        return f"step {self.step}/{self.steps}  " + "  ".join([*shown, f"{self.speed:,.0f} tokens/s"])
+        names = short(name for name, _ in self._headlines())
+        shown = [f"{names[name]} {values[-1]:.3f}" for name, values in self._headlines() if values]
+        return f"step {self.step}/{self.steps}  " + "  ".join([*shown, *self._speeds()])
 
-    def table(self) -> Group:
-        """Lay out the headline metrics with their curves, and the seconds of each node."""
+    def _speeds(self) -> Iterator[str]:
+        yield f"{self.tokens_per_s:,.0f} tokens/s"
+        if self.steps_per_s:
+            yield f"{self.steps_per_s:.3g} steps/s" if self.steps_per_s >= 0.1 else f"{1 / self.steps_per_s:.1f} s/step"
+        if self.left_s and self.step < self.steps:
+            yield f"ETA {show_duration(self.left_s)}"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Group(*self._parts(options.max_width))
+
+    def _parts(self, columns: int) -> Iterator[Table | Text]:
+        """Yield how far the run is, its metrics, the seconds of its slowest nodes, and a response, each cut to fit."""
+        yield self._progress(columns)
+        speeds = "  ".join([*self._speeds(), f"elapsed {show_duration(self._clock_s() - self._started_s)}"])
+        yield _cut(speeds, columns)
+        yield self._metrics(columns)
+        slow = sorted(self.seconds.items(), key=lambda item: -item[1])[:5]
+        yield _cut("  ".join(f"{name} {seconds:.3f} s" for name, seconds in slow), columns, "dim")
+        if self.shown is not None:
+            yield from _sample_lines(self.shown, columns)
+
+    def _progress(self, columns: int) -> Table:
+        head = one_line(self.graph.name, columns // 3)
+        count = f"step {self.step}/{self.steps}  {self.step / max(self.steps, 1):4.0%}"
+        bar = max(BAR_CELLS[0], min(BAR_CELLS[1], columns - Text(head).cell_len - len(count) - 4))
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_row(
+            Text(head, style="bold"),
+            ProgressBar(total=max(self.steps, 1), completed=self.step, width=bar),
+            Text(count),
+        )
+        return grid
+
+    def _metrics(self, columns: int) -> Table:
+        names = short(name for name, _ in self._headlines())
+        rows = [
+            (one_line(names[name], columns // 3), values, self.metrics[name].unit if name in self.metrics else "share")
+            for name, values in self._headlines()
+        ]
+        taken = max((Text(name).cell_len + Text(clean(unit)).cell_len for name, _, unit in rows), default=0)
+        cells = max(CURVE_CELLS[0], min(CURVE_CELLS[1], columns - taken - 16))
         table = Table(box=None, pad_edge=False, header_style="bold")
         for head in ("metric", "now", "curve", "unit"):
-            table.add_column(head, justify="right" if head == "now" else "left", no_wrap=True)
-        names = short(name for name, _ in self._shown())
-        for name, values in self._shown():
-            unit = self.metrics[name].unit if name in self.metrics else "share"
-            table.add_row(
-                Text(names[name]), f"{values[-1]:.4f}" if values else "", sparkline(values, CURVE_CELLS), unit
-            )
-        slow = sorted(self.seconds.items(), key=lambda item: -item[1])[:5]
-        times = "  ".join(f"{name} {seconds:.3f} s" for name, seconds in slow)
-        speed = f"{self.step_s:.2f} s a step  {self.speed:,.0f} tokens/s"
-        head = f"{self.graph.name}  step {self.step} of {self.steps}  {speed}"
-        return Group(Text(head, style="bold"), table, Text(times, style="dim"))
+            table.add_column(head, justify="right" if head == "now" else "left", no_wrap=True, overflow="ellipsis")
+        for name, values, unit in rows:
+            now = f"{values[-1]:.4f}" if values else ""
+            table.add_row(Text(name), now, sparkline(values, cells), Text(clean(unit) if unit else ""))
+        return table
 
-    def _shown(self) -> Sequence[tuple[str, list[float]]]:
+    def _headlines(self) -> Sequence[tuple[str, list[float]]]:
         return [
             (name, self.curves[name])
             for name in ("eval/accuracy", *self.metrics)
             if self.curves[name] or name in self.metrics
         ]
+
+
+def _sample_lines(shown: _Shown, columns: int) -> Iterator[Text]:
+    """Yield a response in a fixed number of lines, so that what is below it stays where it is."""
+    scores = "  ".join(f"{one_line(name, 24)} {score:.3f}" for name, score in shown.sample.scores.items())
+    yield _cut(f"sample of step {shown.step}  {scores}", columns, "bold")
+    yield _cut(f"  prompt    {one_line(shown.sample.prompt)}", columns)
+    lines = chop_cells(one_line(shown.sample.response), max(columns - 12, 1)) or [""]
+    cut = [*lines[:RESPONSE_LINES], *[""] * (RESPONSE_LINES - len(lines))]
+    if len(lines) > RESPONSE_LINES:
+        cut[-1] = f"{cut[-1][:-1]}…"
+    for place, line in enumerate(cut):
+        yield _cut(f"{'  response  ' if place == 0 else ' ' * 12}{line}", columns)
+
+
+def _cut(text: str, columns: int, style: str = "") -> Text:
+    """Return one line that is cut where the terminal ends."""
+    line = Text(visible(text).replace("\n", " "), style=style, no_wrap=True, overflow="ellipsis")
+    line.truncate(columns, overflow="ellipsis")
+    return line
+
+
+def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
+    r"""Return text as one line that a terminal shows as it is: white space is a space, and controls are written out.
+
+    >>> one_line("two\nlines\x1b[2J")
+    'two lines\\x1b[2J'
+    """
+    shown = visible(_SELECTORS.sub("", " ".join(text.split())))
+    return clean(shown, characters) if shown else ""
+
+
+def show_duration(seconds: float) -> str:
+    """Return seconds as a person says them.
+
+    >>> show_duration(7.2), show_duration(200), show_duration(3900), show_duration(200000)
+    ('7s', '3m 20s', '1h 05m', '2d 7h')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600}h"
 
 
 def display(graph: Graph, steps: int, start: int) -> Display:

@@ -1,26 +1,73 @@
-"""How commands print: JSON or text to stdout, notes and the files that were written to stderr."""
+"""How commands print: the one place that writes to stdout and stderr, and keeps terminals from obeying what is printed.
+
+Results go to stdout, notes and the files that were written to stderr. Not here: the live display of a run (`display`).
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 COLUMNS_ELSEWHERE = 100  # of what is printed to a file or a pipe
+NARROW = 24  # columns, in fewer of which a cell is not broken into lines
+
+_HIDDEN = ("Cc", "Cf", "Cs", "Cn", "Zl", "Zp")  # controls, direction marks, lone surrogates, what no font has
+_JOINERS = "\u200c\u200d"  # of letters of one word, and of the parts of an emoji
+
+
+def visible(text: str) -> str:
+    r"""Return text with its control and direction characters written out, so that no terminal obeys them.
+
+    >>> print(visible("two\nlines\x1b[31m\u202e"))
+    two
+    lines\x1b[31m\u202e
+    """
+    return "".join(_escaped(each) if _is_hidden(each) else each for each in text)
+
+
+def _is_hidden(letter: str) -> bool:
+    return letter not in "\n\t" and letter not in _JOINERS and unicodedata.category(letter) in _HIDDEN
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
+
+
+def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str = "\n") -> None:
+    """Print text to stdout, or to `file`; with `fit`, in the columns that are asked for."""
+    shown = visible(str(text))
+    columns = columns_asked() if fit else None
+    print(shown if columns is None else fitted(shown, columns), end=end, file=file, flush=file is not None)
 
 
 def note(line: object) -> None:
     """Print a line beside the result: a note, or a file that was written."""
-    print(line, file=sys.stderr)
+    say(line, fit=True, file=sys.stderr)
+
+
+def say_over(line: str, *, last: bool) -> None:
+    """Write a line of a terminal's stderr anew, cut to its columns; the last one stays."""
+    room = shutil.get_terminal_size().columns - 1
+    shown = visible(line).replace("\n", " ")
+    print(f"\r\x1b[K{shown[:room]}", end="\n" if last else "", file=sys.stderr, flush=True)
 
 
 def print_json(data: Any, *, default: Any = None) -> None:
-    """Print data as JSON."""
+    """Print data as JSON, exactly: it escapes what a terminal would obey."""
     print(json.dumps(data, indent=1, default=default))
+
+
+def print_exact(text: str) -> None:
+    """Print text whose writer has made every name in it harmless: a picture with its own colours, a file's format."""
+    print(text)
 
 
 def write(path: Path | None, text: str) -> None:
@@ -31,21 +78,101 @@ def write(path: Path | None, text: str) -> None:
         write_text(path, text)
 
 
-def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a plain table; its cells are data, never markup."""
+def print_table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    right: Collection[int] = (),
+    columns: int | None = None,
+) -> None:
+    """Print a plain table; its cells are data, never markup, and continue below where there are too few columns.
+
+    Args:
+        head: the heads of the columns.
+        rows: the cells of each row.
+        right: the places of columns of numbers, which are never broken.
+        columns: the columns of the terminal to use; by default those asked for, or else as many as it takes.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for each in head:
-        table.add_column(each, overflow="fold")
+    for place, each in enumerate(head):
+        number = place in right
+        table.add_column(each, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+        table.add_row(*(Text(visible(str(cell))) for cell in row))
+    columns = columns or columns_asked()
+    Console(soft_wrap=columns is None, width=columns).print(table)
+
+
+@contextmanager
+def laid_out() -> Generator[None]:
+    """Lay the texts of plans out in the columns that are asked for."""
+    from placements.format import text_columns
+
+    columns = columns_asked()
+    with text_columns(columns) if columns is not None else nullcontext():
+        yield
+
+
+def columns_asked() -> int | None:
+    """Return the columns of the terminal or of COLUMNS, or None in a file or a pipe without that."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", ""):
+        return shutil.get_terminal_size((COLUMNS_ELSEWHERE, 24)).columns
+    return None
 
 
 def columns_there() -> int:
-    """Return the columns that there are to print in: those of the terminal or of COLUMNS, else COLUMNS_ELSEWHERE."""
-    asked = sys.stdout.isatty() or os.environ.get("COLUMNS", "")
-    return shutil.get_terminal_size((COLUMNS_ELSEWHERE, 24)).columns if asked else COLUMNS_ELSEWHERE
+    """Return the columns to lay text out in: those asked for, else COLUMNS_ELSEWHERE."""
+    return columns_asked() or COLUMNS_ELSEWHERE
+
+
+def fitted(text: str, columns: int) -> str:
+    """Return text whose lines are broken between words where they are longer, under the last column of their table.
+
+    >>> print(fitted("  policy  one two three four five six", 34))
+      policy  one two three four five
+              six
+    >>> print(fitted("policy: one two three four five six", 30))
+    policy: one two three four
+        five six
+    """
+    return "\n".join(part for line in text.split("\n") for part in _parts(line, columns))
+
+
+def _parts(line: str, columns: int) -> list[str]:
+    if width(line) <= columns:
+        return [line]
+    indent = _hanging(line, columns)
+    parts, part = list[str](), ""
+    for piece in re.findall(r"\s*(?:[#·] )?\S+", line):
+        if part.strip() and width(part + piece) > columns:
+            parts.append(part)
+            part = " " * indent + piece.strip()
+        else:
+            part += piece
+    return [*parts, part]
+
+
+def _hanging(line: str, columns: int) -> int:
+    """Return where the lines that continue a line begin: under its last cell, or a little right of its own indent.
+
+    A cell in which its longest word does not fit continues further left.
+    """
+    own = len(line) - len(line.lstrip())
+    for match in reversed(list(re.finditer(r"\S {2,}(?=\S)", line))):
+        longest = max(map(width, line[match.end() :].split()))
+        if columns - match.end() >= max(NARROW, longest):
+            return match.end()
+    return min(own + 4, max(columns - NARROW, 0))
+
+
+def width(text: str) -> int:
+    """Return the columns that a line of text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowgraph.cli.output import note, print_json, write
+from flowgraph.cli.output import laid_out, note, print_json, say, write
 
 if TYPE_CHECKING:
     from flowgraph import app
@@ -18,6 +18,7 @@ def print_plan(result: app.PlanResult, out: Path | None, *, top: int = TOP, as_j
     write(out, result.to_json())
     if result.search is not None:
         note(f"searched in {result.search.seconds:.2f} s")
-    print_json(result.data(top=top)) if as_json else print(result.text(top=top))
+    with laid_out():
+        print_json(result.data(top=top)) if as_json else say(result.text(top=top), fit=True)
     if out is not None:
         note(out)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from flowgraph.cli.output import say, say_over
+
 LINE_EVERY_S = 5.0
 
 
@@ -23,8 +25,7 @@ class Progress:
         if self._live or last or now_s - self._printed_s > LINE_EVERY_S:
             self._printed_s = now_s
             line = f"{self.verb} {self.done}/{self.count} {self.what}{more}{self._left(now_s)}"
-            end = "\n" if last or not self._live else ""
-            print(f"\r\x1b[K{line}" if self._live else line, end=end, file=sys.stderr, flush=True)
+            say_over(line, last=last) if self._live else say(line, file=sys.stderr)
         self._first = self._first or (self.done, now_s)
 
     def _left(self, now_s: float) -> str:

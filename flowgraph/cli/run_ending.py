@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from flowgraph import app
-from flowgraph.cli.output import note
+from collections.abc import Mapping
 
-INTERRUPTED = 130
-RESUMABLE = 3  # exit code: a process or the disk failed, and `resume` goes on
+from flowgraph import app
+from flowgraph.cli.output import note, say
+from flowgraph.errors.exit_codes import ExitCode
+
+EXIT_CODES: Mapping[str, ExitCode] = {
+    "finished": ExitCode.DONE,
+    "interrupted": ExitCode.INTERRUPTED,
+    "failed": ExitCode.RESUMABLE,  # a process or the disk failed; other errors are raised
+}
 
 
 def observers() -> app.Observers:
@@ -16,8 +22,8 @@ def observers() -> app.Observers:
     return app.Observers(say=note, show=display)
 
 
-def exit_code(result: app.RunResult) -> int:
+def exit_code(result: app.RunResult) -> ExitCode:
     """Print the run's folder if its weights are there; return the exit code."""
     if result.saved:
-        print(result.folder)
-    return {"finished": 0, "interrupted": INTERRUPTED, "failed": RESUMABLE}[result.status]
+        say(result.folder)
+    return EXIT_CODES[result.status]

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.cli.output import columns_there, print_table
+from flowgraph.cli.output import columns_asked, columns_there, print_table, say
 from flowgraph.cluster.cluster import show_bytes
 
 if TYPE_CHECKING:
     from flowgraph import app
 
-CURVE_CELLS = 20
+CURVE_CELLS = (20, 80)  # fewest and most of a curve
+REST = 60  # columns of a row without its curve
+WIDE = 100  # columns that have room for the table of tasks in one line each
 SHOWN_NAME = 36  # characters of a task's name in the table, so that it fits in 100 columns
 
 
 def print_report(report: app.RunReport) -> None:
     """Print how far a run is, each headline metric, the seconds of its nodes and the peaks of its memory."""
     facts = report.facts
-    print(
+    say(
         f"{facts['flow']}: {facts['status']}, {facts['steps_done']} of {facts['steps']} steps, "
-        f"{_models(facts)}, data {facts['data']['name']}"
+        f"{_models(facts)}, data {facts['data']['name']}",
+        fit=True,
     )
     print_table(
         ["metric", "first", "last", "min", "max", "curve"],
@@ -35,25 +38,18 @@ def print_report(report: app.RunReport) -> None:
 
 def print_tasks(trace: app.RunTrace) -> None:
     """Print each task as forecast and as measured."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    heads = ("task", "pool", "forecast", "measured", "ratio", "peak forecast", "measured", "ratio")
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place < 2 else "right", no_wrap=place > 1, overflow="fold")
-    for each in trace.tasks:
-        table.add_row(*map(Text, _cells(each)))
-    Console(width=columns_there()).print(table)
-    print(f"seconds are medians of {len(trace.measured)} steps, peaks the highest of them")
+    peak = "peak forecast" if columns_there() >= WIDE else "peak\nforecast"
+    heads = ("task", "pool", "forecast", "measured", "ratio", peak, "measured", "ratio")
+    print_table(heads, [_cells(each) for each in trace.tasks], right=range(2, len(heads)), columns=columns_there())
+    say(f"seconds are medians of {len(trace.measured)} steps, peaks the highest of them", fit=True)
 
 
 def _row(name: str, values: list[float]) -> list[str]:
     cells = [f"{value:.4g}" for value in (values[0], values[-1], min(values), max(values))]
     from flowgraph.diagrams.write.terminal.sparkline import sparkline
 
-    return [name, *cells, sparkline(values, CURVE_CELLS)]
+    fewest, most = CURVE_CELLS
+    return [name, *cells, sparkline(values, max(fewest, min(most, (columns_asked() or 0) - REST)))]
 
 
 def _peak_row(peak: Mapping[str, Any]) -> list[str]:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.cli.output import print_table
+from flowgraph.cli.output import print_table, say
 
 if TYPE_CHECKING:
     from flowgraph import app
-    from nodes.estimates import Estimate, ScoreReport
+    from nodes.evaluation.estimates import Estimate, ScoreReport
 
 LOST = ("rule_failures", "unreadable")
 
 
 def print_scores(result: app.EvalResult) -> None:
     """Print scores, pass@k and lengths with their intervals, of all rows and by data source."""
-    from nodes.estimates import INTERVAL
+    from nodes.evaluation.estimates import INTERVAL
 
     assert result.report is not None, "something was scored"
-    print(_head(result.about))
+    say(_head(result.about), fit=True)
     print_table(["", "mean", "±"], list(_lines(result.report, result.about)))
     if result.by_source:
         rows = [_line(*each) for each in result.by_source.items()]
         print_table(["data_source", "prompts", "score", "±", "pass@1", "±"], rows)
-    print(f"± is the {INTERVAL}")
+    say(f"± is the {INTERVAL}")
 
 
 def _head(about: Mapping[str, Any]) -> str:
@@ -43,7 +43,7 @@ def _head(about: Mapping[str, Any]) -> str:
 
 
 def _lines(report: ScoreReport, lost: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    from nodes.estimates import shown_ks
+    from nodes.evaluation.estimates import shown_ks
 
     yield ("score", *_shown(report.score))
     for k in shown_ks(list(report.pass_at)):

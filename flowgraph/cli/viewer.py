@@ -9,7 +9,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowgraph.cli.output import columns_there, note
+from flowgraph.cli.output import columns_there, note, print_exact
 from flowgraph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def show_picture(picture: app.DrawResult, out: Path | None, to: str, *, show: bo
         picture.refuse_format(to)
     if out is None and not show:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        print(picture.written(to or "text", columns=columns_there(), colour=colour).rstrip("\n"))
+        print_exact(picture.written(to or "text", columns=columns_there(), colour=colour).rstrip("\n"))
         _print_notes(picture)
         return
     path = picture.save(out or Path(tempfile.mkdtemp(prefix="flowgraph-")) / "picture.html", note)

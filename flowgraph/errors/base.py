@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from flowgraph.errors.exit_codes import ExitCode
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint that names the closest of the known names, or lists a few of them.
@@ -42,7 +44,7 @@ class FlowError(Exception):
           hint: hint
     """
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[ExitCode] = ExitCode.FAULT
 
     def __init__(self, what: str, *, where: str = "", notes: Sequence[str] = (), hint: str = "") -> None:
         super().__init__(what)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from flowgraph.errors.base import FlowError, nearest
+from flowgraph.errors.exit_codes import ExitCode
 
 
 class UsageError(FlowError, ValueError):
     """A command line that cannot be understood (exit code 2)."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
     @classmethod
     def cannot_draw(cls, format_: str, drawing: str, formats: Iterable[str]) -> UsageError:
@@ -106,7 +107,7 @@ class DataError(FlowError, ValueError):
 class BatchError(FlowError, ValueError):
     """Sizes of a step's batch that do not go together: prompts, groups, minibatches, data ranks."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
     @classmethod
     def disagree(

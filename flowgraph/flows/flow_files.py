@@ -171,6 +171,8 @@ def _run(path: Path, name: str) -> ModuleType:
         if isinstance(error, SyntaxError):
             where = Path(error.filename or path).name + (f":{error.lineno}" if error.lineno else "")
             raise UserCodeError(f"does not parse: {error.msg}", where=where) from error
+        if isinstance(error, ValueError) and b"\0" in path.read_bytes():  # a SyntaxError from Python 3.11.4 on
+            raise UserCodeError("does not parse: source code cannot contain null bytes", where=path.name) from error
         raise UserCodeError.raised("importing it", error, line_of(error, str(path))) from error
     return module
 

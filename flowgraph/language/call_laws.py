@@ -54,7 +54,7 @@ def _check_loss(op: Op, where: str) -> None:
         raise FlowTypeError.bad_node(where, op.name, why, "a loss takes the one mask it is averaged over")
 
 
-_TRAIT_TYPES = dict.fromkeys(("pure", "separable", "on_policy", "regroups"), bool)
+_TRAIT_TYPES: Mapping[str, type] = dict.fromkeys(("pure", "separable", "on_policy", "regroups"), bool)
 
 
 def _check_traits(op: Op, where: str) -> None:

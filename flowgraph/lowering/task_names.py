@@ -50,7 +50,10 @@ def kind_of(task: Task, graph: Graph | None = None) -> TaskKind:
     match task:
         case Run() if task.home is not None and graph is not None:
             kinds = {str(node.op.kind) for node in graph.nodes if node.name in task.nodes}
-            return next((kind for kind in HEAVIEST if kind in kinds), "host")
+            for kind in HEAVIEST:
+                if kind in kinds:
+                    return kind
+            return "host"
         case Switch():
             return "offload"
         case Sync():

@@ -1,4 +1,4 @@
-"""What a table of rows must be, and the first place where it is not. No files here."""
+"""Checks of a table of rows, which report the first fault. Files are read in `rows`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from flowgraph.errors import DataError
 from nodes.data.arrow import Array, ChunkedArray, DataType, Table
 
 PROMPT_HINT = 'write a prompt as [{"role": "user", "content": "…"}]'
-MODEL_HINT = "models here read text alone; where the text is all that is meant, leave the column out"
+MODEL_HINT = "models here read only text; if the text is enough, leave the column out"
 NOT_TEXT = ("images", "image", "videos", "video", "audios", "audio", "multi_modal_data", "multi_modal_inputs")
-"""Columns of what is no text, as verl's data sets name them."""
+"""Columns with data other than text, by their names in verl's data sets."""
 MESSAGES = "list<struct<role: string, content: string>>"
 
 Fault = tuple[int, str]
 
 
 def check_rows(table: Table, *, file: str, where: Callable[[int], str]) -> None:
-    """Check that a table can be run: rows, a well-formed `prompt`, the right types elsewhere, and nothing but text.
+    """Raise DataError for the first fault of a table: no rows, a malformed `prompt`, a wrong type, or data but text.
 
-    `where` says how to name a row by its index. Raises DataError at the first fault.
+    `where` returns the name of a row, given its index.
     """
     for name in table.column_names:
         if table.column_names.count(name) > 1:
@@ -35,53 +35,53 @@ def check_rows(table: Table, *, file: str, where: Callable[[int], str]) -> None:
     for name in NOT_TEXT:
         index = _first_value(table[name]) if name in table.column_names else None
         if index is not None:
-            raise DataError.bad_row(where(index), name, "is no text, and would not be read", hint=MODEL_HINT)
+            raise DataError.bad_row(where(index), name, "is not text, so models would not read it", hint=MODEL_HINT)
     faults = list(prompt_faults(table["prompt"]))
     if faults:
         index, what = min(faults, key=lambda fault: fault[0])
         raise DataError.bad_row(where(index), "prompt", what, hint=PROMPT_HINT)
 
 
-def check_type(name: str, found: DataType, *, where: str) -> None:
-    """Check a column's type, if its name is one that the schema knows. A column of nulls passes.
+def check_type(name: str, dtype: DataType, *, where: str) -> None:
+    """Raise DataError if a column of the schema has another type; a column of nulls passes.
 
     >>> check_type("prompt", pa.string(), where="file")
     Traceback (most recent call last):
     flowgraph.errors.inputs.DataError: file: column `prompt` is string, not list<struct<role: string, content: string>>
       hint: write a prompt as [{"role": "user", "content": "…"}]
     """
-    if pa.types.is_null(found):
+    if pa.types.is_null(dtype):
         return
-    if name == "prompt" and not is_messages(found):
-        raise DataError.wrong_type(where, name, found, MESSAGES, hint=PROMPT_HINT)
-    if name in ("data_source", "ability") and not is_text(found):
-        raise DataError.wrong_type(where, name, found, "string")
+    if name == "prompt" and not is_messages(dtype):
+        raise DataError.wrong_type(where, name, dtype, MESSAGES, hint=PROMPT_HINT)
+    if name in ("data_source", "ability") and not is_text(dtype):
+        raise DataError.wrong_type(where, name, dtype, "string")
     if name == "reward_model":
-        _check_reward_model(found, where)
+        _check_reward_model(dtype, where)
 
 
 def check_value(name: str, value: object, *, where: str) -> None:
-    """Check the type of one value by itself, to find which row spoils a column."""
+    """Raise DataError if one value does not have its column's type, to find the row that is wrong."""
     try:
-        alone = pa.array([value])
+        array = pa.array([value])
     except (pa.ArrowException, OverflowError, UnicodeError) as fault:
         raise DataError.bad_row(where, name, str(fault)) from fault
-    check_type(name, alone.type, where=where)
+    check_type(name, array.type, where=where)
 
 
 def prompt_faults(prompts: ChunkedArray) -> Iterator[Fault]:
-    """Yield the first row of each kind of fault, as its index and what is wrong there."""
+    """Yield the index of the first row with each kind of fault, and a description of the fault."""
     array = pa.concat_arrays(prompts.chunks)
     yield from _first(array.is_null(), True, "is null")
     if pa.types.is_null(array.type):
         return
     yield from _first(array.value_lengths(), 0, "has no messages")
     rows, messages = array.value_parent_indices(), array.flatten()
-    yield from ((rows[place].as_py(), what) for place, what in message_faults(messages))
+    yield from ((rows[index].as_py(), what) for index, what in message_faults(messages))
 
 
 def message_faults(messages: Array) -> Iterator[Fault]:
-    """Yield the first message of each kind of fault, as its index among all messages and what is wrong."""
+    """Yield the index among all messages of the first one with each kind of fault, and a description of the fault."""
     yield from _first(messages.is_null(), True, "has a message that is null")
     if pa.types.is_null(messages.type):
         return
@@ -90,43 +90,43 @@ def message_faults(messages: Array) -> Iterator[Fault]:
             yield from _first(values.is_null(), True, f"has a message without {field.name}")
 
 
-def is_text(found: DataType) -> bool:
-    """Tell whether a type holds text, plain or dictionary-encoded.
+def is_text(dtype: DataType) -> bool:
+    """Return whether a type is text, plain or dictionary-encoded.
 
     >>> is_text(pa.dictionary(pa.int32(), pa.string())), is_text(pa.binary())
     (True, False)
     """
-    if pa.types.is_dictionary(found):
-        return is_text(found.value_type)
-    return bool(pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found))
+    if pa.types.is_dictionary(dtype):
+        return is_text(dtype.value_type)
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype))
 
 
-def is_messages(found: DataType) -> bool:
-    """Tell whether a type is a list of messages; a message may hold more than role and content."""
-    if not (pa.types.is_list(found) or pa.types.is_large_list(found)):
+def is_messages(dtype: DataType) -> bool:
+    """Return whether a type is a list of messages; a message may have more fields than role and content."""
+    if not (pa.types.is_list(dtype) or pa.types.is_large_list(dtype)):
         return False
-    message = found.value_type
+    message = dtype.value_type
     if pa.types.is_null(message):
         return True
-    return bool(pa.types.is_struct(message)) and all(_holds_text(message, part) for part in ("role", "content"))
+    return bool(pa.types.is_struct(message)) and all(_has_text(message, part) for part in ("role", "content"))
 
 
-def _holds_text(struct: DataType, name: str) -> bool:
-    place: int = struct.get_field_index(name)
-    return place >= 0 and (pa.types.is_null(struct.field(place).type) or is_text(struct.field(place).type))
+def _has_text(struct: DataType, name: str) -> bool:
+    index: int = struct.get_field_index(name)
+    return index >= 0 and (pa.types.is_null(struct.field(index).type) or is_text(struct.field(index).type))
 
 
-def _check_reward_model(found: DataType, where: str) -> None:
-    if not pa.types.is_struct(found):
-        raise DataError.wrong_type(where, "reward_model", found, "struct<style: string, ground_truth: string>")
+def _check_reward_model(dtype: DataType, where: str) -> None:
+    if not pa.types.is_struct(dtype):
+        raise DataError.wrong_type(where, "reward_model", dtype, "struct<style: string, ground_truth: string>")
     for part in ("style", "ground_truth"):
-        place: int = found.get_field_index(part)
-        if place >= 0 and not _holds_text(found, part):
-            raise DataError.wrong_type(where, f"reward_model.{part}", found.field(place).type, "string")
+        index: int = dtype.get_field_index(part)
+        if index >= 0 and not _has_text(dtype, part):
+            raise DataError.wrong_type(where, f"reward_model.{part}", dtype.field(index).type, "string")
 
 
 def _first_value(column: ChunkedArray) -> int | None:
-    """Return the index of the first value of a column that is something: not null, and no empty list."""
+    """Return the index of the first value of a column that is neither null nor an empty list."""
     array = pa.concat_arrays(column.chunks)
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         lengths = array.value_lengths().to_numpy(zero_copy_only=False)

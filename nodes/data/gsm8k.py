@@ -1,4 +1,4 @@
-"""GSM8K, from the JSON Lines of its authors to rows as verl prepares them.
+"""GSM8K: rows as verl prepares them, from the JSON Lines of its authors.
 
 Source: Cobbe et al. 2021, arXiv 2110.14168; the prompt and the columns are those of verl's GSM8K preparation.
 """
@@ -12,7 +12,8 @@ from typing import Any
 from flowgraph.errors import DataError
 from nodes.data.arrow import Table
 from nodes.data.json_lines import objects
-from nodes.data.rows import Row, row, table_of, write
+from nodes.data.parquet import write_parquet
+from nodes.data.rows import Row, row, table_of
 
 SOURCE = "openai/gsm8k"
 INSTRUCTION = 'Let\'s think step by step and output the final answer after "####".'
@@ -20,61 +21,59 @@ _FINAL = re.compile(r"#### (-?[0-9.,]+)")
 
 
 def final_answer(answer: str) -> str | None:
-    r"""Read the number after `####`, without its thousands commas; None where there is none.
+    r"""Return the number after `####` without its thousands commas; None if there is none.
 
     >>> final_answer("9 * 120 = 1,080\n#### 1,080")
     '1080'
     """
-    found = _FINAL.search(answer)
-    return found.group(1).replace(",", "") if found else None
+    match = _FINAL.search(answer)
+    return match[1].replace(",", "") if match else None
 
 
 def from_jsonl(train: Path, test: Path) -> tuple[Table, Table]:
-    """Turn the two files of `question` and `answer` into the rows of train and of test.
+    """Return the rows of train and of test from two files with `question` and `answer` in each line.
 
-    Raises DataError, naming file and line, for a line that is broken or lacks a question, an answer or its number.
+    Raises DataError, with file and line, for a line that is broken or lacks the question, the answer or its number.
     """
     return _read(train, "train"), _read(test, "test")
 
 
 def prepare(folder: Path, cache: Path) -> tuple[Path, Path]:
-    """Turn a folder's train.jsonl and test.jsonl into the two Parquet files that `gsm8k` is loaded from.
+    """Convert a folder's train.jsonl and test.jsonl to the two Parquet files of the data set, and return their paths.
 
-    Raises DataError as `from_jsonl` does, before anything is written.
+    Raises DataError as `from_jsonl` does, before it writes anything.
     """
     tables = from_jsonl(folder / "train.jsonl", folder / "test.jsonl")
     paths = prepared(cache)
     for table, path in zip(tables, paths, strict=True):
-        write(table, path)
+        write_parquet(table, path)
     return paths
 
 
 def prepared(cache: Path) -> tuple[Path, Path]:
-    """Return where the prepared train and test files lie."""
+    """Return the paths of the prepared train and test files."""
     return cache / "gsm8k" / "train.parquet", cache / "gsm8k" / "test.parquet"
 
 
 def _read(path: Path, split: str) -> Table:
     if not path.is_file():
         raise DataError.missing(path)
-    rows = [_row(path, line, index, split, each) for index, (line, each) in enumerate(objects(path))]
+    rows: list[Row] = []
+    for index, (line, values) in enumerate(objects(path)):
+        question, answer = (_text(path, line, values, name) for name in ("question", "answer"))
+        truth = final_answer(answer)
+        if truth is None:
+            raise DataError.bad_line(path, line, "`answer` has no number after `#### `")
+        extra_info = {"split": split, "index": index, "answer": answer, "question": question}
+        rows.append(row(SOURCE, f"{question} {INSTRUCTION}", truth, ability="math", extra_info=extra_info))
     if not rows:
         raise DataError.unusable(path, "has no rows")
     return table_of(rows)
 
 
-def _row(path: Path, line: int, index: int, split: str, each: dict[str, Any]) -> Row:
-    question, answer = (_text(path, line, each, part) for part in ("question", "answer"))
-    truth = final_answer(answer)
-    if truth is None:
-        raise DataError.bad_line(path, line, "`answer` has no number after `#### `")
-    extra_info = {"split": split, "index": index, "answer": answer, "question": question}
-    return row(SOURCE, f"{question} {INSTRUCTION}", truth, ability="math", extra_info=extra_info)
-
-
-def _text(path: Path, line: int, each: dict[str, Any], part: str) -> str:
-    if part not in each:
-        raise DataError.lacks_column(f"{path}:{line}", part, each)
-    if not isinstance(each[part], str):
-        raise DataError.bad_line(path, line, f"`{part}` is not a string")
-    return str(each[part])
+def _text(path: Path, line: int, values: dict[str, Any], name: str) -> str:
+    if name not in values:
+        raise DataError.lacks_column(f"{path}:{line}", name, values)
+    if not isinstance(values[name], str):
+        raise DataError.bad_line(path, line, f"`{name}` is not a string")
+    return str(values[name])

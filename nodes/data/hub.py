@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, through their own package, which is imported only when one is asked for."""
+"""Data sets of the Hugging Face hub. The package `datasets` is imported only when one is loaded."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HELD_OUT_SPLITS = ("test", "validation")
 
 
 def hub_rows(spec: str) -> tuple[Table, Table | None]:
-    """Fetch `hf:ID` or `hf:ID:CONFIG`, whose rows must be in our schema already, as (train, held-out).
+    """Return the train and held-out rows of `hf:ID` or `hf:ID:CONFIG`, which must have the schema of `rows`.
 
-    Held out is the split `test`, else `validation`, else nothing. Raises DataError without the package or the
-    network, for a data set without a split `train`, and for rows of another schema.
+    The split `test` is held out, else `validation`, else nothing. Raises DataError without the package or the network,
+    for a data set without a split `train`, and for rows of another schema.
     """
     splits = _splits(spec)
     if "train" not in splits:
@@ -33,7 +33,7 @@ def _splits(spec: str) -> Any:
     name, _, config = spec.removeprefix("hf:").partition(":")
     try:
         return datasets.load_dataset(name, config or None)
-    except Exception as fault:  # the package lets through whatever its network and file layers raise
+    except Exception as fault:  # the package passes on any exception of its network and file layers
         raise DataError.failed(spec, "cannot be fetched", fault) from fault
 
 

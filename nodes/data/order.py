@@ -1,4 +1,4 @@
-"""The order of prompts as a function of the step: an exact resume needs the step's number and nothing else."""
+"""The order of prompts as a function of the step, so that an exact resume needs only the step's number."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _WORD = 2**64
 
 @lru_cache(maxsize=4)
 def permutation(seed: int, stream: int, count: int) -> Indices:
-    """Shuffle 0 … count - 1, keyed by (seed, stream), and by nothing else. Read-only.
+    """Return a permutation of 0 … count - 1, determined by (seed, stream) and read-only.
 
-    Sorts raw Philox words: numpy keeps those the same over versions, which it does not promise of its shuffles.
+    It sorts raw Philox words, which are the same in all versions of numpy; shuffles may differ between versions.
     Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 
     >>> permutation(0, 1, 5).tolist() == permutation(0, 1, 5).tolist() != permutation(0, 2, 5).tolist()
@@ -32,10 +32,9 @@ def permutation(seed: int, stream: int, count: int) -> Indices:
 def batch_indices(*, seed: int, step: int, batch: int, count: int) -> Indices:
     """Return the rows that step `step` (from 0) reads: int64 [batch], all different.
 
-    Steps run through epoch after epoch, each a fresh permutation of all `count` rows, and no row is left out: a
-    batch that reaches the end of an epoch goes on into the next. There it passes over the rows that it already
-    holds, and the next batch begins with these.
-    Raises DataError where batch > count or batch < 1.
+    Each epoch is a new permutation of all `count` rows. A batch that reaches the end of an epoch continues into the
+    next one; there it skips the rows that it already has, and the next batch starts with these.
+    Raises DataError if batch > count or batch < 1.
 
     >>> epoch = [batch_indices(seed=0, step=step, batch=2, count=4).tolist() for step in (0, 1)]
     >>> sorted(epoch[0] + epoch[1])
@@ -54,32 +53,32 @@ def batch_indices(*, seed: int, step: int, batch: int, count: int) -> Indices:
 
 
 def epoch_order(*, seed: int, epoch: int, batch: int, count: int) -> Indices:
-    """Return the order in which one epoch reads its rows: a permutation, int64 [count].
+    """Return the order in which an epoch reads its rows: a permutation, int64 [count].
 
-    It depends on the epoch before only through the rows of the batch that the two share.
+    It depends on the epoch before only through the rows of the batch that both share.
     """
-    first = _first_needed(epoch, batch, count)
+    first = _first_plain_epoch(epoch, batch, count)
     order = permutation(seed, first, count)
-    for each in range(first + 1, epoch + 1):
-        shared = each * count % batch
-        order = _passing_over(order[count - shared :], permutation(seed, each, count), batch - shared)
+    for later in range(first + 1, epoch + 1):
+        shared = later * count % batch
+        order = _skipping(order[count - shared :], permutation(seed, later, count), batch - shared)
     return order
 
 
-def _first_needed(epoch: int, batch: int, count: int) -> int:
-    """Find an epoch before this one whose end is sure to be that of its plain permutation.
+def _first_plain_epoch(epoch: int, batch: int, count: int) -> int:
+    """Return an earlier epoch whose last rows are those of its plain permutation.
 
-    Passing over moves rows only within the first `batch` places, and the end is shorter than `batch`. So with
-    two batches in an epoch its end never moves; else go back to the last epoch that began with a batch of its own.
+    Skipping moves rows only within the first `batch` positions, and an epoch shares fewer than `batch` of its last
+    rows. So these never move in an epoch of two batches or more; else take the last epoch that began with a new batch.
     """
     if count >= 2 * batch:
         return max(epoch - 1, 0)
     return epoch - epoch % (batch // int(np.gcd(batch, count)))
 
 
-def _passing_over(held: Indices, fresh: Indices, places: int) -> Indices:
-    """Move the rows in `held` out of the first `places` of `fresh`, to just behind them; keep all else in order."""
-    if not len(held):
-        return fresh
-    head = np.flatnonzero(~np.isin(fresh, held))[:places]
-    return np.concatenate([fresh[head], np.delete(fresh, head)])
+def _skipping(rows: Indices, order: Indices, count: int) -> Indices:
+    """Move `rows` out of the first `count` positions of `order`, to just after them; keep the order of the others."""
+    if not len(rows):
+        return order
+    head = np.flatnonzero(~np.isin(order, rows))[:count]
+    return np.concatenate([order[head], np.delete(order, head)])

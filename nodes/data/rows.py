@@ -1,7 +1,7 @@
 """The rows of a data set, in verl's schema, and the files that hold them.
 
-Only `prompt` must be there; the other columns are checked for type where present, since a scoring rule
-need not ask for them. How a data set is named and split is in `sets`.
+Only the column `prompt` is required, since a rule need not read the others; their types are checked where they are
+present. Names and splits of data sets are in `sets`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flowgraph.errors import DataError
 from nodes.data.arrow import Schema, Table
 from nodes.data.checks import check_rows
 from nodes.data.json_lines import read_json_lines
-from nodes.data.parquet import read_parquet, write_parquet
+from nodes.data.parquet import read_parquet
 
 ROW_SCHEMA: Schema = pa.schema(
     [
@@ -26,13 +26,13 @@ ROW_SCHEMA: Schema = pa.schema(
         pa.field("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
     ]
 )
-"""The typed columns, in verl's order. `extra_info`, of any type, follows them. Source: verl, "Prepare Data"."""
+"""The typed columns, in verl's order. The column `extra_info` has any type. Source: verl, "Prepare Data"."""
 
 Row = dict[str, Any]
 
 
 def row(source: str, question: str, truth: str | None, *, ability: str, extra_info: Mapping[str, object]) -> Row:
-    """Build one row that asks `question` in a single user message.
+    """Return one row whose prompt is `question` as a single user message.
 
     >>> row("digits", "374", "743", ability="sort", extra_info={"index": 0})["prompt"]
     [{'role': 'user', 'content': '374'}]
@@ -47,29 +47,21 @@ def row(source: str, question: str, truth: str | None, *, ability: str, extra_in
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """Put rows that `row` built into a table of `ROW_SCHEMA` and `extra_info`."""
-    extra_info = pa.array([each["extra_info"] for each in rows])
+    """Return rows, as `row` returns them, as a table of `ROW_SCHEMA` and `extra_info`."""
+    extra_info = pa.array([values["extra_info"] for values in rows])
     schema = ROW_SCHEMA.append(pa.field("extra_info", extra_info.type))
     return pa.Table.from_pylist(list(rows), schema=schema)
 
 
-def write(table: Table, path: Path) -> None:
-    """Write a table as Parquet with checksums, whole or not at all.
-
-    Raises DataError where the folder cannot be written.
-    """
-    write_parquet(table, path)
-
-
 def read(path: Path) -> Table:
-    """Read and check the rows of one file, `.parquet` or `.jsonl`.
+    """Return the checked rows of a file, `.parquet` or `.jsonl`.
 
-    Raises DataError, naming file, row and column, for a file that is missing, corrupt, empty or of another kind.
+    Raises DataError, with file, row and column, if the file is missing, corrupt, empty or of another format.
     """
     if not path.is_file():
         raise DataError.missing(path)
     if path.suffix not in READERS:
-        raise DataError.unusable(path, f"not a data file: its name ends in none of {', '.join(READERS)}")
+        raise DataError.unusable(path, f"not a data file: its name must end in {' or '.join(READERS)}")
     table, where = READERS[path.suffix](path)
     check_rows(table, file=str(path), where=where)
     return table

@@ -1,4 +1,4 @@
-"""Data sets by name: what `--data` may say, and what comes of it. The makers and the readers are next door."""
+"""Data sets by name, as `--data` takes them. Tasks and readers of files are in the other modules of this folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from nodes.data.arrow import Table
 from nodes.data.digest import join_digests, table_digest
 from nodes.data.gym import reasoning_gym_rows
 from nodes.data.hub import hub_rows
-from nodes.data.rows import READERS, read, write
+from nodes.data.parquet import write_parquet
+from nodes.data.rows import READERS, read
 from nodes.data.tasks import KINDS, Kind, addition, digits
 
 NAMES: tuple[str, ...] = ("digits", *(f"digits:{kind}" for kind in KINDS), "addition", "gsm8k")
@@ -20,12 +21,12 @@ PREPARE_HINT = "flowgraph data gsm8k --from FOLDER, a folder with train.jsonl an
 GYM_PREFIXES = ("reasoning_gym/", "rg/")
 
 Parts = tuple[str, Table, Table | None, str, tuple[Path, ...]]
-"""Name, train, held-out, origin, the files that were read."""
+"""Name, train, held-out, origin, and the files that were read."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Hold the rows to train on and, if there are any, the rows held out."""
+    """The rows to train on, the held-out rows, if any, and their origin."""
 
     name: str
     train: Table
@@ -35,11 +36,11 @@ class DataSet:
     digest: str
     """SHA-256 of the contents of both."""
     files: tuple[Path, ...] = ()
-    """What they were read from; none of what is made here or comes from the hub."""
+    """The files that were read; empty for generated data and data from the hub."""
 
     @property
     def data_source(self) -> str:
-        """The one `data_source` of all rows to train on; the name of the set where there is not just one."""
+        """Return the `data_source` of the rows to train on, or the set's name if they have more than one."""
         if "data_source" not in self.train.column_names:
             return self.name
         sources = self.train["data_source"].unique().to_pylist()
@@ -47,25 +48,26 @@ class DataSet:
 
 
 def load(spec: str, *, cache: Path, held_out: str | None = None, seed: int = 0) -> DataSet:
-    """Load a data set by what `--data` says of it.
+    """Load the data set of `--data`.
 
     `spec` is a shipped name (`NAMES`), `reasoning_gym/NAME` or `rg/NAME`, a file, a folder with train and test
-    files, or `hf:ID[:CONFIG]`. `held_out` is a file that takes the place of the set's own held-out rows; `seed` is for
-    sets that are made here. Raises DataError for everything that is missing, unknown or broken.
+    files, or `hf:ID[:CONFIG]`. The file `held_out` replaces the set's held-out rows; `seed` is used for generated sets.
+    Raises DataError if something is missing, unknown or broken.
     """
-    name, train, own, origin, files = _parts(spec, cache, seed)
-    tested = read(Path(held_out)) if held_out is not None else own
-    files += (Path(held_out),) if held_out is not None else ()
-    digests = [table_digest(table) for table in (train, tested) if table is not None]
-    return DataSet(name, train, tested, origin, join_digests(*digests), files)
+    name, train, test, origin, files = _parts(spec, cache, seed)
+    if held_out is not None:
+        path = Path(held_out)
+        test, files = read(path), (*files, path)
+    digests = [table_digest(table) for table in (train, test) if table is not None]
+    return DataSet(name, train, test, origin, join_digests(*digests), files)
 
 
 def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
-    """Write a data set as train.parquet and test.parquet, a folder that `load` takes back."""
+    """Write a data set as train.parquet and test.parquet to a folder that `load` reads, and return their paths."""
     tables = {"train": data.train, "test": data.held_out}
     paths = {folder / f"{split}.parquet": table for split, table in tables.items() if table is not None}
     for path, table in paths.items():
-        write(table, path)
+        write_parquet(table, path)
     return tuple(paths)
 
 
@@ -73,7 +75,10 @@ def _parts(spec: str, cache: Path, seed: int) -> Parts:
     if spec.startswith("hf:"):
         return spec.removeprefix("hf:"), *hub_rows(spec), spec, ()
     if spec == "gsm8k":
-        return _gsm8k(cache)
+        train, test = gsm8k.prepared(cache)
+        if not (train.is_file() and test.is_file()):
+            raise DataError.unusable("gsm8k", f"not prepared: no train and test in {train.parent}", hint=PREPARE_HINT)
+        return spec, read(train), read(test), str(train.parent), (train, test)
     if spec == "addition":
         return spec, *addition(seed=seed), "made", ()
     if spec.partition(":")[0] == "digits":
@@ -84,17 +89,16 @@ def _parts(spec: str, cache: Path, seed: int) -> Parts:
     return _files(spec)
 
 
-def _gsm8k(cache: Path) -> Parts:
-    train, test = gsm8k.prepared(cache)
-    if not (train.is_file() and test.is_file()):
-        raise DataError.unusable("gsm8k", f"not prepared: no train and test in {train.parent}", hint=PREPARE_HINT)
-    return "gsm8k", read(train), read(test), str(train.parent), (train, test)
-
-
 def _files(spec: str) -> Parts:
     path = Path(spec)
     if path.is_dir():
-        return _folder(path)
+        train, test = _split_file(path, "train"), _split_file(path, "test")
+        if train is None:
+            names = sorted(entry.name for entry in path.iterdir())
+            listing = f"it has {', '.join(names[:6])}{' …' if len(names) > 6 else ''}" if names else "it is empty"
+            raise DataError.unusable(path, "has no train.parquet or train.jsonl", hint=listing)
+        files = (train, test) if test else (train,)
+        return path.resolve().name, read(train), read(test) if test else None, str(path), files
     if path.exists() or path.suffix in READERS:
         return path.stem, read(path), None, spec, (path,)
     if "/" in spec:
@@ -102,22 +106,8 @@ def _files(spec: str) -> Parts:
     raise DataError.unknown("data set", spec, [*NAMES, *(f"{prefix}NAME" for prefix in GYM_PREFIXES)])
 
 
-def _folder(path: Path) -> Parts:
-    train, test = _split_file(path, "train"), _split_file(path, "test")
-    if train is None:
-        raise DataError.unusable(path, "has no train.parquet or train.jsonl", hint=_held_names(path))
-    files = (train, test) if test else (train,)
-    return path.resolve().name, read(train), read(test) if test else None, str(path), files
-
-
-def _held_names(folder: Path) -> str:
-    names = sorted(each.name for each in folder.iterdir())
-    more = " …" if len(names) > 6 else ""
-    return f"it holds {', '.join(names[:6])}{more}" if names else "it is empty"
-
-
 def _split_file(folder: Path, split: str) -> Path | None:
-    found = [folder / f"{split}{suffix}" for suffix in READERS if (folder / f"{split}{suffix}").is_file()]
-    if len(found) > 1:
-        raise DataError.unusable(folder, f"has both {' and '.join(each.name for each in found)}")
-    return found[0] if found else None
+    files = [path for suffix in READERS if (path := folder / f"{split}{suffix}").is_file()]
+    if len(files) > 1:
+        raise DataError.unusable(folder, f"has both {' and '.join(file.name for file in files)}")
+    return files[0] if files else None

@@ -1,4 +1,4 @@
-"""Rows of a data set as the prompts of a flow: which rows is a pure function of seed and step."""
+"""Rows of a data set as the prompts of a flow: a step's rows are a pure function of seed and step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodes.values import Columns, Prompts
 
 @dataclass(frozen=True)
 class PromptSource:
-    """Give `rows_per_step` prompts of `table` a step, epoch after epoch, each in a fresh order of `seed`."""
+    """A source of `rows_per_step` prompts of `table` for each step, in an order that `seed` and the epoch determine."""
 
     table: Any
     rows_per_step: int
@@ -20,15 +20,13 @@ class PromptSource:
 
     def batch(self, step: int) -> Prompts:
         """Return the prompts of one step."""
-        count = self.table.num_rows
-        return prompts_at(
-            self.table, batch_indices(seed=self.seed, step=step, batch=self.rows_per_step, count=count).tolist()
-        )
+        rows = batch_indices(seed=self.seed, step=step, batch=self.rows_per_step, count=self.table.num_rows)
+        return prompts_at(self.table, rows.tolist())
 
 
 @dataclass(frozen=True)
 class FixedPrompts:
-    """Give the same rows of `table` every step: what a check reads."""
+    """A source of the same rows of `table` in every step, for checks on held-out prompts."""
 
     table: Any
     rows: tuple[int, ...]
@@ -39,11 +37,14 @@ class FixedPrompts:
 
 
 def prompts_at(table: Any, rows: Sequence[int]) -> Prompts:
-    """Return the rows of a data set at these indices; each row's index is its prompt's identity."""
+    """Return the rows of a data set at these indices; a row's index is the identity of its prompt."""
     import pyarrow as pa
     import torch
 
     from flowgraph.language.values import Group
 
-    indices = torch.as_tensor(list(rows), dtype=torch.int64)
-    return Prompts(group=Group(indices), columns=Columns(table.take(pa.array(list(rows), pa.int64()))))
+    indices = list(rows)
+    return Prompts(
+        group=Group(torch.tensor(indices, dtype=torch.int64)),
+        columns=Columns(table.take(pa.array(indices, pa.int64()))),
+    )

@@ -1,4 +1,4 @@
-"""Settings that are known to work on two CPU cores for the shipped tasks, by data source. A run may set others."""
+"""Suggested settings for the shipped tasks, by data source, which work on two CPU cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DataSuggestion:
-    """Say how long a response may be, and how many prompts a step reads."""
+    """The maximum length of a response, in tokens, and the prompts of a step."""
 
     max_tokens: int | None
     batch: int
@@ -24,7 +24,7 @@ SUGGESTIONS: Mapping[str, DataSuggestion] = {
 
 
 def suggestion(data_source: str) -> DataSuggestion:
-    """Look up a data source, or the family before its slash.
+    """Return the suggestion for a data source, or for the family before its slash.
 
     >>> suggestion("reasoning_gym/leg_counting").max_tokens
     128
@@ -34,7 +34,7 @@ def suggestion(data_source: str) -> DataSuggestion:
 
 
 def suggested(data_source: str) -> dict[str, object]:
-    """Return the settings to start from, keyed by "op.setting"; none for a source that we do not ship.
+    """Return the suggested settings, keyed by "op.setting"; none for a data source that is not shipped.
 
     >>> suggested("digits")
     {'generate.max_tokens': 4, 'refill.max_tokens': 4}
@@ -44,7 +44,7 @@ def suggested(data_source: str) -> dict[str, object]:
 
 
 def batch_for(data_source: str) -> int:
-    """Return the number of prompts to read in a step.
+    """Return the suggested number of prompts in a step.
 
     >>> batch_for("addition"), batch_for("my own")
     (8, 16)

@@ -1,11 +1,12 @@
 """Seeded tasks that need no download: questions on digits, and sums of two small numbers.
 
-Every maker returns (train, held-out), and no held-out prompt is among those of train.
+Each function returns (train, held-out), with no prompt in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Literal, get_args
 
 from flowgraph.errors import DataError
@@ -18,10 +19,10 @@ Question = tuple[str, str]
 """A prompt's text and its ground truth."""
 
 KINDS: tuple[str, ...] = get_args(Kind)
-LONGEST = 4
-"""Digits in a prompt, at most: all combinations are made, 10 to this power."""
+MAX_LENGTH = 4
+"""Maximum digits in a prompt; a task has all combinations, 10 to this power."""
 
-_SPLIT_STREAM = -1  # epochs count from 0, so that no order of an epoch is the order of the split
+_SPLIT_STREAM = -1  # epochs count from 0, so that no epoch has the order of the split
 
 _TRUTHS: Mapping[str, Callable[[str], str]] = {
     "copy": lambda digits: digits,
@@ -32,9 +33,9 @@ _TRUTHS: Mapping[str, Callable[[str], str]] = {
 
 
 def digits(kind: Kind = "copy", *, length: int = 3, seed: int = 0) -> tuple[Table, Table]:
-    """Ask for a function of every combination of `length` digits, a fifth of them held out.
+    """Return questions about every combination of `length` digits, a fifth of them held out.
 
-    The prompt is the digits and nothing else: one data set has one kind.
+    A prompt is only the digits, since all questions of a data set are of one kind.
     Raises DataError for an unknown kind or a length outside 1 … 4.
 
     >>> train, held_out = digits("max")
@@ -43,19 +44,20 @@ def digits(kind: Kind = "copy", *, length: int = 3, seed: int = 0) -> tuple[Tabl
     """
     if kind not in KINDS:
         raise DataError.unknown("kind of digits", kind, KINDS)
-    if not 1 <= length <= LONGEST:
-        raise DataError.out_of_range("digits", "length", length, f"1 to {LONGEST}")
+    if not 1 <= length <= MAX_LENGTH:
+        raise DataError.out_of_range("digits", "length", length, f"1 to {MAX_LENGTH}")
     texts = [f"{number:0{length}d}" for number in range(10**length)]
     questions = [(text, _TRUTHS[kind](text)) for text in texts]
-    held_out = len(texts) // 5
-    return _split(questions, "digits", ability=kind, train=len(texts) - held_out, held_out=held_out, seed=seed)
+    shuffled = [questions[i] for i in permutation(seed, _SPLIT_STREAM, len(questions)).tolist()]
+    held_out = len(shuffled) // 5
+    return _table(shuffled[held_out:], "digits", kind, "train"), _table(shuffled[:held_out], "digits", kind, "test")
 
 
 def addition(*, largest: int = 12, seed: int = 0) -> tuple[Table, Table]:
-    """Ask for sums of two numbers from 1 to `largest`, in both orders; an eighth of the pairs is held out.
+    """Return questions for sums of two numbers from 1 to `largest`, in both orders, an eighth of the pairs held out.
 
-    A pair and the same turned round are on one side, so that no held-out sum was trained on.
-    Raises DataError where `largest` gives too few pairs to hold any out, or too many to be a small task.
+    Both orders of a pair are in the same part, so that no held-out sum is in train.
+    Raises DataError if `largest` is not from 4 to 1000.
 
     >>> train, held_out = addition()
     >>> train.num_rows, held_out.num_rows
@@ -67,27 +69,18 @@ def addition(*, largest: int = 12, seed: int = 0) -> tuple[Table, Table]:
         raise DataError.out_of_range("addition", "largest", largest, "4 to 1000")
     pairs = [(low, high) for high in range(1, largest + 1) for low in range(1, high + 1)]
     order = permutation(seed, _SPLIT_STREAM, len(pairs)).tolist()
-    cut = len(pairs) // 8
-    parts = {"test": order[:cut], "train": order[cut:]}
-    asked = {split: [each for place in places for each in _both_ways(*pairs[place])] for split, places in parts.items()}
-    return _table(asked["train"], "addition", "math", "train"), _table(asked["test"], "addition", "math", "test")
+    questions = [_both_orders(*pairs[i]) for i in order]
+    held_out = len(pairs) // 8
+    test, train = chain(*questions[:held_out]), chain(*questions[held_out:])
+    return _table(train, "addition", "math", "train"), _table(test, "addition", "math", "test")
 
 
-def _both_ways(low: int, high: int) -> list[Question]:
-    turns = dict.fromkeys([(low, high), (high, low)])
-    return [(f"What is {x} + {y}? Reply with the number only.", str(x + y)) for x, y in turns]
+def _both_orders(low: int, high: int) -> list[Question]:
+    orders = dict.fromkeys([(low, high), (high, low)])
+    return [(f"What is {x} + {y}? Reply with the number only.", str(x + y)) for x, y in orders]
 
 
-def _split(
-    questions: Sequence[Question], source: str, *, ability: str, train: int, held_out: int, seed: int
-) -> tuple[Table, Table]:
-    order = permutation(seed, _SPLIT_STREAM, len(questions)).tolist()
-    parts = {"train": order[held_out : held_out + train], "test": order[:held_out]}
-    made = {split: [questions[place] for place in places] for split, places in parts.items()}
-    return _table(made["train"], source, ability, "train"), _table(made["test"], source, ability, "test")
-
-
-def _table(questions: Sequence[Question], source: str, ability: str, split: str) -> Table:
+def _table(questions: Iterable[Question], source: str, ability: str, split: str) -> Table:
     rows: list[Row] = [
         row(source, text, truth, ability=ability, extra_info={"split": split, "index": index})
         for index, (text, truth) in enumerate(questions)

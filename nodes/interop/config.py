@@ -23,8 +23,8 @@ _SECRET = re.compile(r"(?:use_wandb|wandb[._](?:key|proxy)|token|secret|password
 def version_of(run: StartedCommand) -> Keys:
     """Return the keys of the newest version that knows the most keys of a run."""
     names = {key.key for key in run.overrides}
-    known = [keys(run.system, version) for version in versions(run.system)]
-    return max(known, key=lambda version: (sum(map(version.knows, names)), known.index(version)))
+    tables = [keys(run.system, version) for version in versions(run.system)]
+    return max(tables, key=lambda version: (sum(map(version.knows, names)), tables.index(version)))
 
 
 @dataclass

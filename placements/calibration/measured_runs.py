@@ -146,7 +146,7 @@ class _RunForecasts:
             label = f"{self.run.name} {timing.label}"
             refuse_no_seconds(label, timing.seconds)
             keys = {name: self._keys(name) for name in timing.names}
-            if missing := [name for name, known in keys.items() if not known]:
+            if missing := [name for name, key in keys.items() if not key]:
                 self.unused[label] = f"no seconds are forecast for {', '.join(missing)}"
                 continue
             distinct = tuple(dict.fromkeys(key for name in timing.names for key in keys[name]))

@@ -174,13 +174,13 @@ class _ProfileFile(Data):
         return DeviceProfile(
             name=name,
             memory_bytes=self.memory_bytes.value,
-            peak_flops={precision: each.value for precision, each in self.peak_flops.items()},
+            peak_flops={precision: number.value for precision, number in self.peak_flops.items()},
             memory_bytes_per_s=self.memory_bytes_per_s.value,
             link_bytes_per_s=self.link_bytes_per_s.value,
             domain=self.domain.value,
             host_bytes_per_s=self.host_bytes_per_s.value,
             network_bytes_per_s=None if network is None else network.value,
-            shares={what: each.value for what, each in self.shares.items()},
+            shares={what: share.value for what, share in self.shares.items()},
             kind=self.kind,
             joins_machines=self.joins_machines,
         )

@@ -133,21 +133,21 @@ def _classes_of_nodes(cluster: Cluster) -> list[dict[Device, DeviceClass]]:
 # ------------------------------------------------------------------------------------------- which class, which leaf
 
 
-def _groups(known: Sequence[DeviceClass], wanted: Sequence[PoolRequest]) -> dict[str, int]:
+def _groups(device_classes: Sequence[DeviceClass], requests: Sequence[PoolRequest]) -> dict[str, int]:
     """Choose the class of each pool, as its place among those known: the fullest that it fits, those named first.
 
     Raises ResourceError for a pool that no class has enough devices for.
     """
-    free = [of.count for of in known]
+    free = [of.count for of in device_classes]
     groups = dict[str, int]()
-    for pool in sorted(wanted, key=lambda pool: (pool.of is None, not pool.model, -pool.devices)):
-        named = [i for i, of in enumerate(known) if pool.of in (None, of) and pool.model in ("", of.model)]
+    for pool in sorted(requests, key=lambda pool: (pool.of is None, not pool.model, -pool.devices)):
+        named = [i for i, of in enumerate(device_classes) if pool.of in (None, of) and pool.model in ("", of.model)]
         if not named:
-            models = ", ".join(dict.fromkeys(of.model or of.kind for of in known))
+            models = ", ".join(dict.fromkeys(of.model or of.kind for of in device_classes))
             raise _no_room(pool, "the cluster has none", f"it has {models}" if models else "")
-        reaching = [i for i in named if known[i].reach >= pool.tensor]
+        reaching = [i for i in named if device_classes[i].reach >= pool.tensor]
         if not reaching:
-            raise _no_room(pool, f"no domain has more than {max(known[i].reach for i in named)} devices")
+            raise _no_room(pool, f"no domain has more than {max(device_classes[i].reach for i in named)} devices")
         fits = [i for i in reaching if free[i] >= pool.devices]
         if not fits:
             raise _no_room(pool, f"of one class at most {max(free[i] for i in reaching)} are left")
@@ -162,19 +162,19 @@ def _no_room(pool: PoolRequest, available: str, hint: str = "") -> ResourceError
     return ResourceError.not_here(f"pool `{pool.name}`", f"{pool.devices} {devices}{tensor_groups}", available, hint)
 
 
-def _homes(board: _FreeDevices, wanted: Sequence[PoolRequest], groups: Mapping[str, int]) -> dict[str, str]:
+def _homes(board: _FreeDevices, requests: Sequence[PoolRequest], groups: Mapping[str, int]) -> dict[str, str]:
     """Choose a leaf for the pools that sync with each other, or for each of them: the fullest that has room."""
     free, homes = board.free(), dict[str, str]()
     leaves = list(dict.fromkeys(leaf for leaf, _ in free))
     # Pools that sync with each other, directly or through others; those with the most devices first.
-    root = {pool.name: pool.name for pool in wanted}
-    for pool in wanted:
+    root = {pool.name: pool.name for pool in requests}
+    for pool in requests:
         for name in pool.synced_with:
             if name in root:
                 old, new = root[name], root[pool.name]
                 root = {name: new if top == old else top for name, top in root.items()}
     synced = dict[str, list[PoolRequest]]()
-    for pool in sorted(wanted, key=lambda pool: -pool.devices):
+    for pool in sorted(requests, key=lambda pool: -pool.devices):
         synced.setdefault(root[pool.name], []).append(pool)
     waiting = sorted(synced.values(), key=lambda pools: -sum(pool.devices for pool in pools))
     while waiting:
@@ -292,12 +292,12 @@ DeviceIndex = tuple[int, int, int]
 
 
 def _placed(
-    board: _FreeDevices, wanted: Sequence[PoolRequest], groups: Mapping[str, int], by_tensor: bool
+    board: _FreeDevices, requests: Sequence[PoolRequest], groups: Mapping[str, int], by_tensor: bool
 ) -> dict[str, list[Place]] | PoolRequest:
     """Place every pool, or return the first that has no room."""
-    homes = _homes(board, wanted, groups)
-    chosen = {pool.name: list[DeviceIndex]() for pool in wanted}
-    largest = sorted(wanted, key=lambda pool: (-pool.tensor if by_tensor else 0, -pool.devices))
+    homes = _homes(board, requests, groups)
+    chosen = {pool.name: list[DeviceIndex]() for pool in requests}
+    largest = sorted(requests, key=lambda pool: (-pool.tensor if by_tensor else 0, -pool.devices))
     for pool in [] if by_tensor else largest:
         chosen[pool.name] += _whole_units(board, _near(board, pool, groups, homes), pool)
     for pool in sorted(largest, key=lambda pool: (-pool.tensor, len(chosen[pool.name]) - pool.devices)):

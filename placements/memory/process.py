@@ -73,7 +73,7 @@ def process_footprint(
             rollout[sampler] = max(rollout.get(sampler, 0), -(-tokens // layout.data))
         if load.rows:
             blocks = model.moments(load, sample_rows, forward_tokens)
-            moments.setdefault(load.phase, []).extend(_ProcessPeak.of(each, constants) for each in blocks)
+            moments.setdefault(load.phase, []).extend(_ProcessPeak.of(block, constants) for block in blocks)
     # AdamW keeps two moments of each parameter, plain SGD nothing.
     # Source: Kingma and Ba 2015 (Adam), arXiv 1412.6980, algorithm 1.
     optimizers = [load.optimizer for load in loads if load.phase == "update"]
@@ -87,7 +87,7 @@ def process_footprint(
             "rollout": constants.rollout_token_bytes * sum(rollout.values()),
         }
     )
-    largest = max((moment.kept_bytes for each in moments.values() for moment in each), default=0.0)
+    largest = max((moment.kept_bytes for peaks in moments.values() for moment in peaks), default=0.0)
     kept = int(largest * (1 + constants.fragmented_share))
     phases = dict[str, Bytes]()
     for phase, peaks in moments.items():

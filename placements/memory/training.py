@@ -118,8 +118,8 @@ def training_bytes(
     """
     stages = _stages(shape, training, sequence_tokens, constants or MemoryConstants())
     footprints = [stage.footprint() for stage in stages]
-    largest = max(footprints, key=lambda each: each.peak_bytes)
-    return replace(largest, reading=max((each.reading for each in footprints), key=total_bytes))
+    largest = max(footprints, key=lambda footprint: footprint.peak_bytes)
+    return replace(largest, reading=max((footprint.reading for footprint in footprints), key=total_bytes))
 
 
 def waiting_bytes(shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0) -> float:

@@ -65,17 +65,17 @@ def _role_settings(homes: Sequence[RolePlacement]) -> dict[str, object]:
     }
 
 
-def _how(found: SearchResult, plan: Plan, objective: Objective) -> str:
+def _how(result: SearchResult, plan: Plan, objective: Objective) -> str:
     """Return how the plan that is drawn compares with the best of the search."""
-    named = [ranked for _, ranked in found.named if ranked is not None]
-    if is_plan(found.best, plan):
-        faster = any(ranked.step_s < found.best.step_s * 0.9995 for ranked in named)
+    named = [ranked for _, ranked in result.named if ranked is not None]
+    if is_plan(result.best, plan):
+        faster = any(ranked.step_s < result.best.step_s * 0.9995 for ranked in named)
         return "the best of what was asked for" if faster else "the best"
-    same = next((ranked for ranked in (*found.ranked, *named) if is_plan(ranked, plan)), None)
+    same = next((ranked for ranked in (*result.ranked, *named) if is_plan(ranked, plan)), None)
     if same is not None:
-        return against(found, same, MEASURES[objective])
+        return against(result, same, MEASURES[objective])
     seconds = period_s(plan)
-    return "" if seconds is None else f"{seconds / found.best.step_s - 1:+.1%} beside the best"
+    return "" if seconds is None else f"{seconds / result.best.step_s - 1:+.1%} beside the best"
 
 
 def _about(strips: Sequence[Strip]) -> str:

@@ -33,11 +33,11 @@ def alternatives_text(role: str, home: Sequence[str], here: Played, moved: Seque
     return "\n".join([head, *flowing([*(cells for _, cells in played), *unfit], "; ")])
 
 
-def _change(here: Played, there: Played) -> list[str]:
-    change = there.step_s / here.step_s - 1
+def _change(played: Played, there: Played) -> list[str]:
+    change = there.step_s / played.step_s - 1
     near = "a tie" if change > -TIED_SHARE else "better than this plan"
-    why = why_slower(there, here) if change > TIED_SHARE else near
-    why += f", on {many(there.devices, 'device')}" if there.devices != here.devices else ""
+    why = why_slower(there, played) if change > TIED_SHARE else near
+    why += f", on {many(there.devices, 'device')}" if there.devices != played.devices else ""
     return [show_s(there.step_s), f"{change:+.1%}", why]
 
 

@@ -65,19 +65,19 @@ def on_front(point: Point, points: Sequence[Point]) -> bool:
     return not any(rival != point and rival[0] <= point[0] and rival[1] <= point[1] for rival in points)
 
 
-def _label(found: SearchResult, ranked: RankedPlan) -> str:
+def _label(result: SearchResult, ranked: RankedPlan) -> str:
     """Return the first named placement with a candidate's parts, else its pools."""
     parts = tuple(sorted(ranked.parts()))
-    names = (variant.name for variant, _ in by_name(found) if sorted_parts(found, variant) == parts)
+    names = (variant.name for variant, _ in by_name(result) if sorted_parts(result, variant) == parts)
     return next(names, "") or pools_of(ranked)
 
 
-def _about(found: SearchResult, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
+def _about(result: SearchResult, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
     """Yield the number of candidates, the figures of the best, and the candidate with the least memory."""
     best, smallest = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
     yield f"{many(len(dots), 'plan')} played."
     yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."
-    if plan is not None and not is_plan(found.best, plan):
+    if plan is not None and not is_plan(result.best, plan):
         yield f"This plan is another: it takes {show_s(period_s(plan))} a step."
     if smallest.memory_bytes < best.memory_bytes:
         yield f"The least memory is {show_bytes(smallest.memory_bytes)}, at {show_s(smallest.seconds)} a step."

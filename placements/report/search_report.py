@@ -95,33 +95,33 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------- the problem and the proof
 
 
-def _head(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
-    problem, best = found.setting, found.best
+def _head(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
+    problem, best = result.setting, result.best
     generated = sum(load.rows * load.row_tokens for load in problem.loads if load.phase == "generate")
     tokens = generated or max(load.tokens.tokens for load in problem.loads)
     yield f"{problem.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
-    yield from broken(f"{_proof(found, measure)}; {many(found.played, 'plan')} played", "; ")
-    if found.regrets and best is not min(found.ranked, key=measure.of):
+    yield from broken(f"{_proof(result, measure)}; {many(result.played, 'plan')} played", "; ")
+    if result.regrets and best is not min(result.ranked, key=measure.of):
         yield f"it is not the {measure.least} as forecast, but loses least where costs are other than forecast"
 
 
-def _proof(found: SearchResult, measure: ObjectiveMeasure) -> str:
+def _proof(result: SearchResult, measure: ObjectiveMeasure) -> str:
     """Return what is known about plans that the search did not play."""
-    if found.proven:
+    if result.proven:
         return f"proven the {measure.least} of the layouts considered"
-    if found.gap == 0.0:
+    if result.gap == 0.0:
         bound = "no plan takes less"
-    elif found.bound is None or found.gap is None:
+    elif result.bound is None or result.gap is None:
         bound = "how much less another plan may take is not known"
-    elif found.bound_s is not None and measure.unit == "devices":
-        limit = f"{measure.show(found.bound)} takes less than {show_s(found.bound_s)} a step"
-        bound = f"no layout considered on {limit} ({found.gap:.1%} less)"
+    elif result.bound_s is not None and measure.unit == "devices":
+        limit = f"{measure.show(result.bound)} takes less than {show_s(result.bound_s)} a step"
+        bound = f"no layout considered on {limit} ({result.gap:.1%} less)"
     else:
         unit = " a step" if measure.unit == "s" else ""
-        bound = f"no layout considered takes less than {measure.show(found.bound)}{unit} ({found.gap:.1%} less)"
-    if not found.cut:
+        bound = f"no layout considered takes less than {measure.show(result.bound)}{unit} ({result.gap:.1%} less)"
+    if not result.cut:
         return bound
     ways = f"of the ways to share a pool the {CARRIED_AT_MOST} fastest of each set of roles were combined"
     return f"not proven: {ways}; of these {bound}"
@@ -244,11 +244,11 @@ MEASURES: Mapping[Objective, ObjectiveMeasure] = {
 }
 
 
-def _ranked(found: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
-    yield f"the best {min(top, len(found.ranked))} of {len(found.ranked)} plans that were played"
+def _ranked(result: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
+    yield f"the best {min(top, len(result.ranked))} of {len(result.ranked)} plans that were played"
     rows = list[list[str]]()
-    for number, ranked in enumerate(found.ranked[:top], 1):
-        difference = "" if number == 1 else _difference(ranked, found.best, measure, "tie")
+    for number, ranked in enumerate(result.ranked[:top], 1):
+        difference = "" if number == 1 else _difference(ranked, result.best, measure, "tie")
         name = name_of(ranked.setting.graph, ranked.parts()).partition(":")[0]
         rows.append([str(number), *_figures(ranked, measure), difference, name, pools_of(ranked)])
     yield from flowing(rows, " | ")
@@ -287,12 +287,12 @@ def pools_of(ranked: RankedPlan) -> str:
     return " | ".join(texts)
 
 
-def _named(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
+def _named(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
     yield "named placements, each at its best"
     rows, blank = list[list[str]](), [""] * (2 if measure.unit == "currency" else 1)
     names = dict[tuple[tuple[str, ...], ...], str]()
-    for variant, ranked in by_name(found):
-        parts = sorted_parts(found, variant)
+    for variant, ranked in by_name(result):
+        parts = sorted_parts(result, variant)
         if parts in names:
             rows.append([variant.name, *blank, f"the same as {names[parts]} for this flow"])
             continue
@@ -300,7 +300,7 @@ def _named(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
         if ranked is None:
             rows.append([variant.name, "does not fit", *blank[1:], variant.about])
         else:
-            rows.append([variant.name, *_figures(ranked, measure), against(found, ranked, measure)])
+            rows.append([variant.name, *_figures(ranked, measure), against(result, ranked, measure)])
     yield from flowing(rows, "; ")
 
 
@@ -317,7 +317,7 @@ def sorted_parts(found: SearchResult, variant: PlacementVariant) -> tuple[tuple[
 
 
 def against(found: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
-    """Return how a named placement at its best compares with the best plan, and why it is no better."""
+    """Return how a named placement at its best compares with the best plan, and why it is not better."""
     more = _more(ranked, found.best, measure)
     if more <= 0:
         played = ranked.blocks in {candidate.blocks for candidate in found.ranked}
@@ -370,10 +370,10 @@ def what_if_text(found: SearchResult, others: Sequence[WhatIf], objective: Objec
     return "\n".join(["what if, each with its own best plan", *flowing(rows, " | ")])
 
 
-def _sensitivity(found: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
+def _sensitivity(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
     yield f"if each role's seconds are off by up to {COST_ERROR:.0%}, of {DRAWS} draws"
     rows = list[list[str]]()
-    for number, plan in enumerate(found.regrets[:TOP], 1):
+    for number, plan in enumerate(result.regrets[:TOP], 1):
         regret = f"{plan.mean:.1%} {measure.worse} than the best on average, {plan.worst:.0%} at worst"
         rows.append([str(number), f"best in {plan.best_share:.0%}", regret])
     yield from table(rows)

@@ -54,8 +54,8 @@ class CombinedOptions:
     def of(cls, options: Sequence[RoleOption], bit: int, slowed: float) -> Self:
         """Return the ways to run one role, whose work takes `slowed` times its seconds."""
         rows = [
-            (each.rest_bytes, each.over_bytes, each.wakes_bytes, 0, each.host_bytes, each.context_bytes, bit)
-            for each in options
+            (option.rest_bytes, option.over_bytes, option.wakes_bytes, 0, option.host_bytes, option.context_bytes, bit)
+            for option in options
         ]
         held = [[min(number, MAX_BYTES) for number in row] for row in rows]
         stages_s = slowed * np.array([option.stages_s for option in options], float)

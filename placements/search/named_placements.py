@@ -159,7 +159,7 @@ VARIANTS: tuple[PlacementVariant, ...] = (
     ),
 )
 
-NAMES: tuple[str, ...] = tuple(dict.fromkeys(each.placement for each in VARIANTS))
+NAMES: tuple[str, ...] = tuple(dict.fromkeys(placement_variant.placement for placement_variant in VARIANTS))
 
 
 def variant(name: str) -> PlacementVariant:
@@ -168,8 +168,8 @@ def variant(name: str) -> PlacementVariant:
     Raises UnknownNameError for an unknown name.
     """
     variants: Mapping[str, PlacementVariant] = {
-        **{each.placement: each for each in reversed(VARIANTS)},
-        **{each.name: each for each in VARIANTS},
+        **{placement_variant.placement: placement_variant for placement_variant in reversed(VARIANTS)},
+        **{placement_variant.name: placement_variant for placement_variant in VARIANTS},
     }
     if name not in variants:
         raise UnknownNameError.of("placement", name, variants)
@@ -187,5 +187,9 @@ def name_of(graph: Graph, roles_by_pool: Sequence[Sequence[str]]) -> str:
     Two variants of one flow may have the same parts: a flow without a critic or a reward model has fewer forms.
     """
     pools = {frozenset(part) for part in roles_by_pool}
-    names = (each.name for each in VARIANTS if {frozenset(part) for part in each.parts_of(graph)} == pools)
+    names = (
+        placement_variant.name
+        for placement_variant in VARIANTS
+        if {frozenset(part) for part in placement_variant.parts_of(graph)} == pools
+    )
     return next(names, "")

@@ -96,8 +96,8 @@ class PoolOptions:
                 combined = self._empty(group)
                 for place in places:
                     combined = combined.with_one_more(self._combined_role(place, group, shared, fastest=False))
-                found = self._pool_options(block, group, self._fitting(combined, group), role_options)
-                options += [self._option(devices, places, option) for option in found]
+                pool_options = self._pool_options(block, group, self._fitting(combined, group), role_options)
+                options += [self._option(devices, places, option) for option in pool_options]
         return options
 
     def pool_options(self, block: frozenset[int], group: DeviceGroup) -> list[PoolOption]:

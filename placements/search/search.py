@@ -108,7 +108,10 @@ def find(setting: PlanningProblem, request: PlanRequest | None = None, *, robust
     played = _PlayedPlans(setting, request.objective)
     played.add([answer.best, *answer.runners_up][:REPLAYED])
     played.add(waiting_at_stages(posed, pools, request.method)[:PROMISING])
-    named = tuple((each, solved(setting, pools, each.parts_of(setting.graph), request.objective)) for each in VARIANTS)
+    named = tuple(
+        (placement_variant, solved(setting, pools, placement_variant.parts_of(setting.graph), request.objective))
+        for placement_variant in VARIANTS
+    )
     if not (request.placement or request.pins):
         played.add_ranked(plan for _, plan in named if plan is not None)
     minimum = _play_below(posed, answer, played, exactly=is_exact(posed, request.method))
@@ -241,7 +244,7 @@ def waiting_at_stages(posed: Problem, pools: PoolOptions, method: Method = "auto
     answer = solve(replace(posed, options=waiting), method=method)
     choices = [answer.best, *answer.runners_up] if answer else []
     return [
-        assignment_of(posed, ((block, bounded(block, option)) for block, option in each.blocks)) for each in choices
+        assignment_of(posed, ((block, bounded(block, option)) for block, option in choice.blocks)) for choice in choices
     ]
 
 
@@ -315,12 +318,12 @@ def _in_ratio(
 
     def options(block: frozenset[int]) -> Sequence[Option]:
         uses = {setting.roles[place].use for place in block}
-        found = pools.options(block)
+        options = pools.options(block)
         if ("sample" in uses) == ("train" in uses):
-            return found
+            return options
         share = total * ratio["train" in uses] / sum(ratio)
-        nearest = min((abs(sum(option.devices) - share) for option in found), default=0.0)
-        return [option for option in found if abs(sum(option.devices) - share) <= nearest]
+        nearest = min((abs(sum(option.devices) - share) for option in options), default=0.0)
+        return [option for option in options if abs(sum(option.devices) - share) <= nearest]
 
     return options
 

@@ -41,14 +41,22 @@ class Cover:
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: tuple[int, ...], goal: ObjectiveArrays) -> Cover:
         """Put the tables of blocks side by side."""
-        shape = len(tables), max(each.devices.size for each in tables)
+        shape = len(tables), max(option_table.devices.size for option_table in tables)
         times_s = np.full((len(tables[0].times_s), *shape), FAR)
         devices, cost, orders = np.full(shape, FAR), np.full(shape, FAR), np.zeros(shape, dtype=np.int64)
-        for at, each in enumerate(tables):
-            own = each.devices.size
-            times_s[:, at, :own], devices[at, :own] = each.times_s, each.devices
-            cost[at, :own], orders[at, :own] = each.cost, each.order
-        return cls(times_s, devices, cost, orders, np.array([each.device_class for each in tables]), capacity, goal)
+        for at, table in enumerate(tables):
+            own = table.devices.size
+            times_s[:, at, :own], devices[at, :own] = table.times_s, table.devices
+            cost[at, :own], orders[at, :own] = table.cost, table.order
+        return cls(
+            times_s,
+            devices,
+            cost,
+            orders,
+            np.array([option_table.device_class for option_table in tables]),
+            capacity,
+            goal,
+        )
 
     def only(self, kept: Bits) -> Cover:
         """Return the cover with some of its options, [block, option]."""
@@ -146,9 +154,9 @@ class FittingOptions:
         return first, second
 
 
-def _others(taken: Numbers) -> Numbers:
+def _others(numbers: Numbers) -> Numbers:
     """Return what the other blocks take together, [block, box, 1]."""
-    return np.asarray((taken.sum(0) - taken)[:, :, None])
+    return np.asarray((numbers.sum(0) - numbers)[:, :, None])
 
 
 class Incumbents:
@@ -180,8 +188,8 @@ class Incumbents:
         """Return the plans, best first."""
         if not self._plans:
             return None
-        orders = np.concatenate([each.orders for each in self._plans], axis=1)
-        firsts, seconds = [each.first for each in self._plans], [each.second for each in self._plans]
+        orders = np.concatenate([plan.orders for plan in self._plans], axis=1)
+        firsts, seconds = [plan.first for plan in self._plans], [plan.second for plan in self._plans]
         return CoverPlans(np.concatenate(firsts), np.concatenate(seconds), orders).sorted()
 
 
@@ -251,22 +259,22 @@ def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, 
     have the same step, the one with the fewest devices is the best of them, and the box is settled; unless it has an
     option that just proved unfit.
     """
-    goal, found = cover.goal, fitting(cover, boxes, met.first)
+    goal, options = cover.goal, fitting(cover, boxes, met.first)
     # Beside the others at their best: what they leave for each block, and what a plan with an option is worth.
-    room = cover.devices[:, None] <= (found.spare[cover.classes] + found.devices)[:, :, None]
-    first, second = found.keys(cover)
-    fits = found.fits & room & ((first < met.first) | ((first == met.first) & (second <= met.second)))
-    intact = np.take_along_axis(fits, found.columns[:, :, None], 2).all((0, 2))
+    room = cover.devices[:, None] <= (options.spare[cover.classes] + options.devices)[:, :, None]
+    first, second = options.keys(cover)
+    fits = options.fits & room & ((first < met.first) | ((first == met.first) & (second <= met.second)))
+    intact = np.take_along_axis(fits, options.columns[:, :, None], 2).all((0, 2))
     times_s = cover.times_s[:, :, None]
     low_s = np.maximum(boxes.low_s, np.where(fits, times_s, FAR).min(3).max(1))
     high_s = np.minimum(boxes.high_s, np.where(fits, times_s, 0.0).max((1, 3)))
-    alive = np.asarray((found.spare >= 0).all(0) & (low_s < FAR).all(0))
+    alive = np.asarray((options.spare >= 0).all(0) & (low_s < FAR).all(0))
     least_s = goal.step_s(low_s)
-    first, second = goal.keys(least_s, found.devices.sum(0), found.cost.sum(0))
-    looked = StageBoxes(low_s, high_s, np.maximum(first, found.spent.sum(0)), second)
+    first, second = goal.keys(least_s, options.devices.sum(0), options.cost.sum(0))
+    looked = StageBoxes(low_s, high_s, np.maximum(first, options.spent.sum(0)), second)
     settled = boxes.thin() | (intact & (least_s >= goal.step_s(high_s)))
     still_open = looked.some(alive & (low_s <= high_s).all(0) & ~settled)
-    return still_open, _plans(cover, found, alive), fits
+    return still_open, _plans(cover, options, alive), fits
 
 
 def fitting(cover: Cover, boxes: StageBoxes, most: float) -> FittingOptions:
@@ -283,10 +291,10 @@ def fitting(cover: Cover, boxes: StageBoxes, most: float) -> FittingOptions:
     return FittingOptions(fits, steps_s, columns, fewest, least_cost, spent, cover.spare(fewest))
 
 
-def _plans(cover: Cover, found: FittingOptions, alive: Bits) -> CoverPlans:
-    columns = found.columns[:, alive]
+def _plans(cover: Cover, options: FittingOptions, alive: Bits) -> CoverPlans:
+    columns = options.columns[:, alive]
     blocks = np.arange(len(columns))[:, None]
-    devices, cost = found.devices[:, alive].sum(0), found.cost[:, alive].sum(0)
+    devices, cost = options.devices[:, alive].sum(0), options.cost[:, alive].sum(0)
     longest_s = cover.times_s[:, blocks, columns].max(1)
     first, second = cover.goal.keys(cover.goal.step_s(longest_s), devices, cost)
     return CoverPlans(first, second, cover.orders[blocks, columns])

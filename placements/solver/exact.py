@@ -49,8 +49,8 @@ def solve_exact(
     Promised: `best` is first of all choices by `rank`, up to a share of 1e-12 of its value. Of other partitions (with a
     class of device for each block) the best choice of each is among `runners_up` if it is one of the `kept` best of
     these and within a share `within` of the best. Places left are filled with other choices of the same partitions that
-    were met, of which nothing is promised. After `examined_at_most` boxes the search stops with the bound so far, and
-    `exact` is False unless that proves the best. The same problem gives the same answer.
+    were met; nothing is promised about these. After `examined_at_most` boxes the search stops with the bound so far,
+    and `exact` is False unless that proves the best. The same problem gives the same answer.
     """
     began = perf_counter()
     tables = tables_of(problem)
@@ -138,7 +138,7 @@ class _PartitionSearch:
         orders = plans.orders[:, plan]
         return assignment_of(
             self.problem,
-            ((block_of(each.roles), each.options[int(order)]) for each, order in zip(tables, orders, strict=True)),
+            ((block_of(table.roles), table.options[int(order)]) for table, order in zip(tables, orders, strict=True)),
         )
 
 
@@ -224,7 +224,7 @@ class _JoinedOptions:
         used, cost = self.used[:, here], self.cost[here] + table.cost[column]
         used[table.device_class] += table.devices[column]
         first, second = self._least_keys(times_s, used.sum(0), cost, rest)
-        fewest = [sum(each.devices[0] for each in rest if each.device_class == of) for of in range(len(capacity))]
+        fewest = [sum(table.devices[0] for table in rest if table.device_class == of) for of in range(len(capacity))]
         fits = (used <= np.array(capacity, dtype=np.float64)[:, None] - np.array(fewest)[:, None]).all(0)
         kept = np.flatnonzero(fits & ((first < below[0]) | ((first == below[0]) & (second < below[1]))))
         open_keys = self.open_keys

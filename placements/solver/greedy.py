@@ -32,7 +32,7 @@ from placements.solver.problem import Assignment, Option, Problem, Solution, ass
 KEPT = 50
 BOUNDED_ROLES = 12  # more have too many blocks for a bound that holds for every partition
 SETTLED_AT_MOST = 20_000  # boxes for one partition that is solved after the walk
-NEGLIGIBLE = 1e-9  # share of a value that is no gain
+NEGLIGIBLE = 1e-9  # share of a value that does not count as a gain
 
 Partition = tuple[int, ...]
 
@@ -87,12 +87,12 @@ class BlockOptions:
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: Sequence[int]) -> BlockOptions:
         """Put the tables of a block side by side."""
-        devices = np.concatenate([each.devices for each in tables])
-        classes = np.concatenate([np.full(each.devices.size, each.device_class) for each in tables])
+        devices = np.concatenate([table.devices for table in tables])
+        classes = np.concatenate([np.full(table.devices.size, table.device_class) for table in tables])
         used = np.array([np.where(classes == number, devices, 0.0) for number in range(len(capacity))])
         share = (used / np.array(capacity, dtype=np.float64)[:, None]).sum(0)
-        times_s = np.concatenate([each.times_s for each in tables], axis=1)
-        cost = np.concatenate([each.cost for each in tables])
+        times_s = np.concatenate([table.times_s for table in tables], axis=1)
+        cost = np.concatenate([table.cost for table in tables])
         return cls(tuple(tables), used, share, times_s, devices, cost, times_s.min(1))
 
     def at(self, row: int) -> tuple[OptionTable, int]:
@@ -113,11 +113,11 @@ def allocate(blocks: Sequence[BlockOptions], capacity: Sequence[int], goal: Obje
     """
     rows = fewest(blocks, capacity)
     while rows is not None:
-        longest_s = np.array([each.times_s[:, row] for each, row in zip(blocks, rows, strict=True)])
-        free = np.array(capacity) - sum(each.used[:, row] for each, row in zip(blocks, rows, strict=True))
+        longest_s = np.array([block.times_s[:, row] for block, row in zip(blocks, rows, strict=True)])
+        free = np.array(capacity) - sum(block.used[:, row] for block, row in zip(blocks, rows, strict=True))
         gains = [_gains(blocks, rows, at, longest_s, free, goal) for at in range(len(blocks))]
         for kind in (0, 1):
-            best = [float(each[kind].max()) for each in gains]
+            best = [float(gain[kind].max()) for gain in gains]
             block = int(np.argmax(best))
             if best[block] > 0:
                 rows[block] = int(gains[block][kind].argmax())
@@ -155,9 +155,9 @@ def _gains(
     """
     block, now = blocks[at], rows[at]
     others_s = np.delete(longest_s, at, axis=0).max(0, initial=0.0)[:, None]
-    others = [(each, row) for each, row in zip(blocks, rows, strict=True) if each is not block]
-    devices = block.devices + sum(each.devices[row] for each, row in others)
-    cost = block.cost + sum(each.cost[row] for each, row in others)
+    others = [(options, row) for options, row in zip(blocks, rows, strict=True) if options is not block]
+    devices = block.devices + sum(options.devices[row] for options, row in others)
+    cost = block.cost + sum(options.cost[row] for options, row in others)
     step_s = goal.step_s(np.maximum(block.times_s, others_s))
     first, second = goal.keys(step_s, devices, cost)
     least = NEGLIGIBLE * first[now]
@@ -192,7 +192,7 @@ class _LocalSearch:
         packed = self._packed() if self.problem.objective == "devices" else ()
         front = self._try((sum(self.units),), self.units, *packed) or self._try(*self._packed())
         while front:
-            near = {each for partition in front[:width] for each in self._neighbours(partition)}
+            near = {neighbour for partition in front[:width] for neighbour in self._neighbours(partition)}
             met = self._try(*sorted(near))
             front = met if met and self.rank(self.found[met[0]]) < self.rank(self.found[front[0]]) else []
 
@@ -215,7 +215,7 @@ class _LocalSearch:
 
     def _table(self, roles: int, option: Option) -> OptionTable:
         tables = tables_of_block(self.problem, block_of(roles))
-        return next(each for each in tables if option.devices[each.device_class])
+        return next(table for table in tables if option.devices[table.device_class])
 
     def _try(self, *partitions: Partition) -> list[Partition]:
         """Allocate devices to partitions not tried yet; return those that fit, best first."""
@@ -250,12 +250,12 @@ class _LocalSearch:
         blocks = [rows for rows in map(self._block, partition) if rows is not None]
         if len(blocks) < len(partition):
             return False
-        longest_s = np.max([each.least_s for each in blocks], axis=0)
-        devices = np.sum([each.devices.min() for each in blocks], axis=0)
+        longest_s = np.max([block.least_s for block in blocks], axis=0)
+        devices = np.sum([block.devices.min() for block in blocks], axis=0)
         first, _ = self.goal.keys(
-            self.goal.step_s(longest_s), devices, np.sum([each.cost.min() for each in blocks], axis=0)
+            self.goal.step_s(longest_s), devices, np.sum([block.cost.min() for block in blocks], axis=0)
         )
-        return not self.found or bool(first <= min(each.value for each in self.found.values()))
+        return not self.found or bool(first <= min(assignment.value for assignment in self.found.values()))
 
     def _neighbours(self, partition: Partition) -> Iterator[Partition]:
         """Return the partitions with two blocks merged, or with one unit of roles moved to another block or its own."""

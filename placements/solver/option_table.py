@@ -113,7 +113,7 @@ def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
     if not options:
         return
     devices, stages_s, cost = _checked(problem, options)
-    times_s = objective_arrays(problem).times(stages_s, np.array([each.busy_s for each in options]))
+    times_s = objective_arrays(problem).times(stages_s, np.array([option.busy_s for option in options]))
     for device_class, most in enumerate(problem.capacity):
         counts = devices[device_class]
         columns = np.flatnonzero((counts > 0) & (counts <= most))
@@ -129,12 +129,12 @@ def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
 
 def _checked(problem: Problem, options: Sequence[Option]) -> tuple[Numbers, Numbers, Numbers]:
     """Return devices [class, option], seconds [stage, option] and cost [option]."""
-    lengths = {(len(each.devices), len(each.stages_s)) for each in options}
+    lengths = {(len(option.devices), len(option.stages_s)) for option in options}
     if len(lengths) > 1 or next(iter(lengths))[0] != len(problem.capacity) or not options[0].stages_s:
         raise ValueError(f"options must all name {len(problem.capacity)} classes of device and the same stages")
-    devices = np.array([each.devices for each in options], dtype=np.float64).T
-    stages_s = np.array([each.stages_s for each in options], dtype=np.float64).T
-    cost = np.array([each.cost for each in options], dtype=np.float64)
+    devices = np.array([option.devices for option in options], dtype=np.float64).T
+    stages_s = np.array([option.stages_s for option in options], dtype=np.float64).T
+    cost = np.array([option.cost for option in options], dtype=np.float64)
     if (devices < 0).any() or ((devices > 0).sum(0) != 1).any():
         raise ValueError("an option takes devices of exactly one class")
     if not (np.isfinite(stages_s).all() and np.isfinite(cost).all() and (stages_s >= 0).all() and (cost >= 0).all()):

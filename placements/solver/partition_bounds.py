@@ -30,7 +30,7 @@ def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, 
     5
     """
     starting = [
-        [(at, each.roles) for at, each in enumerate(tables) if each.roles & -each.roles == 1 << role]
+        [(at, table.roles) for at, table in enumerate(tables) if table.roles & -table.roles == 1 << role]
         for role in range(roles)
     ]
     waiting: list[tuple[int, tuple[int, ...]]] = [((1 << roles) - 1, ())]
@@ -98,8 +98,8 @@ def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...
     padded = np.full((len(covers), max(map(len, covers), default=1)), len(tables), dtype=np.int64)
     for at, cover in enumerate(covers):
         padded[at, : len(cover)] = cover
-    devices = np.array([each.devices[0] for each in tables] + [0.0])[padded]
-    cost = np.array([each.cost[0] for each in tables] + [0.0])[padded]
+    devices = np.array([table.devices[0] for table in tables] + [0.0])[padded]
+    cost = np.array([table.cost[0] for table in tables] + [0.0])[padded]
     spare = _spare(tables, padded, devices, capacity)
     low_s = np.zeros((len(tables[0].times_s), len(padded)))
     for table, rows, columns in _places(tables, padded):
@@ -145,7 +145,7 @@ def _fitting(
 
 
 def _spare(tables: Sequence[OptionTable], padded: Indices, devices: Numbers, capacity: Sequence[int]) -> Numbers:
-    classes = np.array([each.device_class for each in tables] + [-1])[padded]
+    classes = np.array([table.device_class for table in tables] + [-1])[padded]
     spare = np.zeros_like(devices)
     for device_class, most in enumerate(capacity):
         here = classes == device_class
@@ -190,8 +190,8 @@ def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence
     If there is one class of device, it fits if any does.
     """
     block = np.full((1, 1 << roles), FAR)
-    for each in tables:
-        block[0, each.roles] = min(block[0, each.roles], each.devices[0] / capacity[each.device_class])
+    for table in tables:
+        block[0, table.roles] = min(block[0, table.roles], table.devices[0] / capacity[table.device_class])
     least, held, found = covering(block), (1 << roles) - 1, list[int]()
     if least[0, held] >= FAR:
         return []
@@ -233,19 +233,19 @@ class RelaxedCovers:
         cls, tables: Sequence[OptionTable], roles: int, capacity: Sequence[int], goal: ObjectiveArrays
     ) -> RelaxedCovers:
         """Put tables side by side."""
-        sizes = [each.devices.size for each in tables]
-        classes = np.repeat([each.device_class for each in tables], sizes)
-        devices = np.concatenate([each.devices for each in tables])
+        sizes = [table.devices.size for table in tables]
+        classes = np.repeat([table.device_class for table in tables], sizes)
+        devices = np.concatenate([table.devices for table in tables])
         each_class = [np.where(classes == number, devices, 0.0) for number in range(len(capacity))]
         shares = devices / np.array(capacity, dtype=np.float64)[classes]
         return cls(
             goal,
             roles,
-            np.array([each.roles for each in tables]),
+            np.array([table.roles for table in tables]),
             np.concatenate([[0], np.cumsum(sizes)[:-1]]),
-            np.concatenate([each.times_s for each in tables], axis=1),
+            np.concatenate([table.times_s for table in tables], axis=1),
             devices,
-            np.concatenate([each.cost for each in tables]),
+            np.concatenate([table.cost for table in tables]),
             np.array([*each_class, shares]),
             np.array([*capacity, len(capacity) * (1 + 1e-9)], dtype=np.float64),
         )
@@ -284,10 +284,10 @@ class RelaxedCovers:
         holding = (self.blocks >> np.arange(self.roles)[:, None]) & 1 > 0
         return np.asarray(np.where(holding[:, None, :], best_s, FAR).min(2).max(0))
 
-    def _covering(self, taken: Numbers) -> Numbers:
+    def _covering(self, numbers: Numbers) -> Numbers:
         """Return the least of each resource that holds each set of roles, [resource, set]."""
-        best = np.minimum.reduceat(taken, self.starts, axis=1)
-        block = np.full((1 << self.roles, len(taken)), FAR)
+        best = np.minimum.reduceat(numbers, self.starts, axis=1)
+        block = np.full((1 << self.roles, len(numbers)), FAR)
         np.minimum.at(block, self.blocks, best.T)
         return covering(np.ascontiguousarray(block.T))
 

@@ -48,7 +48,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Problem:
-    """Roles to be cut into blocks, each block to be given one of its options, within so many devices of each class.
+    """Roles to cut into blocks, with one option for each block, within the devices that each class has.
 
     Roles are numbered from 0; a block is a set of these numbers. `options` is pure and called once for each block; it
     returns no options for a block that cannot run. The roles of a set in `together` share a block; no two of a set in
@@ -149,8 +149,8 @@ def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
     (8.0, 5.0)
     """
     pools = list(options)
-    stages = fsum(max(stage) for stage in zip(*(each.stages_s for each in pools), strict=True))
-    return max(stages / tokens, max((each.busy_s for each in pools), default=0.0)) if tokens > 1 else stages
+    stages = fsum(max(stage) for stage in zip(*(pool.stages_s for pool in pools), strict=True))
+    return max(stages / tokens, max((pool.busy_s for pool in pools), default=0.0)) if tokens > 1 else stages
 
 
 def assignment_of(problem: Problem, blocks: Iterable[tuple[Block, Option]]) -> Assignment:

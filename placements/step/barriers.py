@@ -37,8 +37,9 @@ class StepBarriers:
     """The spans of a step between its barriers.
 
     `host_s`: the host's seconds in each span. `of_stage`: the span of each stage. `beside`: by role, the stages whose
-    loads may fall into no span. `syncs`: the targets of syncs that fall into the first span, of which each step has the
-    share `synced`. `tokens`: the steps that share the spans. `share`: seconds of a step for each second of its tasks.
+    loads may fall into no span. `syncs`: the targets of syncs that fall into the first span; each step has the
+    share `synced` of them. `tokens`: the steps that share the spans. `share`: seconds of a step for each second of its
+    tasks.
     """
 
     host_s: tuple[float, ...]

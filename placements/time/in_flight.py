@@ -79,8 +79,8 @@ def resumed_seconds(
     Of `rows` sequences as many are in flight as fit the replica's `cache_tokens`. Each has its prompt, which
     `shared_prompts` responses share, and the tokens that a response in flight has on average.
     """
-    read, drawn = prompt.mean / shared_prompts, response.remaining  # on average, as much is generated as remains
+    read, distribution = prompt.mean / shared_prompts, response.remaining  # on average, as much is generated as remains
     constants = replica.constants
     running = max(1.0, min(ceil(rows), cache_tokens / (read + response.age), constants.most_rows))
-    squares = read**2 + 2 * read * response.age + drawn.square_mean
+    squares = read**2 + 2 * read * response.age + distribution.square_mean
     return running * (prefill_seconds(replica, read + response.age, squares) + constants.request_s)

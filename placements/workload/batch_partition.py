@@ -178,7 +178,9 @@ class BatchSizes:
         """Return the maximum of tokens that samplers read and generate, a prompt's once for each; None if not known."""
         if self.prompt_tokens is None or any(sampler.tokens is None for sampler in self.samplers):
             return None
-        return sum(each.prompts * self.prompt_tokens + each.rows * (each.tokens or 0) for each in self.samplers)
+        return sum(
+            sampler.prompts * self.prompt_tokens + sampler.rows * (sampler.tokens or 0) for sampler in self.samplers
+        )
 
 
 def batch_text(sizes: BatchSizes) -> str:

@@ -110,13 +110,13 @@ class _SizeReader:
         return BatchSizes(self.batch, data_rows, self.prompt_tokens, samplers, self._shares(), updates)
 
     def _sampler(self, node: Node) -> SamplerBatch:
-        kept = self._setting(node, "groups", 0)
+        size = self._setting(node, "groups", 0)
         return SamplerBatch(
             node.name,
             prompts_reaching(node, self.prompts),
             samples_of(node),
             self.response_tokens or whole_setting(node, "max_tokens", 0) or None,
-            kept if kept.value else None,
+            size if size.value else None,
             whole_setting(node, "rounds", 0),
         )
 
@@ -183,11 +183,11 @@ def faults(sizes: BatchSizes) -> Iterator[SizeConflict]:
     if rows is not None and batch.value > rows:
         what = f"{batch} reads more prompts than the data set has: {many(rows, 'row')}"
         yield SizeConflict(what, "the prompts of one step are all different", (batch,), _nearest(sizes, batch))
-    for kept in _kept_groups(sizes):
-        if kept.value > batch.value:
-            what = f"{batch} is too few for {kept}: the batch would never be full"
+    for group in _kept_groups(sizes):
+        if group.value > batch.value:
+            what = f"{batch} is too few for {group}: the batch would never be full"
             why = "a group is the responses to one prompt, and a step samples each prompt once"
-            yield SizeConflict(what, why, (batch, kept), _nearest(sizes, batch, kept))
+            yield SizeConflict(what, why, (batch, group), _nearest(sizes, batch, group))
     for share in sizes.shares:
         if share.ranks > share.prompts.value:
             idle, names = many(share.ranks - share.prompts.value, "rank"), ", ".join(share.roles)
@@ -235,7 +235,7 @@ def _rules(sizes: BatchSizes, supply: AdjustableSize) -> Iterator[SizeRule]:
     """Yield what must hold of the batch, or of the groups that a sampler keeps."""
     yield AtLeast(1)
     if supply == sizes.batch:
-        yield from (AtLeast(kept.value) for kept in _kept_groups(sizes))
+        yield from (AtLeast(group.value) for group in _kept_groups(sizes))
         if sizes.data_rows is not None:
             yield AtMost(sizes.data_rows)
     else:

@@ -59,13 +59,13 @@ def samplers_read(node: Node) -> list[Node]:
     Where nothing is sampled, responses are those of a data set: then it is the nodes that make rows of them.
     """
     direct = [node, *dict.fromkeys(edge.source for edge in node.edges() if isinstance(edge.source, Node))]
-    if samplers := [each for each in direct if each.op.kind == "generate"]:
+    if samplers := [node for node in direct if node.op.kind == "generate"]:
         return samplers
     before = [source for source in reachable(node.edges()) if isinstance(source, Node)]
-    if samplers := [each for each in before if each.op.kind == "generate"]:
+    if samplers := [node for node in before if node.op.kind == "generate"]:
         return samplers
-    makers = [each for each in direct if each.op.rows == "new"]
-    return makers or [each for each in before if each.op.rows == "new"]
+    makers = [node for node in direct if node.op.rows == "new"]
+    return makers or [node for node in before if node.op.rows == "new"]
 
 
 def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:

@@ -215,7 +215,7 @@ def _load(
     samplers = samplers_read(node)
     update = next((update for update in sizes.updates if update.node == node.name), None)
     sampler = next((sampler for sampler in sizes.samplers if sampler.node == node.name), None)
-    max_tokens = max((whole_setting(each, "max_tokens", 0) for each in samplers), default=0) or 1024
+    max_tokens = max((whole_setting(sampler, "max_tokens", 0) for sampler in samplers), default=0) or 1024
     phase: Phase = "generate" if node.op.kind == "generate" else "update" if node.regions else "logprob"
     inner = (each for _, region in node.regions for each in region.inner)
     prompts, tokens = prompts_reaching(node, sizes.batch.value), response or LengthDistribution.fixed(max_tokens)
@@ -225,7 +225,7 @@ def _load(
         phase=phase,
         stage=stage,
         prompts=prompts,
-        samples=max((samples_of(each) for each in samplers), default=1),
+        samples=max((samples_of(sampler) for sampler in samplers), default=1),
         prompt=prompt,
         response=tokens,
         epochs=update.epochs if update is not None else 1,
@@ -235,7 +235,7 @@ def _load(
         rounds=sampler.max_rounds if sampler is not None else 1,
         minibatch=whole_setting(node, "minibatch", 0) if phase == "update" else 0,
         micro_batch_tokens=whole_setting(node, "micro_batch_tokens", 0) if phase == "update" else 0,
-        responses=tuple((each.name, int(prompts * samples_of(each) * tokens.most)) for each in samplers),
+        responses=tuple((sampler.name, int(prompts * samples_of(sampler) * tokens.most)) for sampler in samplers),
     )
 
 

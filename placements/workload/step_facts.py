@@ -160,12 +160,12 @@ class _StepReader:
 
     def _generating(self, node: Node, ranks: int) -> ModelPass | None:
         """Return what passes while responses are generated: for all prompts, though fewer groups may be kept."""
-        read, made = widest(self.extents, node.edges()), self.extents[node]
-        if read.prompts is None or made.tokens is None:
+        read, extent = widest(self.extents, node.edges()), self.extents[node]
+        if read.prompts is None or extent.tokens is None:
             return None
         shares = even(read.prompts, ranks)
-        contexts = sum(contexts_read(size, made.n, self.workload.sample_rows) * count for size, count in shares)
-        return decoding(contexts, read.prompts * made.n, self.workload.prompt_tokens, made.tokens)
+        contexts = sum(contexts_read(size, extent.n, self.workload.sample_rows) * count for size, count in shares)
+        return decoding(contexts, read.prompts * extent.n, self.workload.prompt_tokens, extent.tokens)
 
     def _reading(
         self, rows: ValueExtent, ranks: int, budget: int | None, row_tokens: int | None = None
@@ -185,7 +185,7 @@ class _StepReader:
         """
         total, update = ModelPass(), self.updates.get(node.name)
         inner = [each for _, region in node.regions for each in region.inner if each.model() is not None]
-        for reader in {pass_of(each): each for each in inner}.values():
+        for reader in {pass_of(node): node for node in inner}.values():
             rows = widest(self.extents, reader.edges())
             if update is None or rows.prompts is None or not _reads_once(reader):
                 return None
@@ -248,7 +248,7 @@ class _StepReader:
 
     @cached_property
     def _placed(self) -> Mapping[str, PlacedRole]:
-        return {each.role: each for each in self.plan.placed} if self.plan is not None else {}
+        return {role.role: role for role in self.plan.placed} if self.plan is not None else {}
 
     def _home(self, role: Role) -> tuple[object, ...]:
         placed = self._placed[role.name]

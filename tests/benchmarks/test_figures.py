@@ -15,8 +15,8 @@ from benchmarks.material import make_rows
 from benchmarks.trl_step import RULES, reward_of
 from nodes.data.sets import load
 from nodes.data.source import PromptSource
-from nodes.rules import RULES as OURS
-from nodes.rules import rule_for
+from nodes.scoring.rules import RULES as OURS
+from nodes.scoring.rules import rule_for
 
 SHAPE = step.Shape("tiny", "digits", 16, 16, 16, 10, 110)
 

@@ -61,7 +61,7 @@ def test_no_control_code_of_a_plan_reaches_the_terminal(flowgraph: Run) -> None:
     plan = json.loads(Path("plan.json").read_text())
     Path("plan.json").write_text(json.dumps(plan | {"flow": "\x1b[31mred", "assumed": None}))
     said = flowgraph("draw", "plan.json", "--picture", "flow")
-    assert said.code == 2 and "flow `[31mred`" in said.err
+    assert said.code == 2 and "flow `\\x1b[31mred`" in said.err
     Path("other.json").write_text(Path("plan.json").read_text().replace('"all"', '"all\\u001b[31m"'))
     said = flowgraph("diff", "plan.json", "other.json")
     assert said.code == 1 and "pools[0].name: " in said.err and "\x1b" not in said.out + said.err

@@ -250,7 +250,7 @@ def filter_without_ids(rng: random.Random, program: Program) -> Broken | None:
     rows = rng.choice(["new", "reordered"])
     given = rng.choice(["Scores", "LogProbs", "Temperature", "tuple[Scores, Mask]"])
     program.extra.append(Line(f'@node(rows="{rows}")\ndef keep(rollout: Rollout) -> {given}: ...'))
-    return Broken(program.extra[-1], ("keep", "which row is which"), FlowTypeError, imports=True)
+    return Broken(program.extra[-1], ("keep", "identify its rows"), FlowTypeError, imports=True)
 
 
 BAD_NODES = (
@@ -265,7 +265,7 @@ BAD_NODES = (
     ("@node\ndef bad(a: Annotated[Mask, Parts('toks')]) -> Mask: ...", "toks"),
     ("@node(kind='scores')\ndef bad(a: Mask) -> Mask: ...", "scores"),
     ("@node(rows='moved')\ndef bad(a: Mask) -> Mask: ...", "moved"),
-    ("@node(carries='b')\ndef bad(a: Mask) -> Mask: ...", "no port"),
+    ("@node(carries='b')\ndef bad(a: Mask) -> Mask: ...", "not a port"),
     ("@node(carries='a')\ndef bad(a: Mask) -> Mask: ...", "no State"),
     ("@node(carries='a')\ndef bad(a: Coef) -> Mask: ...", "does not return a Coef first"),
     ("@node\ndef bad(a: Scores) -> Loss: ...", "takes 0 masks"),
@@ -300,7 +300,7 @@ BAD_STARTS = (
     ("Coef", "Coef(float('inf'))", "cannot hold inf"),
     ("Coef", "Coef((1, 2))", "cannot hold a tuple"),
     ("Coef", "Coef([1, {'a': object()}])", "cannot hold an object"),
-    ("Coef", "Coef({1: 2})", "no texts"),
+    ("Coef", "Coef({1: 2})", "must be strings"),
     ("Coef", "Coef(2**70)", "64 bits"),
     ("Coef", "Coef('\\ud800')", "UTF-8"),
     ("Coef", "0.5", "its default is a float"),

@@ -22,7 +22,7 @@ HEAD = [
     "from __future__ import annotations",
     "from typing import Annotated, Any",
     "from pydantic import Field",
-    "from flowgraph import *",
+    "from flowgraph import *; from flowgraph.language import *",
     "from flowgraph.language.values import Group, Sample, Tokens, Trajectory",
     "from nodes import *",
     "from nodes.values import *",

@@ -25,7 +25,7 @@ from flowgraph.language.rows import leaves
 from flowgraph.language.values import Group, Model, Value
 from flowgraph.passes import named, simplified
 from flowgraph.passes.count_masks import count_masks
-from flowgraph.passes.dedupe_nodes import dedupe_nodes, same
+from flowgraph.passes.dedupe_nodes import computation_of, dedupe_nodes
 from flowgraph.passes.prune_nodes import prune_nodes
 from nodes import Policy, Prompts, Reference, logprobs, update
 from nodes.values import Columns, Rollout
@@ -183,7 +183,7 @@ def test_no_two_nodes_that_are_left_compute_the_same_and_effects_are_never_merge
 ) -> None:
     graph = written(steps)
     after = simplified(graph)
-    assert all(count == 1 for what, count in Counter(map(same, after.all_nodes)).items() if what is not None)
+    assert all(count == 1 for what, count in Counter(map(computation_of, after.all_nodes)).items() if what is not None)
     CALLED.clear()
     result(run_graph, dedupe_nodes(graph), levels())
     merged = list(CALLED)

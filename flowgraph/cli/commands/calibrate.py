@@ -8,36 +8,52 @@ from typing import Annotated
 import typer
 
 from flowgraph import app
+from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import note, print_json, write
+from flowgraph.cli.output import laid_out, note, print_json, say, write
 
 
 def calibrate(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="folders of runs, logs or traces of --plan, or one plan's file", metavar="RUN ..."),
+        typer.Argument(
+            help="Run folders; with `--plan`, logs or traces of that plan; or one plan file.",
+            metavar="RUN",
+            autocompletion=complete.runs,
+        ),
     ],
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", help="the plan of the runs whose logs or traces are read", metavar="PLAN.json"),
+        typer.Option(
+            "--plan",
+            help="The plan that the logs or traces were recorded with.",
+            metavar="PLAN.json",
+            autocompletion=complete.plans,
+        ),
     ] = None,
     measured: Annotated[
         list[str] | None,
-        typer.Option("--measured", help="what a node of the plan took; `step`: all of it", metavar="NODE=SECONDS"),
+        typer.Option(
+            "--measured",
+            help="Measured seconds of a node of the plan; `step` is the whole step. Repeat it for more.",
+            metavar="NODE=SECONDS",
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="write the scales here, for `plan --calibration`")
+        Path | None,
+        typer.Option("-o", "--out", help="Write the scales, for `plan --calibration`.", metavar="CALIBRATION.json"),
     ] = None,
     json: opt.Json = False,
 ) -> None:
-    """Fit scales to the seconds that runs have measured, by phase, role and device, each with its 90% interval.
+    """Fit the scales of the forecast to measured seconds.
 
-    A run is a folder of ours; with --plan, a log of verl (console or JSON lines), metrics of NeMo RL (JSON), or a
-    Chrome trace with the plan's nodes.
+    There is a scale for each phase, role and device, each with its 90% interval. A run is a run folder; with --plan, a
+    verl log (console or JSON lines), NeMo RL metrics (JSON), or a Chrome trace with the nodes of the plan.
     """
     result = app.calibrate_runs(runs, plan, measured or (), note)
     write(out, result.calibration.to_json())
-    print_json(result.data()) if json else print(result.text())
+    with laid_out():
+        print_json(result.data()) if json else say(result.text(), fit=True)
     for line in result.notes:
         note(line)
     if out is not None:

@@ -8,11 +8,12 @@ import typer
 
 from flowgraph import app
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import note, print_json
+from flowgraph.cli.output import note, print_json, say
+from flowgraph.errors.exit_codes import ExitCode
 
 
 def check(
-    flow: opt.FlowName,
+    flow: opt.FlowOrPlanFile,
     model: opt.Models = None,
     data: opt.Data = None,
     batch: opt.Batch = None,
@@ -24,7 +25,10 @@ def check(
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """Report every fault of a flow, or of a plan in a file, that can be found before anything is loaded."""
+    """Report every fault of a flow or a plan file.
+
+    Nothing is loaded or trained. The exit code is 1 if there is a fault.
+    """
     given = app.fields(locals(), but="json")
     result: app.CheckResult | app.CheckedPlan
     if flow.endswith(".json"):
@@ -36,11 +40,11 @@ def check(
         print_json(result.data())
     else:
         for fault in result.faults:
-            print(fault)
+            say(fault, fit=True)
         for line in (*result.notes, *(f"left out: {line}" for line in result.pruned)):
             note(line)
         note(count_faults(len(result.faults), flow))
-    raise typer.Exit(1 if result.faults else 0)
+    raise typer.Exit(ExitCode.FAULT if result.faults else ExitCode.DONE)
 
 
 def count_faults(faults: int, flow: str) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flowgraph import app
+from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
 from flowgraph.cli.output import print_json, print_table
 
@@ -21,17 +22,25 @@ ABOUT = (
 
 def data_command(
     name: Annotated[
-        str | None, typer.Argument(help="digits, digits:max, addition, gsm8k, rg/NAME; none lists them")
+        str | None,
+        typer.Argument(
+            help="digits, digits:max, addition, gsm8k or rg/NAME. Default: list them.",
+            metavar="NAME",
+            autocompletion=complete.one_of(*(name for name, _ in ABOUT if "/" not in name), "rg/"),
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="the folder to write; default data/NAME")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The folder to write. Default: data/NAME.", metavar="FOLDER")
+    ] = None,
     source: Annotated[
-        Path | None, typer.Option("--from", help="gsm8k: the folder with train.jsonl and test.jsonl")
+        Path | None,
+        typer.Option("--from", help="For gsm8k: the folder with train.jsonl and test.jsonl.", metavar="FOLDER"),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.", metavar="N")] = 0,
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """Make a data set as Parquet in verl's schema."""
+    """Make a data set, as Parquet in the schema of verl."""
     if name is None:
         rows = [{"name": each, "about": about} for each, about in ABOUT]
         print_json(rows) if json else print_table(["data", "what it is"], ABOUT)

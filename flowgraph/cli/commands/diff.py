@@ -7,21 +7,27 @@ from typing import Annotated
 import typer
 
 from flowgraph import app
+from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import note
+from flowgraph.cli.output import note, say
 from flowgraph.cli.viewer import show_picture
 
 
 def diff(
-    old: Annotated[str, typer.Argument(help=opt.WHAT, metavar="OLD")],
-    new: Annotated[str, typer.Argument(help="what it is compared with", metavar="NEW")],
+    old: Annotated[str, typer.Argument(help=opt.WHAT, metavar="OLD", autocompletion=complete.drawable)],
+    new: Annotated[
+        str, typer.Argument(help="What to compare it with.", metavar="NEW", autocompletion=complete.drawable)
+    ],
     out: opt.DrawnOut = None,
     to: opt.To = None,
     show: opt.Show = False,
     unfold: opt.Unfold = False,
     sets: opt.Sets = None,
 ) -> None:
-    """Say what differs between two flows or two plans; with -o, draw both as one."""
+    """Show the differences between two flows or two plans.
+
+    With -o, draw both as one picture.
+    """
     old_side, new_side = (app.find_target(app.make_request(flow=each, settings=sets), note) for each in (old, new))
     compared = app.compare_targets(old_side, new_side)
     if out is not None or to or show:
@@ -30,4 +36,4 @@ def diff(
     text = compared.text()
     if not text:
         note("no difference")
-    print(text, end="")
+    say(text, fit=True, end="")

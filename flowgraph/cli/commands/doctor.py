@@ -11,7 +11,7 @@ from flowgraph.cluster.cluster import show_bytes
 
 
 def doctor(json: opt.Json = False) -> None:
-    """Say what this machine has."""
+    """Show what this machine has: versions, memory, GPUs."""
     facts = app.machine_facts()
     if json:
         print_json(facts)

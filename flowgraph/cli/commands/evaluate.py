@@ -11,21 +11,40 @@ from flowgraph import app
 from flowgraph.cli import options as opt
 from flowgraph.cli.output import note, print_json
 from flowgraph.cli.progress import Progress
-from flowgraph.cli.run_ending import INTERRUPTED
 from flowgraph.cli.score_tables import print_scores
+from flowgraph.errors.exit_codes import ExitCode
 
 
 def eval_command(
     subject: opt.AskedModel = None,
     generations: Annotated[
-        Path | None, typer.Option("--generations", help="score these again, without a model", metavar="FILE.parquet")
+        Path | None,
+        typer.Option(
+            "--generations",
+            help="Score the responses of this file again, without a model.",
+            metavar="FILE.parquet",
+            rich_help_panel=opt.WORKLOAD,
+        ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option("--by", help="the rule: its name, path.py:name, or data", metavar="RULE")
+        str | None,
+        typer.Option(
+            "--by",
+            help="The scoring rule: its name, path.py:name, or `data` for the rule of the data set.",
+            metavar="RULE",
+            rich_help_panel=opt.WORKLOAD,
+        ),
     ] = None,
-    n: Annotated[int, typer.Option("--n", min=1, help="responses to each prompt")] = 1,
+    n: opt.SamplesPerPrompt = 1,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0.0, help="default 0 (greedy) for n=1, else 1")
+        float | None,
+        typer.Option(
+            "--temperature",
+            min=0.0,
+            help="Sampling temperature. Default: 0 (greedy) for n=1, otherwise 1.",
+            metavar="T",
+            rich_help_panel=opt.SAMPLING,
+        ),
     ] = None,
     data: opt.Data = None,
     held_out: opt.HeldOut = None,
@@ -44,15 +63,18 @@ def eval_command(
     address: opt.Address = None,
     threads: opt.Threads = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="FILE.parquet: responses and scores; FILE.json")
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="Write responses and scores (.parquet) or the report (.json).", metavar="FILE"
+        ),
     ] = None,
     overwrite: opt.Overwrite = False,
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """Score a model's or a run's responses to held-out prompts: mean, pass@k, lengths."""
+    """Score the responses of a model or run: mean, pass@k, lengths."""
     request = app.make_request(**app.fields(locals(), but="json"))
     result = app.evaluate_request(request, note, Progress)
     if result.report is not None:
         print_json(result.data()) if json else print_scores(result)
-    raise typer.Exit(INTERRUPTED if result.interrupted else 0)
+    raise typer.Exit(ExitCode.INTERRUPTED if result.interrupted else ExitCode.DONE)

@@ -8,7 +8,7 @@ from flowgraph.flows.flow_files import known_flows
 
 
 def flows(json: opt.Json = False) -> None:
-    """List the shipped flows."""
+    """List the shipped and the installed flows."""
     listed = known_flows()
     if json:
         rows = [

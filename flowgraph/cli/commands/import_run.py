@@ -9,25 +9,34 @@ import typer
 
 from flowgraph import app
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import note, print_json, write
+from flowgraph.cli import search_options as search
+from flowgraph.cli.output import laid_out, note, print_json, say, write
 
 
 def import_command(
     command: Annotated[
-        Path, typer.Argument(help="a launch script of verl or OpenRLHF, or verl's YAML", metavar="FILE")
+        Path, typer.Argument(help="A launch script of verl or OpenRLHF, or a YAML file of verl.", metavar="FILE")
     ],
-    device: Annotated[str, typer.Option("--device", help="what its devices are")] = "h100",
+    device: Annotated[
+        str, typer.Option("--device", help="The device model of the run.", metavar="DEVICE", rich_help_panel=opt.PLACE)
+    ] = "h100",
     model: opt.Models = None,
     prompt_tokens: opt.PromptTokens = None,
     response_tokens: opt.ResponseTokens = None,
-    constants: opt.ConstantsFile = None,
-    calibration: opt.CalibrationFile = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here")] = None,
-    found: Annotated[Path | None, typer.Option("--found", help="write what a search finds instead here")] = None,
+    constants: search.ConstantsFile = None,
+    calibration: search.CalibrationFile = None,
+    out: opt.PlanOut = None,
+    found: Annotated[
+        Path | None,
+        typer.Option("--found", help="Write the plan that a search finds instead.", metavar="PLAN.json"),
+    ] = None,
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """Read another system's run as a flow and a plan: its memory, its step, and what a search finds instead."""
+    """Import a verl or OpenRLHF run as a flow and a plan.
+
+    It forecasts the memory and the step time of that plan, and of the plan that a search finds instead.
+    """
     given = app.fields(locals(), but="command device calibration out found json")
     scales = app.calibration_of(calibration, (), None, note)
     request = app.make_request(**given, calibration=scales)
@@ -40,4 +49,5 @@ def import_command(
             note(f"{file} is not written: a search finds nothing that the system runs")
     for line in result.notes:
         note(line)
-    print_json(result.data()) if json else print(result.text())
+    with laid_out():
+        print_json(result.data()) if json else say(result.text(), fit=True)

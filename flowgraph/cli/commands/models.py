@@ -14,12 +14,12 @@ from flowgraph.cli.output import note, print_json, print_table
 
 def models(
     everything: Annotated[
-        bool, typer.Option("--all", help="those too whose sizes are known, which a plan needs")
+        bool, typer.Option("--all", help="Also list the Hugging Face models that can be planned without a download.")
     ] = False,
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """List the models that need no folder or hub."""
+    """List the built-in models, and those with known sizes."""
     listed, sized = app.listed_models(cache)
     if json:
         rows = [asdict(each) for each in listed]
@@ -28,7 +28,9 @@ def models(
         return
     cells = [(m.name, f"{m.parameters:,}", m.origin, "yes" if m.ready else "no") for m in listed]
     if everything:
-        cells += [(m.name, f"{m.parameters:,}", "the hub; its sizes are known here", "") for m in sized]
-    print_table(["model", "parameters", "where it comes from", "ready"], cells)
+        cells += [(m.name, f"{m.parameters:,}", "Hugging Face; its sizes are known here", "") for m in sized]
+    print_table(["model", "parameters", "where it comes from", "ready"], cells, right=(1,))
     if not everything:
-        note(f"plans need no hub for {len(sized)} more, whose sizes are known: flowgraph models --all")
+        note(
+            f"you can plan {len(sized)} more without a download, because their sizes are known: flowgraph models --all"
+        )

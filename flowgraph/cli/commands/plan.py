@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from flowgraph import app
 from flowgraph.cli import options as opt
+from flowgraph.cli import search_options as search
 from flowgraph.cli.output import note
 from flowgraph.cli.printed_plan import print_plan
 from flowgraph.passes.verify import verified
@@ -25,29 +21,32 @@ def plan(
     memory: opt.Memory = None,
     prompt_tokens: opt.PromptTokens = None,
     response_tokens: opt.ResponseTokens = None,
-    engine: opt.Engines = None,
-    precision: opt.SamplingPrecision = None,
-    constants: opt.ConstantsFile = None,
-    calibration: opt.CalibrationFile = None,
-    measured: opt.MeasuredSeconds = None,
-    measured_on: opt.MeasuredOn = None,
-    method: opt.Search = "auto",
-    objective: opt.Objective = "step",
+    engine: search.Engines = None,
+    precision: search.SamplingPrecision = None,
+    constants: search.ConstantsFile = None,
+    calibration: search.CalibrationFile = None,
+    measured: search.MeasuredSeconds = None,
+    measured_on: search.MeasuredOn = None,
+    method: search.Search = "auto",
+    objective: search.Objective = "step",
     placement: opt.Placement = None,
-    pin: opt.Pins = None,
-    top: opt.Top = 5,
-    what_if: opt.WhatIf = None,
-    robust: opt.Robust = False,
-    staleness: opt.Staleness = None,
-    ratio: opt.Ratio = None,
-    streamed: opt.Streamed = False,
+    pin: search.Pins = None,
+    top: search.Top = 5,
+    what_if: search.WhatIf = None,
+    robust: search.Robust = False,
+    staleness: search.Staleness = None,
+    ratio: search.Ratio = None,
+    streamed: search.Streamed = False,
     passes: opt.Passes = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="write the plan here, to edit")] = None,
+    out: opt.PlanOut = None,
     cache: opt.Cache = None,
     verify: opt.Verify = False,
     json: opt.Json = False,
 ) -> None:
-    """Say what runs where, the memory it needs and, on devices whose speed is known, how long a step takes."""
+    """Search for the best plan: devices, layouts, memory, step time.
+
+    The step time is forecast for devices whose speed is known.
+    """
     given = app.fields(locals(), but="calibration measured measured_on top out verify json")
     seconds_of = app.measured_plan(plan, measured_on, measured or ())
     scales = app.calibration_of(calibration, measured or (), seconds_of, note)

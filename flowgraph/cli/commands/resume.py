@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from flowgraph import app
@@ -14,7 +12,7 @@ from flowgraph.passes.verify import verified
 
 def resume(
     run: opt.RunPath,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="how many steps in all")] = None,
+    steps: opt.TotalSteps = None,
     cluster: opt.Clusters = None,
     placement: opt.Placement = None,
     plan: opt.PlanFile = None,
@@ -24,7 +22,10 @@ def resume(
     threads: opt.Threads = None,
     verify: opt.Verify = False,
 ) -> None:
-    """Go on with a run from its newest checkpoint; exit code 3: try again, 4: it cannot be."""
+    """Resume a run from its newest checkpoint.
+
+    Exit code 3: it failed again and can be resumed; 4: it cannot be resumed.
+    """
     request = app.make_request(**app.fields(locals(), but="run verify"))
     with verified(verify):
         result = app.resume_run(run, request, observers())

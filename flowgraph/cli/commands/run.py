@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from flowgraph import app
@@ -13,9 +11,7 @@ from flowgraph.passes.verify import verified
 
 
 def run(
-    flow: Annotated[
-        str, typer.Argument(help="a shipped flow, or one in a file; none: that of --plan", metavar="[FLOW]")
-    ] = "",
+    flow: opt.MaybeFlow = "",
     model: opt.Models = None,
     data: opt.Data = None,
     held_out: opt.HeldOut = None,
@@ -45,7 +41,10 @@ def run(
     cache: opt.Cache = None,
     verify: opt.Verify = False,
 ) -> None:
-    """Train by a plan, into a run folder."""
+    """Train a flow into a run folder.
+
+    The first Ctrl-C stops after the current step, the second at once.
+    """
     request = app.make_request(**app.fields(locals(), but="verify"))
     with verified(verify):
         result = app.run_flow(request, observers())

@@ -13,9 +13,10 @@ from flowgraph.cli.output import print_json, print_table
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="where the runs are")] = Path("runs"), json: opt.Json = False
+    folder: Annotated[Path, typer.Argument(help="The folder that has the runs.", metavar="FOLDER")] = Path("runs"),
+    json: opt.Json = False,
 ) -> None:
-    """List the runs: what ran, how far, and how well."""
+    """List runs: status, steps, reward and accuracy."""
     rows = app.list_runs(folder)
     if json:
         print_json(rows)

@@ -11,18 +11,26 @@ import typer
 
 from flowgraph import app
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import note, print_json, write
+from flowgraph.cli.output import note, print_exact, print_json, say, write
 from flowgraph.cli.run_tables import print_tasks
 
 
 def trace(
     run: opt.RunPath,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="the trace's file; default RUN/trace.json")] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="how many of the last steps")] = 10,
-    compare: Annotated[bool, typer.Option("--compare", help="print forecast and measured, task by task")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="The file to write. Default: RUN/trace.json.", metavar="TRACE.json"),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Number of last steps.", metavar="N")] = 10,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Print forecast and measured seconds and memory of each task.")
+    ] = False,
     json: opt.Json = False,
 ) -> None:
-    """Write what a run measured, and what its plan forecasts, as one Chrome trace for Perfetto."""
+    """Write a Chrome trace of a run, measured and forecast.
+
+    Open it in ui.perfetto.dev.
+    """
     result = app.read_trace(run)
     for line in result.notes:
         note(line)
@@ -31,8 +39,8 @@ def trace(
         return
     trace = result.trace(steps)
     if out is None and json:
-        print(dumps(trace))
+        print_exact(dumps(trace))
         return
     file = out or result.run.path / "trace.json"
     write(file, dumps(trace) + "\n")
-    print(file)
+    say(file)

@@ -58,7 +58,7 @@ class FsdpModel(TorchHandle):
         device = str(self._home)
         self._sums_once = accumulates(self.model, self._grid, self.running, device)
         self._units = shard(self.model, self._grid, self.running, device, twice=not self.packs)
-        self._parameters = [each for each in self.model.parameters() if each.requires_grad]
+        self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self._optimizers = Optimizers(
             self._shards(),
             self._grid.every,
@@ -178,7 +178,7 @@ class FsdpModel(TorchHandle):
             return TensorPiece(tensor.to_local(), tuple(tensor.shape), self._grid.rows_of_rank(len(tensor))[0])
 
     def _shards(self) -> list[Tensor]:
-        return [self._piece(each).tensor for each in self._parameters]
+        return [self._piece(parameter).tensor for parameter in self._parameters]
 
     def save(self, folder: Path) -> None:
         """Write the weights and tokenizer as a folder that transformers loads; rank 0 writes it."""

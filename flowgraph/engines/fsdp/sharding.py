@@ -120,7 +120,9 @@ def refuse_offload(offload: tuple[Offloaded, ...]) -> None:
 
 def decoder_layers(model: Any) -> list[Any]:
     """Return a model's layers: the list of modules of one class that holds the most parameters."""
-    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len({*map(type, each)}) == 1]
+    lists = [
+        module for module in model.modules() if isinstance(module, nn.ModuleList) and len({*map(type, module)}) == 1
+    ]
     return list(max(lists, key=lambda each: sum(p.numel() for p in each.parameters()), default=[]))
 
 
@@ -146,10 +148,10 @@ def forget(model: Any) -> None:
         groups = state._fsdp_param_groups if hasattr(state, "_fsdp_param_groups") else [state._fsdp_param_group]
         for group in filter(None, groups):
             group._partial_reduce_output = None
-            for each in group.fsdp_params:
-                each.unsharded_accumulated_grad = None
-                if hasattr(each, "_unsharded_param"):
-                    each._unsharded_param.grad = None
+            for param in group.fsdp_params:
+                param.unsharded_accumulated_grad = None
+                if hasattr(param, "_unsharded_param"):
+                    param._unsharded_param.grad = None
 
 
 ACCUMULATED_SHARE = 1 / 16
@@ -163,7 +165,11 @@ def accumulates(model: Any, grid: Grid, running: RoleSettings, device: str) -> b
     """
     if "gradients" in running.offload:
         return False
-    needed = sum(each.numel() * max(4, each.element_size()) for each in model.parameters() if each.requires_grad)
+    needed = sum(
+        parameter.numel() * max(4, parameter.element_size())
+        for parameter in model.parameters()
+        if parameter.requires_grad
+    )
     if torch.device(device).type == "cuda":
         memory = int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
     else:

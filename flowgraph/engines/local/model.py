@@ -54,7 +54,7 @@ class LocalModel(TorchHandle):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._optimizers = Optimizers([each for each in self.model.parameters() if each.requires_grad])
+        self._optimizers = Optimizers([parameter for parameter in self.model.parameters() if parameter.requires_grad])
         eos = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
         ends = [*(eos if isinstance(eos, list) else [eos]), self.raw_tokenizer.eos_token_id]
         self.ends = frozenset(int(token) for token in ends if token is not None)

@@ -77,7 +77,7 @@ class ServerProcess:
         import psutil
 
         now, stopped = time.monotonic(), dict[int, float]()
-        for pid in (self.process.pid, *(each.pid for each in members(self.process.pid))):
+        for pid in (self.process.pid, *(member.pid for member in members(self.process.pid))):
             with contextlib.suppress(psutil.Error):
                 if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
                     stopped[pid] = self._stopped.get(pid, now)

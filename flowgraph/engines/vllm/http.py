@@ -123,7 +123,7 @@ def read_sample(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
     spans = choice.weight_versions
     meta_info = {
         "finish_reason": {"type": choice.finish_reason},
-        "output_token_logprobs": [[each.logprob, each.token_id, None] for each in choice.logprobs.content],
+        "output_token_logprobs": [[prob.logprob, prob.token_id, None] for prob in choice.logprobs.content],
         "weight_version": spans[-1].get("version") if spans else "",
         "weight_versions": spans,
     }

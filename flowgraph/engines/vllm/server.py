@@ -30,7 +30,7 @@ class ByCall(ByMemory):
         """Send each bucket to every server, which loads it before it answers."""
         from safetensors.torch import save
 
-        device = next((each.door.device for each in controls if each.door.device != "cpu"), None)
+        device = next((control.door.device for control in controls if control.door.device != "cpu"), None)
         if device is not None:
             hint = "update by group, or by disk where both are on one device"
             raise WorkerError(f"weights do not go through memory to vLLM on {device}", hint=hint)

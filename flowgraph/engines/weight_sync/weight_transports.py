@@ -249,7 +249,7 @@ class ByGroup(WeightTransport):
             "group_name": self._name,
             "flush_cache": False,
         }
-        calls = [started(partial(each.post, "/update_weights_from_distributed", **body)) for each in controls]
+        calls = [started(partial(control.post, "/update_weights_from_distributed", **body)) for control in controls]
         wait(calls, timeout=REFUSED_S, return_when=FIRST_EXCEPTION)
         _raise_failures(calls)
         options = torch.distributed.BroadcastOptions()

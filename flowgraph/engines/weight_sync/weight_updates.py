@@ -88,7 +88,7 @@ class WeightUpdates:
                 for control in controls:
                     _pause(control, self.hold, self._limit_s)
                 try:
-                    with _session([each for each in controls if self._way.session and each.door.session]):
+                    with _session([control for control in controls if self._way.session and control.door.session]):
                         self._way.deliver(controls)
                     checks.compare(controls)
                     everywhere(controls, lambda control: control.stamp(str(version)))

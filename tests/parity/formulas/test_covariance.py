@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowgraph import Mask
 from flowgraph.language import Key
 from flowgraph.language.values import Group, Sample, Trajectory
-from nodes.covariance import high_covariance, top_covariance
+from nodes.losses.covariance import high_covariance, top_covariance
 from nodes.values import Chosen, LogProbs, Responses, TokenAdvantages
 from tests.parity.formulas.batches import Array, Batch, batches
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from flowgraph import Loss, Mask
 from flowgraph.language import Aggregation
 from flowgraph.language.loss import Counts
-from nodes.covariance import clip_cov_loss, kl_cov_loss
 from nodes.losses import cispo_loss, clipped, cross_entropy, dppo_loss, entropy_bonus, policy_gradient, value_loss
-from nodes.sequence_losses import gmpo_loss, gspo_loss, sapo_loss
+from nodes.losses.covariance import clip_cov_loss, kl_cov_loss
+from nodes.losses.sequence import gmpo_loss, gspo_loss, sapo_loss
 from nodes.values import Advantages, Chosen, Entropy, ImportanceWeights, LogProbs, Returns, TokenAdvantages, Values
 from tests.parity.formulas.batches import Array, Batch, batches, leaf
 

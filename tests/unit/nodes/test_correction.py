@@ -163,9 +163,9 @@ def test_an_engine_that_tells_no_log_probs_is_named(told: torch.Tensor | None) -
 @looped(
     "settings, said",
     [
-        ({"low": 0.5, "high": 2.0}, "low=0.5: a cap truncates, bounds leave out: set cap=None beside low and high"),
-        ({"high": 2.0}, "high=2.0: a cap truncates, bounds leave out"),
-        ({"cap": 3.0, "low": 0.1}, "low=0.1: a cap truncates, bounds leave out"),
+        ({"low": 0.5, "high": 2.0}, "low=0.5: a cap truncates and bounds leave out: with low or high, set cap=None"),
+        ({"high": 2.0}, "high=2.0: a cap truncates and bounds leave out"),
+        ({"cap": 3.0, "low": 0.1}, "low=0.1: a cap truncates and bounds leave out"),
         ({"cap": None, "low": 2.0, "high": 2.0}, "high=2.0: should be greater than low=2.0"),
         ({"cap": 0.0}, "cap=0.0: should be greater than 0"),
         ({"cap": NAN}, "cap=nan: "),

@@ -29,7 +29,7 @@ def rows(picture: Picture) -> list[BoxLine]:
     order = ordered(picture)
     place = {box.id: number for number, box in enumerate(order)}
     rails = [arrow for arrow in picture.arrows if _is_rail(arrow, place)]
-    last = {arrow.source: max(place[each.target] for each in rails if each.source == arrow.source) for arrow in rails}
+    last = {arrow.source: max(place[rail.target] for rail in rails if rail.source == arrow.source) for arrow in rails}
     holders, lines = dict[int, str](), list[BoxLine]()  # holders: the source of the rail in each column
     for number, box in enumerate(order):
         arrows = tuple(arrow for arrow in rails if arrow.target == box.id)

@@ -273,7 +273,7 @@ def _bring(item: StateItem, what: str, old: Run, fresh: Run, place: dict[str, in
         fresh.executor.versions[home] = fresh.handles[home].version = old.handles[home].version
     else:
         rule = Optimizer(what.removeprefix("state of "))  # type: ignore[arg-type]
-        made = [run.newest(item.name)._optimizers._chosen(rule) for run in (old, fresh)]
+        made = [run.newest(item.name)._optimizers._optimizer(rule.name, rule.lr) for run in (old, fresh)]
         made[1].load_state_dict(copy.deepcopy(made[0].state_dict()))
 
 

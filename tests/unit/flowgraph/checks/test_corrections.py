@@ -19,10 +19,10 @@ from nodes.correction import importance_weights, normalized_weights, rejected
 from nodes.data.source import PromptSource
 from nodes.likelihood import logprobs, squared_probs
 from nodes.losses import clipped
+from nodes.losses.terms import log_ratio, masked, weighed
 from nodes.rewards import token_rewards
 from nodes.sampling import generate
 from nodes.scoring import score
-from nodes.terms import log_ratio, masked, weighed
 from nodes.training import update
 from nodes.values import ImportanceWeights, LogProbs, Policy, Prompts, Reference, Rollout
 

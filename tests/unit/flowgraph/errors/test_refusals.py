@@ -23,7 +23,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowgraph import *
+from flowgraph import *; from flowgraph.language import *
 from nodes import *
 """
 

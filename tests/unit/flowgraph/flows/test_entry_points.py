@@ -17,7 +17,7 @@ from flowgraph.flows.entry_points import find, load, named, package_of
 from flowgraph.flows.flow_files import find_flow, known_flows, shipped_files
 from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph import from_json
-from nodes.rules import RuleRef, resolve
+from nodes.scoring.rules import RuleRef, resolve
 
 SHIPPED = sorted(path.stem for path in shipped_files())
 
@@ -211,7 +211,7 @@ def test_a_package_cannot_bring_the_name_of_what_is_shipped(install: Install) ->
     assert refused(UnknownNameError, find_flow, "grpo") == told.format("flow `grpo`")
     assert refused(UnknownNameError, known_flows) == told.format("flow `grpo`")
     assert refused(UnknownNameError, resolve, "gsm8k") == told.format("rule `gsm8k`")
-    assert find_flow("gpg").flow.name == "gpg" and resolve("exact").source == "nodes.rules"
+    assert find_flow("gpg").flow.name == "gpg" and resolve("exact").source == "nodes.scoring.rules"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_an_error_of_ours_in_a_package_is_told_as_it_is(install: Install) -> Non
 
 
 def test_a_rule_whose_package_does_not_import_fails_on_the_first_response(install: Install) -> None:
-    from nodes.graders import Graders
+    from nodes.scoring.graders import Graders
 
     install("acme", POINTS, FILES | {"rules.py": "\nimport a_package_that_nobody_has\n"})
     with Graders() as graders:

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from flowgraph.errors import DataError
-from nodes.data.rows import ROW_SCHEMA, read, row, table_of, write
+from nodes.data.parquet import write_parquet
+from nodes.data.rows import ROW_SCHEMA, read, row, table_of
 from nodes.data.tasks import digits
 from tests.looped import looped
 
@@ -33,7 +34,7 @@ def fault_of(path: Path) -> str:
 
 def parquet_fault(tmp_path: Path, columns: dict[str, Any]) -> str:
     path = tmp_path / "a.parquet"
-    write(pa.table(columns), path)
+    write_parquet(pa.table(columns), path)
     return fault_of(path)
 
 
@@ -57,7 +58,7 @@ def test_rows_that_are_made_have_the_schema_and_their_extra_info() -> None:
 
 def test_rows_come_back_from_parquet_and_from_json_lines_alike(tmp_path: Path) -> None:
     train, _ = digits()
-    write(train, tmp_path / "a.parquet")
+    write_parquet(train, tmp_path / "a.parquet")
     lines = jsonl(tmp_path / "a.jsonl", *train.to_pylist())
     assert read(tmp_path / "a.parquet").equals(train)
     assert read(lines).equals(train)
@@ -81,7 +82,7 @@ def test_large_and_dictionary_encoded_strings_are_strings(tmp_path: Path) -> Non
     message = pa.struct([("role", pa.large_string()), ("content", pa.large_string())])
     prompts = pa.array([GOOD, GOOD], pa.large_list(message))
     sources = pa.array(["own", "own"]).dictionary_encode()
-    write(pa.table({"prompt": prompts, "data_source": sources}), tmp_path / "a.parquet")
+    write_parquet(pa.table({"prompt": prompts, "data_source": sources}), tmp_path / "a.parquet")
     assert read(tmp_path / "a.parquet")["data_source"].to_pylist() == ["own", "own"]
 
 
@@ -91,7 +92,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt\n")
-    assert fault_of(tmp_path / "a.csv") == "a.csv: not a data file: its name ends in none of .parquet, .jsonl"
+    assert fault_of(tmp_path / "a.csv") == "a.csv: not a data file: its name must end in .parquet or .jsonl"
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
@@ -99,7 +100,7 @@ def test_a_file_without_rows(tmp_path: Path, name: str) -> None:
     if name == "a.jsonl":
         (tmp_path / name).write_text("\n\n")
     else:
-        write(ROW_SCHEMA.empty_table(), tmp_path / name)
+        write_parquet(ROW_SCHEMA.empty_table(), tmp_path / name)
     assert fault_of(tmp_path / name) == f"{name}: has no rows"
 
 
@@ -164,7 +165,7 @@ def test_other_columns_of_the_schema_are_checked_where_present(
 
 def test_a_column_that_comes_twice(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    write(pa.table([pa.array([GOOD]), pa.array([GOOD])], names=["prompt", "prompt"]), path)
+    write_parquet(pa.table([pa.array([GOOD]), pa.array([GOOD])], names=["prompt", "prompt"]), path)
     assert fault_of(path) == "a.parquet: has more than one column `prompt`"
 
 
@@ -220,7 +221,7 @@ def test_what_is_no_text_is_refused_by_its_first_row_and_an_empty_column_of_it_i
         rows = [{"prompt": GOOD, name: nothing}, {"prompt": GOOD, name: value}]
         said = jsonl_fault(tmp_path, *rows)
         assert said == (
-            f"a.jsonl:2: `{name}` is no text, and would not be read\n"
-            "  hint: models here read text alone; where the text is all that is meant, leave the column out"
+            f"a.jsonl:2: `{name}` is not text, so models would not read it\n"
+            "  hint: models here read only text; if the text is enough, leave the column out"
         )
         assert read(jsonl(tmp_path / "a.jsonl", rows[0])).num_rows == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowgraph.errors import DataError
-from nodes.data.rows import write
+from nodes.data.parquet import write_parquet
 from nodes.data.sets import NAMES, DataSet, load, save
 from nodes.data.suggestions import batch_for, suggested
 from nodes.data.tasks import addition, digits
@@ -63,8 +63,8 @@ def test_a_folder_may_hold_json_lines_and_no_held_out_rows(tmp_path: Path) -> No
 
 def test_one_file_has_held_out_rows_only_if_they_are_given(tmp_path: Path) -> None:
     train, held_out = digits()
-    write(train, tmp_path / "a.parquet")
-    write(held_out, tmp_path / "b.parquet")
+    write_parquet(train, tmp_path / "a.parquet")
+    write_parquet(held_out, tmp_path / "b.parquet")
     alone = load(str(tmp_path / "a.parquet"), cache=tmp_path)
     both = load(str(tmp_path / "a.parquet"), cache=tmp_path, held_out=str(tmp_path / "b.parquet"))
     assert (alone.name, alone.held_out) == ("a", None)
@@ -74,7 +74,7 @@ def test_one_file_has_held_out_rows_only_if_they_are_given(tmp_path: Path) -> No
 
 
 def test_given_held_out_rows_take_the_place_of_the_own(tmp_path: Path) -> None:
-    write(addition()[1], tmp_path / "b.parquet")
+    write_parquet(addition()[1], tmp_path / "b.parquet")
     data = load("digits", cache=tmp_path, held_out=str(tmp_path / "b.parquet"))
     assert data.held_out is not None
     assert data.held_out.num_rows == 15
@@ -110,7 +110,7 @@ def test_a_folder_without_train_says_what_it_holds(tmp_path: Path) -> None:
     lacks = f"{tmp_path}: has no train.parquet or train.jsonl\n  hint: "
     assert fault_of(str(tmp_path), tmp_path) == f"{lacks}it is empty"
     (tmp_path / "training.parquet").touch()
-    assert fault_of(str(tmp_path), tmp_path) == f"{lacks}it holds training.parquet"
+    assert fault_of(str(tmp_path), tmp_path) == f"{lacks}it has training.parquet"
 
 
 def test_a_folder_with_two_train_files_is_refused(tmp_path: Path) -> None:

@@ -182,16 +182,22 @@ def test_our_own_packages_stay(tmp_path: Path) -> None:
     """Stage a flow that lies at the top of a checkout, by the code of that checkout, and a rule inside our package."""
     checkout = tmp_path / "checkout"
     shutil.copytree(ROOT / "flowgraph", checkout / "flowgraph", ignore=shutil.ignore_patterns("__pycache__"))
-    ours = ["nodes/__init__.py", "nodes/rules.py", "placements/__init__.py", "examples/__init__.py", "examples/grpo.py"]
+    ours = [
+        "nodes/__init__.py",
+        "nodes/scoring/rules.py",
+        "placements/__init__.py",
+        "examples/__init__.py",
+        "examples/grpo.py",
+    ]
     write(checkout, [*ours, "mine.py", "mine/__init__.py", "mine/examples/__init__.py"])
     code = """\
 import sys
 sys.path.insert(0, "")
 from pathlib import Path
 from flowgraph.runtime.ray.code_shipping import stage
-print(*stage(Path("mine.py"), [Path("nodes/rules.py")], Path("../staged")).files)
+print(*stage(Path("mine.py"), [Path("nodes/scoring/rules.py")], Path("../staged")).files)
 """
-    assert run(code, checkout, checkout) == "mine/__init__.py mine/examples/__init__.py mine.py nodes/rules.py"
+    assert run(code, checkout, checkout) == "mine/__init__.py mine/examples/__init__.py mine.py nodes/scoring/rules.py"
 
 
 def test_the_digest_is_of_names_and_contents_wherever_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,17 @@ Sleep = Callable[[str], subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def sleep(tmp_path: Path) -> Iterator[Sleep]:
-    """Yield `sleep(name)`: a process of this name that does nothing, as `psutil` tells names."""
+def sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sleep]:
+    """Yield `sleep(name)`: a process of this name that does nothing; only such processes count as started by this one.
+
+    Another test of this worker may have left a Ray running.
+    """
     begun = list[subprocess.Popen[bytes]]()
+
+    def children(_: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+        return [psutil.Process(process.pid) for process in begun]
+
+    monkeypatch.setattr(psutil.Process, "children", children)
 
     def sleep(name: str) -> subprocess.Popen[bytes]:
         (tmp_path / name).symlink_to("/bin/sleep")

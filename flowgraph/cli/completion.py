@@ -1,0 +1,182 @@
+"""What a shell offers for an option or an argument: names that exist here, found without importing a flow or torch.
+
+Only names of plain characters are offered: the scripts of some shells evaluate what they are given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+FILES_AT_MOST = 200  # read or listed for one completion
+READ_BYTES = 2**16  # of a file that may hold a flow
+PLACEMENTS = ("colocated", "hybrid", "split", "standalone")
+VARIANTS = (
+    "colocated:deepspeed-chat",
+    "hybrid:verl",
+    "split:openrlhf",
+    "split:nemo-aligner",
+    "standalone:each-role",
+    "standalone:hybridflow",
+)
+CLUSTERS = ("laptop", "1xcpu", "2xcpu")
+
+Completer = Callable[[str], list[str]]
+
+_PLAIN = re.compile(r"[\w./:@%+,=-]+")
+_DEVICES = re.compile(r"((?:\d+x){1,2})[a-z]?[\w.-]*")
+
+
+def _offered(names: Iterator[str], incomplete: str) -> list[str]:
+    """Return the names that a shell can take, each once and in order."""
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete) and _PLAIN.fullmatch(name)]
+
+
+def _merged(*offers: list[str]) -> list[str]:
+    """Return several offers as one; a folder that is offered itself is not offered as the way to others."""
+    names = dict.fromkeys(name for offer in offers for name in offer)
+    return [name for name in names if not (name.endswith("/") and name[:-1] in names)]
+
+
+def one_of(*names: str) -> Completer:
+    """Return what completes these names.
+
+    >>> one_of("local", "ray")("l")
+    ['local']
+    """
+    return lambda incomplete: _offered(iter(names), incomplete)
+
+
+def _paths(incomplete: str, fits: Callable[[Path], bool]) -> Iterator[str]:
+    """Yield the paths beside an incomplete one that fit, and the folders that may hold more of them."""
+    folder, _, name = incomplete.rpartition("/")
+    base = f"{folder}/" if incomplete.startswith("/") or folder else ""
+    try:
+        beside = sorted(Path(base or ".").glob(f"{_escaped(name)}*"))
+    except (OSError, ValueError):
+        return
+    for path in islice(beside, FILES_AT_MOST):
+        if path.name.startswith(".") and not name.startswith("."):
+            continue
+        if fits(path):
+            yield f"{base}{path.name}"
+        elif path.is_dir() and not path.name.startswith("_"):
+            yield f"{base}{path.name}/"
+
+
+def _escaped(name: str) -> str:
+    """Return a pattern that matches a name as it is written.
+
+    >>> _escaped("a[1]*")
+    'a[[]1][*]'
+    """
+    return re.sub(r"([\[*?])", r"[\1]", name)
+
+
+def _holds_flow(path: Path) -> bool:
+    """Return whether a Python file seems to define a flow."""
+    if path.suffix != ".py" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b"@flow" in file.read(READ_BYTES)
+
+
+def named_flows(incomplete: str) -> list[str]:
+    """Return the names of the shipped and the installed flows."""
+    from flowgraph.files.shipped import flows_folder
+    from flowgraph.flows.entry_points import names
+
+    shipped = sorted(path.stem for path in flows_folder().glob("[!_]*.py"))
+    return _offered(iter([*shipped, *names("flowgraph.flows")]), incomplete)
+
+
+def flows(incomplete: str) -> list[str]:
+    """Return the named flows, and the files here that define one."""
+    return [*named_flows(incomplete), *_offered(_paths(incomplete, _holds_flow), incomplete)]
+
+
+def plans(incomplete: str) -> list[str]:
+    """Return the JSON files here; which of them are plans is known when one is read."""
+    return _offered(_paths(incomplete, lambda path: path.suffix == ".json"), incomplete)
+
+
+def flows_and_plans(incomplete: str) -> list[str]:
+    """Return what `check` takes."""
+    return _merged(flows(incomplete), plans(incomplete))
+
+
+def runs(incomplete: str) -> list[str]:
+    """Return the run folders here and in `runs`."""
+
+    def is_run(path: Path) -> bool:
+        return (path / "run.json").is_file()
+
+    inner = [] if "/" in incomplete else list(_paths("runs/", is_run))
+    return _offered(iter([*inner, *_paths(incomplete, is_run)]), incomplete)
+
+
+def models(incomplete: str) -> list[str]:
+    """Return the built-in models, those of the shipped table, and the folders here; also after `PARAM=`."""
+    from flowgraph.models.sources import BUILT_IN
+    from flowgraph.models.table import table
+
+    param, equals, text = incomplete.rpartition("=") if "+lora=" not in incomplete else ("", "", incomplete)
+    hub = sorted((model.name for model in table().values()), key=str.casefold) if text else []
+    folders = _paths(text, lambda path: (path / "config.json").is_file())
+    return _offered((f"{param}{equals}{name}" for name in [*BUILT_IN, *hub, *folders]), incomplete)
+
+
+def models_and_runs(incomplete: str) -> list[str]:
+    """Return what `eval` and `generate` take."""
+    return _merged(runs(incomplete), models(incomplete))
+
+
+def drawable(incomplete: str) -> list[str]:
+    """Return what `draw` and `diff` take."""
+    return _merged(flows_and_plans(incomplete), runs(incomplete))
+
+
+def placements(incomplete: str) -> list[str]:
+    """Return the named placements; their variants after a colon."""
+    return _offered(iter(VARIANTS if ":" in incomplete else PLACEMENTS), incomplete)
+
+
+def clusters(incomplete: str) -> list[str]:
+    """Return the short forms of small clusters and the TOML files here; after `8x`, the known devices."""
+    counts = _DEVICES.fullmatch(incomplete)
+    spec = find_spec("placements")
+    folders = list(spec.submodule_search_locations or ()) if counts and spec is not None else []
+    devices = sorted(path.stem for folder in folders for path in Path(folder, "hardware", "devices").glob("*.toml"))
+    known = [f"{counts[1]}{name}" for name in ("cpu", *devices)] if counts else []
+    return _offered(iter([*CLUSTERS, *known, *_paths(incomplete, lambda path: path.suffix == ".toml")]), incomplete)
+
+
+def data(incomplete: str) -> list[str]:
+    """Return the data sets that are made here, and the files and folders here."""
+    made = ("digits", "digits:copy", "digits:max", "digits:sort", "digits:reverse", "addition", "gsm8k", "rg/")
+    files = _paths(incomplete, lambda path: path.suffix in (".parquet", ".jsonl", ".json"))
+    return _offered(iter([*made, *files]), incomplete)
+
+
+def engines(incomplete: str) -> list[str]:
+    """Return the engines after each use: `train=fsdp`."""
+    from flowgraph.engines.table import ENGINES, VERBS
+
+    return _offered((f"{use}={name}" for use in VERBS for name in ENGINES), incomplete)
+
+
+def environments(incomplete: str) -> list[str]:
+    """Return the environments of engines that `engines install` takes."""
+    from flowgraph.engines.table import ENGINES
+
+    found = (engine.environment for engine in ENGINES.values())
+    return _offered((each.name for each in found if each is not None), incomplete)
+
+
+def pictures(incomplete: str) -> list[str]:
+    """Return the pictures that `draw` makes."""
+    names = ("flow", "plan", "sequence", "timeline", "memory", "placements", "search", "run")
+    return _offered(iter(names), incomplete)

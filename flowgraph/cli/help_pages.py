@@ -1,0 +1,114 @@
+"""How `--help` is laid out: commands and options in sections, each line whole, in the columns of the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from flowgraph.cli.output import say
+
+WIDEST = 120  # columns; longer lines of text are hard to read
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": WIDEST}
+Rows = dict[str, list[tuple[str, str]]]
+
+_RANGE = re.compile(r"(\[|; )(?:(\d+(?:\.\d+)?)<=x<=(\d+)|x>=(\d+(?:\.\d+)?))\]")
+_TYPE = re.compile(r" <.+>$")
+LARGE = 10**6  # a larger maximum only guards against mistakes, and says nothing to a reader
+
+
+def first_sentence(text: str) -> str:
+    """Return what the list of commands says of a command: the first sentence of its help, without the full stop.
+
+    >>> first_sentence("Train a flow. The first Ctrl-C stops it.")
+    'Train a flow'
+    """
+    return re.split(r"\.(?:\s|$)", " ".join(text.split()), maxsplit=1)[0]
+
+
+def plain_range(text: str) -> str:
+    """Write the range of a number in words.
+
+    >>> plain_range("Steps.  [default: 2; 1<=x<=100]"), plain_range("Seed.  [0<=x<=9999999]")
+    ('Steps.  [default: 2; 1 to 100]', 'Seed.')
+    >>> plain_range("Number of steps.  [x>=1]"), plain_range("Every N.  [default: 20; x>=0]")
+    ('Number of steps.', 'Every N.  [default: 20]')
+    """
+
+    def words(match: re.Match[str]) -> str:
+        opening, least, most, _ = match.groups()
+        if most is not None and int(most) < LARGE:
+            return f"{opening}{least} to {most}]"
+        return "" if opening == "[" else "]"
+
+    return _RANGE.sub(words, text).rstrip()
+
+
+def write_rows(formatter: Any, rows: Rows) -> None:
+    """Write rows by section; every section has the same first column, and no text is cut."""
+    widest = max((len(first) for section in rows.values() for first, _ in section), default=0)
+    for name, section in rows.items():
+        with formatter.section(name):
+            formatter.write_dl([(first.ljust(min(widest, 28)), text) for first, text in section], col_max=30)
+
+
+def option_rows(params: Iterable[Any], context: Any) -> Rows:
+    """Return the arguments and the options by their section, those without one last."""
+    arguments, options, others = list[tuple[str, str]](), Rows(), list[tuple[str, str]]()
+    for param in params:
+        record = param.get_help_record(context)
+        if record is None:
+            continue
+        name, text = record[0], plain_range(record[1])
+        section = getattr(param, "rich_help_panel", None)
+        if param.param_type_name == "argument":
+            arguments.append((_TYPE.sub("", name), text.removesuffix("[required]").rstrip()))
+        else:
+            (options.setdefault(section, []) if section else others).append((name, text))
+    rows = {"Arguments": arguments} if arguments else {}
+    return rows | options | {"Options": others}
+
+
+class OneCommand(TyperCommand):
+    """A command whose help has its options in sections."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the arguments as manuals write them: `FLOW`, `[FLOW]`, `RUN...`."""
+        return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and options."""
+        write_rows(formatter, option_rows(self.get_params(ctx), ctx))
+
+
+class Commands(TyperGroup):
+    """Commands whose help lists them in sections, each with its whole first sentence."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options and the commands."""
+        rows = Rows()
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            section = command.rich_help_panel or "Commands"
+            rows.setdefault(section, []).append((name, first_sentence(command.help or "")))
+        write_rows(formatter, rows)
+        write_rows(formatter, option_rows(self.get_params(ctx), ctx))
+
+
+def installed_version() -> str:
+    """Return the version of flowgraph that is installed, or "unknown" where its files only lie on the path."""
+    try:
+        return version("flowgraph")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def show_version(asked: bool) -> None:
+    """Print the version and end, if it is asked for."""
+    if asked:
+        say(f"flowgraph {installed_version()}")
+        raise typer.Exit

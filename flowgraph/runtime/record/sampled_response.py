@@ -1,0 +1,62 @@
+"""One response of a step, as a display shows it: the end of its prompt, its text, and its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.language.graph import Graph
+from flowgraph.runtime.batch import PLAIN
+from flowgraph.runtime.record.run_folder import rollout_nodes, row_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CHARACTERS_AT_MOST = 2000  # of the prompt and of the response; a display has no room for more
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledResponse:
+    """A response; `scores` are those of its row, by the node that computed them."""
+
+    prompt: str
+    response: str
+    scores: Mapping[str, float]
+
+
+def sampled_names(graph: Graph) -> tuple[str, ...]:
+    """Return the items that `sampled_response` reads: the first node that samples, then those that score it alone."""
+    nodes = rollout_nodes(graph)
+    scores = {node.name for node in graph.nodes if node.op.kind == "score"}
+    return (nodes[0].name, *(name for name in row_values(graph, nodes[0]) if name in scores)) if nodes else ()
+
+
+def sampled_response(tables: Sequence[pa.Table], names: Sequence[str], place: int) -> SampledResponse | None:
+    """Return the response of row `place` modulo the rows; None where the rollout has no text or no rows.
+
+    `tables` are the rollout and the scores that are called `names`.
+    """
+    rollout, *values = tables
+    if "text" not in rollout.column_names or not rollout.num_rows:
+        return None
+    at = place % rollout.num_rows
+    row = rollout.slice(at, 1)
+    scores = {name: table for name, table in zip(names, values, strict=True) if table.num_rows == rollout.num_rows}
+    found = {name: table.column(PLAIN)[at].as_py() for name, table in scores.items() if PLAIN in table.column_names}
+    if not found and "scores" in row.column_names:  # a node that samples and scores
+        found = {"score": row.column("scores")[0].as_py()}
+    prompt = row.column("columns.prompt")[0].as_py() if "columns.prompt" in row.column_names else ""
+    return SampledResponse(
+        prompt=_last_message(prompt)[-CHARACTERS_AT_MOST:],
+        response=str(row.column("text")[0].as_py())[:CHARACTERS_AT_MOST],
+        scores={name: float(value) for name, value in found.items() if isinstance(value, (int, float))},
+    )
+
+
+def _last_message(prompt: Any) -> str:
+    """Return a prompt as text: of messages, what the last one says."""
+    if isinstance(prompt, list):
+        last = prompt[-1] if prompt else ""
+        return str(last.get("content", "")) if isinstance(last, dict) else str(last)
+    return "" if prompt is None else str(prompt)

@@ -1,0 +1,116 @@
+"""Scoring: one number for each response, by a rule in a killable process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from flowgraph import Metric, node
+from flowgraph.language import Measure, Parts
+from nodes.scoring.graders import Graders
+from nodes.scoring.rules import reference_of, resolve, rule_for
+from nodes.values import Rollout, Scores
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Rule = str | Callable[..., float]
+FULL_MARKS = 1.0 - 1e-6  # a score of 1, rounding apart
+
+OF_SCORES = (
+    Metric("reward", headline=True, about="mean score"),
+    Metric("full_marks", about="share of responses that score 1"),
+    Metric("best", about="mean over prompts of the best response's score"),
+    Metric("solved", about="share of prompts with a response that scores 1: pass@n"),
+)
+METRICS = (
+    *OF_SCORES,
+    Metric("unreadable", about="share of responses in which the rule found no answer, so they are wrong"),
+    Metric("rule_failures", about="responses whose rule failed or timed out, scored `on_error`"),
+)
+
+
+@node(kind="score", pure=False, metrics=METRICS)
+def score(
+    rollout: Annotated[Rollout, Parts("group", "sample", "finished", "text", "columns")],
+    *,
+    by: Rule = "data",
+    format_score: float | None = None,
+    workers: Annotated[int, Field(ge=1, le=256)] = 1,
+    limit_s: Annotated[float, Field(gt=0)] = 10.0,
+    call_limit_s: Annotated[float, Field(gt=0)] | None = None,
+    on_error: float | Literal["fail"] = "fail",
+    allow: tuple[str, ...] = (),
+) -> Scores:
+    """Score each response by a rule: [B].
+
+    `by` is a shipped rule's name, a function at a module's top level, `path.py:name`, or "data": then each row's
+    `data_source` names its rule. The rule is called once for each response, with the arguments that its parameters
+    name: `response`, `ground_truth`, `finished`, `prompt`, and any column of the data set. It has `limit_s` seconds for
+    each response, and `call_limit_s` for all (by default a quarter of `limit_s` for each, and at least 12 times
+    `limit_s`). A rule of your own that raises, hangs, or returns no number fails the run, or scores `on_error`; a
+    response that a shipped rule cannot read scores 0. `format_score` is passed to a rule that takes it.
+
+    Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
+    "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".
+    """
+    import torch
+
+    rows = rows_of(rollout)
+    settings = {} if format_score is None else {"format_score": format_score}
+    scores, failures, unreadable = torch.zeros(len(rows)), 0, 0
+    graders = _graders(workers, limit_s, call_limit_s, allow)
+    for name, indices in _indices_by_rule(by, rows).items():
+        graded = graders.grade(resolve(name), [rows[i] for i in indices], settings, on_error=on_error)
+        scores[torch.tensor(indices, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
+        failures += graded.failures
+        unreadable += graded.unreadable
+    measures = [
+        *measures_of(scores, rollout.group.data),
+        Measure("unreadable", unreadable, len(rows)),
+        Measure("rule_failures", failures, len(rows)),
+    ]
+    return Scores(scores, measures)
+
+
+def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:
+    """Return the metrics of scores [B] of responses to the prompts `groups` [B]: mean, full marks, best, solved."""
+    import torch
+
+    prompts, index = torch.unique(groups, return_inverse=True)
+    best = scores.new_zeros(len(prompts)).scatter_reduce(0, index, scores, "amax", include_self=False)
+    return [
+        Measure("reward", float(scores.sum()), len(scores)),
+        Measure("full_marks", float((scores >= FULL_MARKS).sum()), len(scores)),
+        Measure("best", float(best.sum()), len(best)),
+        Measure("solved", float((best >= FULL_MARKS).sum()), len(best)),
+    ]
+
+
+def rows_of(rollout: Rollout) -> list[dict[str, object]]:
+    """Return the mapping that rules get for each response."""
+    columns: list[dict[str, object]] = rollout.columns.data.to_pylist()
+    texts, finished = rollout.text.data.to_pylist(), rollout.finished.data.tolist()
+    prompts, samples = rollout.group.data.tolist(), rollout.sample.data.tolist()
+    return [
+        {**row, "response": text, "finished": ended, "prompt_id": prompt, "sample": sample}
+        for row, text, ended, prompt, sample in zip(columns, texts, finished, prompts, samples, strict=True)
+    ]
+
+
+def _indices_by_rule(by: Rule, rows: Sequence[Mapping[str, object]]) -> dict[str, list[int]]:
+    if by != "data":
+        return {by if isinstance(by, str) else reference_of(by): list(range(len(rows)))}
+    indices: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        indices.setdefault(rule_for(str(row.get("data_source", ""))), []).append(index)
+    return indices
+
+
+@cache
+def _graders(workers: int, limit_s: float, call_limit_s: float | None, allow: tuple[str, ...]) -> Graders:
+    """Return the warm pool of these settings; its processes end with this one."""
+    return Graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow)

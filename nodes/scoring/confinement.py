@@ -1,0 +1,189 @@
+"""What a grader process may do: its environment, what it can read, and what this machine can enforce.
+
+The confinement itself is in `nodes.scoring.grader_guard`; `nodes.scoring.graders` decides which rule runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowgraph.errors import RuleError
+from nodes.scoring.rules import COMPARING_RULES, RuleRef
+
+MEMORY_BYTES = 4 << 30
+PROCESSES = 64
+MIN_LANDLOCK_ABI = 3  # Linux 6.2: since then a process that may only read a file cannot truncate it
+FULL_LANDLOCK_ABI = 6
+ARCHITECTURES = ("x86_64", "aarch64")
+
+_ALLOWED = re.compile(r"network|state|unconfined|read=(?P<read>.+)|env=(?P<env>\w+)|memory=(?P<gib>[1-9]\d{0,3})GiB")
+WORDS = ("network", "state", "unconfined", "read=PATH", "env=NAME", "memory=8GiB")
+
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONHASHSEED")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+_SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt/lib", "/nix/store"),
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/mime.types"),
+    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"),
+    *("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version", "/proc/filesystems"),
+    *("/sys/devices/system/cpu", "/sys/fs/cgroup"),
+)
+_NETWORK = (
+    *("/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/services"),
+    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/run/systemd/resolve"),
+)
+_CODE = (".py", ".pyc", ".so", ".pyd")
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a rule may do beyond scoring text; everything is off by default."""
+
+    network: bool = False
+    state: bool = False
+    unconfined: bool = False
+    reads: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    memory_bytes: int = MEMORY_BYTES
+
+
+def allowed(words: Sequence[str]) -> Allowed:
+    """Read the setting `allow`; RuleError for an unknown word.
+
+    >>> allowed(["network", "env=JUDGE_KEY", "memory=8GiB"]).variables
+    ('JUDGE_KEY',)
+    """
+    matches = list[re.Match[str]]()
+    for word in words:
+        match = _ALLOWED.fullmatch(word)
+        if match is None:
+            raise RuleError.unknown_allowance(word, WORDS)
+        matches.append(match)
+    gib = [int(match["gib"]) for match in matches if match["gib"]]
+    return Allowed(
+        network="network" in words,
+        state="state" in words,
+        unconfined="unconfined" in words,
+        reads=tuple(str(Path(match["read"]).expanduser().absolute()) for match in matches if match["read"]),
+        variables=tuple(match["env"] for match in matches if match["env"]),
+        memory_bytes=max(gib) << 30 if gib else MEMORY_BYTES,
+    )
+
+
+def environment(variables: Mapping[str, str], scratch: str, names: Sequence[str] = ()) -> dict[str, str]:
+    """Return the environment of a grader process: program paths, language, threads, and the variables in `names`.
+
+    >>> environment({"PATH": "/bin", "WANDB_API_KEY": "secret"}, "/tmp/scratch")["HOME"]
+    '/tmp/scratch'
+    """
+    chosen = {name: variables[name] for name in (*_ENVIRONMENT, *names) if name in variables}
+    threads = {name: variables.get(name, "1") for name in _THREADS}
+    return {
+        **threads,
+        **chosen,
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "MPLBACKEND": "agg",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+@functools.cache
+def lacks() -> str:
+    """Return what this machine lacks to confine a process; empty if it lacks nothing."""
+    if sys.platform != "linux":
+        return f"the kernel of {sys.platform} has no Landlock"
+    try:
+        import sandlock
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"the package sandlock does not load: {error}"
+    if os.uname().machine not in ARCHITECTURES:
+        return f"sockets are not closed on {os.uname().machine}, only on {' and '.join(ARCHITECTURES)}"
+    abi = sandlock.landlock_abi_version()
+    if abi < MIN_LANDLOCK_ABI:
+        version = f"has Landlock {abi}" if abi > 0 else "has no Landlock, or it is off"
+        return f"the kernel {version}; {MIN_LANDLOCK_ABI} is needed (Linux 6.2)"
+    return ""
+
+
+def refuse_unheld(rule: RuleRef, words: Sequence[str]) -> Allowed:
+    """Return what a rule may do here; RuleError if it must be confined and this machine cannot do that.
+
+    A shipped rule that only compares text needs no confinement; one that reads an expression does, and so does a rule
+    of your own.
+    """
+    may = allowed(words)
+    if may.unconfined or not (why := lacks()):
+        return may
+    if rule.shipped and rule.name in COMPARING_RULES:
+        return Allowed(unconfined=True)
+    raise RuleError.unconfinable(rule.text, why)
+
+
+def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[str]:
+    """List the paths that a rule's process can read: the system's, Python's own, packages, and the rule's neighbours.
+
+    In folders that are not Python's own, such as the working folder, only modules and packages can be read.
+    """
+    python = _python_folders()
+    is_file = rule.source.endswith(".py")
+    folders = (*import_path, os.path.dirname(rule.source)) if is_file else import_path
+    outside = [folder for folder in folders if not f"{folder}{os.sep}".startswith(tuple(f + os.sep for f in python))]
+    names = [] if is_file else rule.source.split(".")[:-1]
+    on_the_way = [os.path.join(folder, *names[:depth]) for folder in outside for depth in range(1, len(names) + 1)]
+    # A folder without `__init__.py` on the way to a rule's module is searched as the folders of the import path are.
+    outside += [path for path in on_the_way if os.path.isdir(path) and not _is_package(path)]
+    code = [path for folder in dict.fromkeys(outside) for path in _code_in(folder)]
+    paths = (*_SYSTEM, *(_NETWORK if may.network else ()), *python, *code, *may.reads)
+    return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
+
+
+@functools.cache
+def _python_folders() -> tuple[str, ...]:
+    """List the folders of this Python and of its installed packages."""
+    import site
+
+    paths = sysconfig.get_paths()
+    prefixes = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts"))
+    user = (site.getusersitepackages(),) if site.ENABLE_USER_SITE else ()
+    shared = (os.path.join(sys.base_prefix, "lib"), os.path.join(sys.prefix, "share"))
+    python = (sys.executable, os.path.realpath(sys.executable), os.path.join(sys.prefix, "pyvenv.cfg"))
+    return tuple(dict.fromkeys((*prefixes, *user, *shared, *python)))
+
+
+def _is_package(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, "__init__.py"))
+
+
+def _code_in(folder: str) -> list[str]:
+    """List a folder's modules and packages."""
+    try:
+        paths = [os.path.join(folder, name) for name in os.listdir(folder)]
+    except OSError:
+        return [folder] if folder.endswith(".zip") else []
+    return [path for path in paths if path.endswith(_CODE)] + [path for path in paths if _is_package(path)]
+
+
+def confinement_summary() -> str:
+    """Return how this machine confines rules, in a line or two."""
+    if why := lacks():
+        rules = ", ".join(sorted(COMPARING_RULES))
+        return f'not confined: {why}\nonly {rules} run; others need allow=["unconfined"]'
+    import sandlock
+
+    abi = sandlock.landlock_abi_version()
+    weaker = "" if abi >= FULL_LANDLOCK_ABI else f" ({FULL_LANDLOCK_ABI} is the full set)"
+    return f"confined by Landlock {abi}{weaker} and seccomp: no network, no files but their code and a scratch folder"

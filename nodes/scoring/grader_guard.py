@@ -1,0 +1,317 @@
+"""The guard of one grader process: it starts that process confined, limits its resources, and leaves nothing behind.
+
+`grader_worker` starts this file as a script. The guard runs no rule and reads no response. Every process that a
+rule starts becomes a child of the guard when its own parent ends, at the latest, so that a daemon cannot escape.
+The guard ends when the process does, or when the parent closes its end of the lifeline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import stat
+import subprocess
+import sys
+from typing import Any
+
+LOOK_S = 0.25
+SCRATCH_BYTES = 1 << 30
+SCRATCH_FILES = 10_000
+FILE_BYTES = 256 << 20
+ADDRESS_SPACE_RATIO = 4  # of address space to memory: libraries map much more than they use
+_SUBREAPER, _DROP_BOUNDING = 36, 24  # prctl
+_CAPABILITIES = 64
+_PAGE_BYTES = resource.getpagesize()
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# Calls that Landlock has no right for, and that reach files or processes outside: modes, owners, times and attributes
+# of files; limits, priorities and cores of other processes; the clock; memory that belongs to no process.
+DENIED = (
+    *("fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "utimensat", "file_setattr"),
+    *("setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
+    *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
+    *("prlimit64", "setpriority", "ioprio_set", "migrate_pages", "move_pages", "process_madvise", "process_mrelease"),
+    *("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"),
+    *("clock_settime", "settimeofday", "adjtimex", "clock_adjtime", "chroot", "quotactl", "acct", "vhangup", "syslog"),
+    *("memfd_create", "memfd_secret", "mq_open", "fanotify_init", "name_to_handle_at", "kcmp", "listen"),
+    "pidfd_getfd",
+)
+DENIED_X86 = ("chmod", "chown", "lchown", "utime", "utimes", "futimesat")
+SIGNALS = ("kill", "tkill", "tgkill", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+SIGNAL_SCOPE_ABI = 6
+
+
+def confined(command: list[str], spec: dict[str, Any]) -> tuple[int, Any]:
+    """Start a command under Landlock and seccomp; return its process id and the handle to wait for its end."""
+    import sandlock
+
+    optional = sandlock.Protection
+    denied = [*DENIED, *(DENIED_X86 if os.uname().machine == "x86_64" else ())]
+    if sandlock.landlock_abi_version() < SIGNAL_SCOPE_ABI:
+        denied += SIGNALS
+    sandbox = sandlock.Sandbox(
+        fs_readable=spec["readable"],
+        fs_writable=[spec["scratch"], "/dev/null"],
+        net_allow=["*:*"] if spec["network"] else [],
+        extra_deny_syscalls=denied,
+        max_processes=spec["processes"],
+        allow_degraded=[
+            optional.NET_TCP,
+            optional.FS_IOCTL_DEV,
+            optional.SIGNAL_SCOPE,
+            optional.ABSTRACT_UNIX_SOCKET_SCOPE,
+        ],
+    )
+    process = sandbox.popen(command)
+    assert process.pid is not None
+    return process.pid, process
+
+
+def unconfined(command: list[str]) -> tuple[int, Any]:
+    """Start a command with the rights of the user, for a rule that may have them."""
+    process = subprocess.Popen(command, close_fds=True)
+    return process.pid, process
+
+
+def limit(memory_bytes: int) -> None:
+    """Limit the memory and files of this process and of all that it starts; none of them dumps its memory."""
+    for kind, limit_bytes in (
+        ("RLIMIT_DATA", memory_bytes),
+        ("RLIMIT_AS", memory_bytes * ADDRESS_SPACE_RATIO),
+        ("RLIMIT_FSIZE", FILE_BYTES),
+        ("RLIMIT_CORE", 0),
+    ):
+        with contextlib.suppress(ValueError, OSError):  # macOS has no limit of address space
+            resource.setrlimit(getattr(resource, kind), (limit_bytes, limit_bytes))
+
+
+def adopt() -> None:
+    """Become the parent of orphans below this process, on Linux."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+def drop_capabilities() -> None:
+    """Give up root's privileges; an ordinary user has none."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    for capability in range(_CAPABILITIES):
+        libc.prctl(_DROP_BOUNDING, capability, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    libc.capset(header, (ctypes.c_uint32 * 6)())
+
+
+def _children_of(process: int | str) -> list[int]:
+    """List the child processes of all threads of a process."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{process}/task/{thread}/children") as file:
+                children += map(int, file.read().split())
+    return children
+
+
+def family(process: int) -> list[int]:
+    """List a process and all below it."""
+    members = [process]
+    for member in members:  # it grows meanwhile
+        members += _children_of(member)
+    return members
+
+
+def memory_bytes(processes: list[int], limit_bytes: int) -> int:
+    """Add up the memory of processes; if that is over the limit, pages that they share are counted once."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as file:
+            total += int(file.read().split()[1]) * _PAGE_BYTES
+    return total if total <= limit_bytes else sum(map(_own_bytes, processes))
+
+
+def _own_bytes(process: int) -> int:
+    """Return the proportional share of a process's memory, in bytes; 0 if it has ended."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/smaps_rollup") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith("Pss:")) * 1024
+    return 0
+
+
+def scratch_overfull(folder: str) -> bool:
+    """Return whether a scratch folder has too many bytes or files, or cannot be counted.
+
+    A link counts as itself. A folder that cannot be read, or lies too deep, could hold anything.
+    """
+    files, size_bytes, waiting = 0, 0, [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    files += 1
+                    with contextlib.suppress(FileNotFoundError):
+                        size_bytes += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if files > SCRATCH_FILES or size_bytes > SCRATCH_BYTES:
+                        return True
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed meanwhile
+        except OSError:
+            return True
+    return False
+
+
+def remove(folder: str) -> None:
+    """Remove a folder, however deep it is and whatever rights it has; what cannot be removed stays."""
+    _open_up(folder)
+    with contextlib.suppress(OSError):
+        empty(folder)
+        os.rmdir(folder)
+
+
+def empty(folder: str) -> bool:
+    """Remove the contents of a folder; return whether nothing is left. Raises OSError for an unreadable folder.
+
+    Deeper entries are moved to the top first, so that no path and no stack grows. Nothing is opened by a path: where a
+    guard was killed, a rule's processes may replace a folder by a link meanwhile.
+    """
+    unique, moved = os.urandom(8).hex(), 0
+    waiting = os.listdir(folder)
+    if not waiting:
+        return True  # the usual case; a second listing takes a confined process long
+    top = os.open(folder, _FOLDER)
+    while waiting:
+        name = waiting.pop()
+        with contextlib.suppress(OSError):
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode):
+                os.unlink(name, dir_fd=top)
+                continue
+            _open_up(name, top)
+            inside = os.open(name, _FOLDER, dir_fd=top)
+            try:
+                for inner in os.listdir(inside):
+                    moved += 1
+                    up = f"{unique}-{moved}"
+                    _open_up(inner, inside)  # to move a folder is to write in it
+                    os.rename(inner, up, src_dir_fd=inside, dst_dir_fd=top)
+                    waiting.append(up)
+            finally:
+                os.close(inside)
+            os.rmdir(name, dir_fd=top)
+    os.close(top)
+    return not os.listdir(folder)
+
+
+def _open_up(name: str, folder: int | None = None) -> None:
+    """Give a folder the permissions for its removal; a confined process may not, and a link is left alone."""
+    with contextlib.suppress(OSError):
+        if sys.platform != "linux":
+            os.chmod(name, 0o700, dir_fd=folder, follow_symlinks=False)
+            return
+        handle = os.open(name, os.O_PATH | _FOLDER, dir_fd=folder)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)
+        finally:
+            os.close(handle)
+
+
+def exceeded(process: int, spec: dict[str, Any]) -> str:
+    """Return which limit a process and all below it exceed together; empty if none."""
+    if memory_bytes(family(process), spec["memory_bytes"]) > spec["memory_bytes"]:
+        return f"over {spec['memory_bytes'] >> 20} MiB of memory"
+    if scratch_overfull(spec["scratch"]):
+        return f"over {SCRATCH_BYTES >> 20} MiB or {SCRATCH_FILES} files of scratch, or what cannot be counted"
+    return ""
+
+
+def watch(process: int, ended: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
+    """Wait until the process ends or exceeds a limit, or the parent closes the lifeline."""
+    while not select.select([ended, lifeline], [], [], LOOK_S)[0]:
+        if what := exceeded(process, spec):
+            os.write(say, f"flowgraph ended this process: {what}\n".encode())
+            return
+
+
+def end(process: int) -> None:
+    """Kill a process, its group, and the orphans that this guard has adopted, until none is left."""
+    for kill in (os.kill, os.killpg):
+        with contextlib.suppress(OSError):
+            kill(process, signal.SIGKILL)
+    while orphans := [child for child in _children_of("self") if child != process]:
+        for orphan in orphans:
+            with contextlib.suppress(OSError):
+                os.kill(orphan, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.waitpid(orphan, 0)
+
+
+def leave_as(code: int) -> None:
+    """End as the process did: with its exit code, or by the same signal."""
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def main(spec: dict[str, Any]) -> None:
+    """Guard one process until it ends."""
+    lifeline, scratch = spec["lifeline"], spec["scratch"]
+    os.set_inheritable(lifeline, False)
+    say = os.dup(2)
+    adopt()
+    if spec["confined"]:
+        drop_capabilities()
+        limit(spec["memory_bytes"])
+    try:
+        process, handle = confined(spec["command"], spec) if spec["confined"] else unconfined(spec["command"])
+    except Exception as error:  # noqa: BLE001 - whatever the library raises, the rule must not run unconfined
+        why = f"it cannot be confined here: {' '.join(str(error).split())}"
+        os.write(1, json.dumps({"failed": "not_loaded", "why": why[:300], "at": ""}).encode() + b"\n")
+        remove(scratch)
+        os._exit(0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):  # if they stayed open here, the end of the process would not be seen
+        os.dup2(nothing, descriptor)
+    ended = _ended(process)
+    watch(process, ended, lifeline, spec, say)
+    end(process)
+    ending = handle.wait()
+    code = ending if isinstance(ending, int) else _exit_code(ending)
+    end(process)  # it may have started more in its last moment
+    remove(scratch)
+    leave_as(code)
+
+
+def _ended(process: int) -> int:
+    """Return a descriptor that becomes readable when the process ends."""
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(process)
+    read, write = os.pipe()  # macOS: a child holds the other end and waits
+    if os.fork() == 0:
+        while True:
+            select.select([], [], [], LOOK_S)
+            with contextlib.suppress(OSError):
+                os.kill(process, 0)
+                continue
+            os._exit(0)
+    os.close(write)
+    return read
+
+
+def _exit_code(result: Any) -> int:
+    """Return the exit code in a result of sandlock, or minus the signal."""
+    if result.reason == 0:
+        return int(result.exit_code)
+    return -int(result.signal) if result.signal > 0 else -int(signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as file:
+        arguments = json.load(file)
+    os.unlink(sys.argv[1])
+    main(arguments)

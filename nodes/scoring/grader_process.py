@@ -1,0 +1,438 @@
+"""The grader's own process: it loads one rule, scores rows and answers line by line.
+
+`grader_guard` starts this file as a script, confined. Questions come on standard input and answers leave on
+standard output; both are moved away before the rule is loaded, so it may print and read.
+A rule without state scores each response in a fork of its own, which can only answer its own question, and ends with
+everything that it has started.
+Only the standard library is imported until the parent has sent its import path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import inspect
+import json
+import math
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Real
+from types import ModuleType
+from typing import Any, cast
+
+MESSAGE_CHARACTERS, ANSWER_BYTES = 300, 65_536
+LOOK_S, REAP_S = 0.1, 0.3
+
+
+class Failure(Exception):
+    """A failure as plain data, which the parent turns into a RuleError."""
+
+    def __init__(self, kind: str, **facts: object) -> None:
+        super().__init__(kind)
+        self.line = {"failed": kind, **facts}
+
+
+@dataclass(frozen=True)
+class Asks:
+    """The arguments of a function: its parameters, those without a default, and whether it takes any name."""
+
+    names: tuple[str, ...]
+    required: tuple[str, ...]
+    takes_rest: bool
+
+
+@dataclass(frozen=True)
+class LoadedRule:
+    """A loaded rule: its function, the file of its code, its arguments, the caller's settings."""
+
+    function: Callable[..., object]
+    file: str
+    asks: Asks
+    settings: dict[str, object]
+    shipped: bool = False
+
+
+def asks_of(function: Callable[..., object]) -> Asks:
+    """Read the arguments of a function from its signature; Failure if it cannot be called by names.
+
+    >>> asks_of(lambda response, finished=True, **row: 0.0)
+    Asks(names=('response', 'finished'), required=('response',), takes_rest=True)
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise Failure("not_loaded", why="the names of its parameters cannot be read", at="") from None
+    for p in parameters:
+        if p.kind is p.POSITIONAL_ONLY:
+            raise Failure("not_loaded", why=f"its parameter `{p.name}` cannot be given by name", at="")
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return Asks(
+        names=tuple(p.name for p in named),
+        required=tuple(p.name for p in named if p.default is p.empty),
+        takes_rest=any(p.kind is p.VAR_KEYWORD for p in parameters),
+    )
+
+
+def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a row, and the ground truth from verl's `reward_model` as one more.
+
+    >>> columns_of({"response": "7", "reward_model": {"style": "rule", "ground_truth": "7"}})["ground_truth"]
+    '7'
+    """
+    verl = row.get("reward_model")
+    if "ground_truth" not in row and isinstance(verl, dict) and "ground_truth" in verl:
+        return {**row, "ground_truth": verl["ground_truth"]}
+    return dict(row)
+
+
+def is_missing(truth: object, *, shipped: bool) -> bool:
+    """Return whether a ground truth is missing: null, and for a shipped rule an empty text or `None` as text too.
+
+    >>> is_missing(None, shipped=False), is_missing("None", shipped=True), is_missing("0", shipped=True)
+    (True, True, False)
+    """
+    return truth is None or (shipped and str(truth).strip() in ("", "None"))
+
+
+def bind(asks: Asks, row: Mapping[str, Any], settings: Mapping[str, object]) -> dict[str, object]:
+    """Choose the arguments of one call; settings override the row. Failure if the row lacks a required name.
+
+    >>> bind(Asks(("response",), ("response",), False), {"response": "7", "ability": "math"}, {})
+    {'response': '7'}
+    """
+    columns = columns_of(row)
+    for name in asks.required:
+        if name not in columns and name not in settings:
+            raise Failure("lacks_column", parameter=name, known=list(columns))
+    chosen = columns if asks.takes_rest else {name: columns[name] for name in asks.names if name in columns}
+    return {**chosen, **settings}
+
+
+def as_score(value: object) -> float:
+    """Read a finite number from a rule's result: a number, a scalar of an array library, or verl's dict.
+
+    >>> as_score(True), as_score({"score": 1})
+    (1.0, 1.0)
+    """
+    number: Any = value
+    if isinstance(number, dict):
+        number = cast("dict[str, object]", number).get("score")
+    if not isinstance(number, Real | Decimal) and hasattr(number, "item"):
+        with contextlib.suppress(Exception):
+            number = number.item()
+    with contextlib.suppress(OverflowError, ValueError):
+        if isinstance(number, Real | Decimal) and math.isfinite(number):
+            return float(number)
+    raise Failure("bad_value", value=described(value))
+
+
+def described(value: object) -> str:
+    """Describe a value and its type briefly, whatever its repr does.
+
+    >>> described("yes")
+    "'yes' (str)"
+    """
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a user's own __repr__
+        text = "a value without a repr"
+    return text if value is None else f"{shortened(text, 80)} ({type(value).__name__})"
+
+
+def shortened(text: str, limit_characters: int) -> str:
+    """Cut a text to a length, and show that it was cut.
+
+    >>> shortened("abcdef", 3)
+    'abc…'
+    """
+    return text if len(text) <= limit_characters else text[:limit_characters] + "…"
+
+
+def place(error: BaseException, file: str) -> str:
+    """Return `file:line` of the innermost frame in the rule's own file, else of the innermost foreign one."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    ours = (__file__, importlib.__file__)
+    foreign = [(name, line) for name, line in frames if name not in ours and not name.startswith("<")]
+    places = [(name, line) for name, line in frames if name == file] or foreign
+    if not places and isinstance(error, SyntaxError):
+        places = [(error.filename or "", error.lineno or 0)]
+    return f"{places[-1][0].removeprefix(os.getcwd() + os.sep)}:{places[-1][1]}" if places else ""
+
+
+def message(error: BaseException) -> str:
+    """Return an exception's type and text on one line, whatever its __str__ does."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg}"
+    return shortened(" ".join("".join(traceback.format_exception_only(error)).split()), MESSAGE_CHARACTERS)
+
+
+def import_source(source: str) -> ModuleType:
+    """Import a module by its name, or a file by its path, under a name that shadows no module."""
+    if not source.endswith(".py"):
+        return importlib.import_module(source)
+    name = f"_rule_file_{os.path.basename(source).removesuffix('.py')}_{zlib.crc32(source.encode()):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, source)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def beside(name: str) -> ModuleType:
+    """Import a file of this folder, without the package."""
+    return import_source(os.path.join(os.path.dirname(__file__), name))
+
+
+def find(source: str, name: str) -> Callable[..., object]:
+    """Return a function of a module or a file; Failure if it is missing or cannot be called."""
+    owner: object = import_source(source)
+    for part in name.split("."):
+        if not hasattr(owner, part):
+            raise Failure("lacks_name", name=part, known=functions_of(owner))
+        owner = getattr(owner, part)
+    if not callable(owner):
+        raise Failure("not_loaded", why=f"`{name}` is {described(owner)}, not a function", at="")
+    return owner
+
+
+def functions_of(owner: object) -> list[str]:
+    """List the public functions of a module or a class."""
+    return [name for name, value in vars(owner).items() if inspect.isfunction(value) and not name.startswith("_")]
+
+
+def import_packages(source: str, name: str) -> None:
+    """Import the packages of a shipped rule, so that the import does not count as time of the first response."""
+    if source != "nodes.scoring.rules":
+        return
+    packages = importlib.import_module(source).RULE_PACKAGES
+    for module, package in [packages[name]] if name in packages else []:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError:
+            raise Failure("lacks_package", name=package) from None
+
+
+def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
+    """Load a rule, and check the caller's settings against its arguments; raises Failure."""
+    sys.path_hooks.insert(0, beside("grader_finder.py").UnlistedFinder)
+    sys.path_importer_cache.clear()
+    sys.path[:] = import_path
+    if source.endswith(".py") and os.path.dirname(source) not in sys.path:
+        sys.path.append(os.path.dirname(source))  # last: a file beside the rule must not shadow a package
+    try:
+        import_packages(source, name)
+        function = find(source, name)
+    except Failure:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a user's own file may raise anything, SystemExit too
+        raise Failure("not_loaded", why=message(error), at=place(error, source)) from None
+    asks = asks_of(function)
+    for setting in settings:
+        if setting not in asks.names and not asks.takes_rest:
+            raise Failure("lacks_setting", name=setting, known=list(asks.names))
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return LoadedRule(function, code.co_filename if code else source, asks, settings, source == "nodes.scoring.rules")
+
+
+def arguments_of(rule: LoadedRule, row: Mapping[str, Any]) -> dict[str, object]:
+    """Return the arguments of a rule for a row; Failure if the row lacks one of them, or its ground truth."""
+    arguments = bind(rule.asks, row, rule.settings)
+    if "ground_truth" in rule.asks.required and is_missing(arguments["ground_truth"], shipped=rule.shipped):
+        raise Failure("lacks_truth", value=described(arguments["ground_truth"]))
+    return arguments
+
+
+def score(rule: LoadedRule, arguments: Mapping[str, object]) -> dict[str, object]:
+    """Call the rule; return the score, or the failure: it raised, or returned no number."""
+    try:
+        try:
+            value = rule.function(**arguments)
+        except BaseException as error:  # noqa: BLE001 - a rule too may raise anything
+            raise Failure("raised", exception=message(error), at=place(error, rule.file)) from None
+        return {"score": as_score(value), "unreadable": getattr(value, "unreadable", False) is True}
+    except Failure as failure:
+        return failure.line
+
+
+class Channel:
+    """The channel to the parent: JSON lines in both directions, for this process only."""
+
+    def __init__(self) -> None:
+        """Take over standard input and output, and leave a rule an empty input and the parent's log."""
+        self._questions, self._answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(2, 1)
+        self._process = os.getpid()
+
+    def lines(self) -> Iterator[Any]:
+        """Yield the parent's messages until it closes the channel."""
+        for line in self._questions:
+            yield json.loads(line)
+
+    def say(self, line: Mapping[str, object]) -> None:
+        """Send one line; a child that a rule forked, and that came back here, ends silently."""
+        if os.getpid() != self._process:
+            os._exit(0)
+        self._answers.write(json.dumps(line).encode() + b"\n")
+        self._answers.flush()
+
+    def close(self) -> None:
+        """Close both directions in a fork, so that it can answer no other question."""
+        os.close(self._questions.fileno())
+        os.close(self._answers.fileno())
+
+
+def score_in_fork(
+    rule: LoadedRule, arguments: Mapping[str, object], channel: Channel, *, childless: bool, enclosed: bool
+) -> dict[str, object]:
+    """Score one response in a fork of this process; return its answer, or how it ended without one.
+
+    `spent` is true where a process that the response started, or a file that it wrote, is still there. `childless` says
+    that this process had no children before; if `enclosed`, the fork cannot reach into this process.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.setpgid(0, 0)
+            os.close(read)
+            channel.close()
+            if enclosed:
+                beside("grader_sockets.py").enclose()
+            process = os.getpid()
+            line = json.dumps(score(rule, arguments)).encode() + b"\n"
+            if os.getpid() == process:  # a fork that the rule made, and that came back here, must not answer
+                os.write(write, line)
+        os._exit(0)
+    os.close(write)
+    answer = _first_line(read, child)
+    os.close(read)
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(child, signal.SIGKILL)
+    reaped, status = _reap(child)
+    code = os.waitstatus_to_exitcode(status) if reaped else None  # None: it cannot be killed
+    spent = code is None or (childless and _left_children())
+    return {**_outcome(answer, code), "spent": not beside("grader_guard.py").empty(os.environ["HOME"]) or spent}
+
+
+def _first_line(read: int, child: int) -> bytes:
+    """Read a child's answer until its line ends, it closes the pipe, or it has ended."""
+    answer = b""
+    while b"\n" not in answer and len(answer) <= ANSWER_BYTES:
+        if select.select([read], [], [], LOOK_S)[0]:
+            part = os.read(read, ANSWER_BYTES)
+            answer += part
+            if not part:
+                break
+        elif os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            break  # a process that it started holds the pipe open
+    return answer
+
+
+def _left_children() -> bool:
+    """Wait for the processes that the response has left to this one; return whether one is still there."""
+    with contextlib.suppress(ChildProcessError):
+        while _reap(-1)[0]:
+            pass
+        return True
+    return False
+
+
+def _reap(child: int) -> tuple[int, int]:
+    """Wait a moment for a child that was killed; return its process id, or 0, and its wait status."""
+    end_s = time.monotonic() + REAP_S
+    while True:
+        process, status = os.waitpid(child, os.WNOHANG)
+        if process or time.monotonic() > end_s:
+            return process, status
+        time.sleep(0.0002)
+
+
+_OF_THE_ROW = ("lacks_column", "lacks_truth")  # found before the fork; they end the run, so a response cannot send them
+
+
+def _outcome(answer: bytes, code: int | None) -> dict[str, object]:
+    """Read a child's one line if it has the form of an answer; the parent checks its contents."""
+    line, newline, _ = answer.partition(b"\n")
+    if not newline and len(answer) <= ANSWER_BYTES:
+        return {"failed": "died", "code": -signal.SIGKILL if code is None else code}
+    with contextlib.suppress(ValueError, RecursionError, MemoryError):
+        parsed = json.loads(line)
+        if isinstance(parsed, dict) and parsed.get("failed") not in _OF_THE_ROW:
+            return cast("dict[str, object]", parsed)
+    return {"failed": "forged"}
+
+
+def has_children() -> bool:
+    """Return whether this process has children, as when a rule's file starts some."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    return False
+
+
+def serve(channel: Channel, *, enclosed: bool) -> None:
+    """Load a rule and score rows as the parent asks, until it closes the channel."""
+    rule, isolated, childless = None, True, True
+    for line in channel.lines():
+        if "load" in line:
+            isolated = line["isolated"]
+            try:
+                rule = load(**line["load"])
+                channel.say({"ready": True, "id": line["id"]})
+            except Failure as failure:
+                channel.say({**failure.line, "id": line["id"]})
+            childless = not has_children()
+            gc.collect()
+            gc.freeze()  # or each fork would copy the pages of every object that the collector looks at
+            continue
+        assert rule is not None
+        for question, row in line["rows"]:
+            try:
+                arguments = arguments_of(rule, row)
+            except Failure as failure:
+                channel.say({**failure.line, "id": question})
+                continue
+            if isolated:
+                outcome = score_in_fork(rule, arguments, channel, childless=childless, enclosed=enclosed)
+            else:
+                outcome = score(rule, arguments)
+            channel.say({**outcome, "id": question})
+
+
+def main(options: list[str]) -> None:
+    """Serve one parent, and exit without waiting for threads that a rule has left behind."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    channel = Channel()
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans of a response become children here
+    _ = beside("grader_guard.py"), beside("grader_sockets.py")  # now, so that no fork has to read them
+    if "--no-sockets" in options:
+        beside("grader_sockets.py").close_sockets()
+    with contextlib.suppress(OSError):
+        serve(channel, enclosed="--confined" in options)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,153 @@
+"""The parent's side of one grader process and its guard: start them, send lines, read answers, end them.
+
+`nodes.scoring.graders` decides which rows it scores, and what a failure means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from nodes.scoring.confinement import PROCESSES, Allowed, environment, readable
+from nodes.scoring.grader_guard import remove
+from nodes.scoring.grader_messages import MESSAGE_BYTES
+from nodes.scoring.rules import RuleRef
+
+READ_BYTES = 65_536
+PRINTED_TAIL_BYTES = 2_048
+END_LIMIT_S = 5.0
+_LAST_READS = 64
+_PROCESS_FILE, _GUARD_FILE = (str(Path(__file__).with_name(name)) for name in ("grader_process.py", "grader_guard.py"))
+
+
+class GraderWorker:
+    """One grader process: its channel, the questions it owes an answer to, and the end of its output.
+
+    `owed` pairs the id of a question with the index of its row. `deadline_s`, on the pool's clock, is infinite while
+    the worker is idle.
+    """
+
+    def __init__(self, rule: RuleRef, may: Allowed, import_path: Sequence[str]) -> None:
+        self.scratch = tempfile.mkdtemp(prefix="flowgraph_rule-")  # `flowgraph.runtime.scratch` trusts nothing inside
+        questions, self.questions = os.pipe()
+        self.answers, answers = os.pipe()
+        lifeline, self._lifeline = os.pipe()
+        confined = [] if may.unconfined else ["--confined"]
+        no_sockets = [] if may.unconfined or may.network else ["--no-sockets"]
+        spec = {
+            "command": [sys.executable, "-P", "-u", _PROCESS_FILE, *confined, *no_sockets],
+            "lifeline": lifeline,
+            "scratch": self.scratch,
+            "confined": not may.unconfined,
+            "readable": [] if may.unconfined else readable(rule, import_path, may),
+            "network": may.network,
+            "processes": PROCESSES,
+            "memory_bytes": may.memory_bytes,
+        }
+        path = os.path.join(self.scratch, "spec.json")  # the guard removes it before anything else starts
+        with open(path, "w") as file:
+            json.dump(spec, file)
+        with os.fdopen(questions), os.fdopen(answers), os.fdopen(lifeline):
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-u", _GUARD_FILE, path],
+                env=environment(os.environ, self.scratch, may.variables),
+                stdin=questions,
+                stdout=answers,
+                stderr=subprocess.PIPE,
+                pass_fds=[lifeline],
+                bufsize=0,
+                start_new_session=True,
+            )
+        assert self.process.stderr is not None
+        self.output: IO[bytes] = self.process.stderr
+        for descriptor in (self.output.fileno(), self.answers, self.questions):
+            os.set_blocking(descriptor, False)
+        self.ready = False
+        self.owed: deque[tuple[int, int]] = deque()
+        self.deadline_s = math.inf
+        self.printed = b""
+        self.unsent = b""
+        self._unread = b""
+
+    def idle(self) -> bool:
+        """Return whether an idle worker still has its end of the channel, and has sent nothing."""
+        try:
+            os.read(self.answers, 1)
+        except BlockingIOError:
+            return not self._unread
+        except OSError:
+            return False
+        return False
+
+    def ask(self, line: bytes) -> None:
+        """Send one line, as much as the worker takes now; `send` sends the rest."""
+        self.printed, self.unsent = b"", line
+        self.send()
+
+    def send(self) -> None:
+        """Send as much of the rest as the worker takes now; if it has ended, the next read shows that."""
+        try:
+            while self.unsent:
+                self.unsent = self.unsent[os.write(self.questions, self.unsent[:READ_BYTES]) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.unsent = b""
+
+    def lines(self) -> list[bytes] | None:
+        """Read the answers that have come; None if the worker closed the channel.
+
+        A line that is longer than any answer counts as closing it.
+        """
+        try:
+            read = os.read(self.answers, READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        *lines, self._unread = (self._unread + read).split(b"\n")
+        return lines if read and len(self._unread) <= MESSAGE_BYTES else None
+
+    def read_printed(self) -> bytes | None:
+        """Read output and keep its end; return b"" when all that could print have ended, None if nothing came."""
+        read = self.output.read(READ_BYTES)
+        self.printed = (self.printed + (read or b""))[-PRINTED_TAIL_BYTES:]
+        return read
+
+    def kill(self) -> int:
+        """End the process and everything it has started; return its exit code, its own one if it had already ended.
+
+        The guard does that when the lifeline closes; a guard that does not end is killed.
+        """
+        os.close(self._lifeline)
+        try:
+            code = self.process.wait(END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            code = self.process.wait()
+        for _ in range(_LAST_READS):
+            if not self.read_printed():
+                break
+        self.output.close()
+        os.close(self.questions)
+        os.close(self.answers)
+        remove(self.scratch)
+        return code
+
+
+def kill_all(workers: list[GraderWorker], owner: int) -> None:
+    """Kill these workers and forget them, unless this process is a fork of the `owner` that started them."""
+    while os.getpid() == owner and workers:
+        workers[-1].kill()
+        workers.pop()

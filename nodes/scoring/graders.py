@@ -1,0 +1,372 @@
+"""A pool of killable processes that score responses, with a time limit for each response and for a whole call.
+
+A worker belongs to one rule. It scores a chunk of rows and answers row by row; each answer is checked against the
+question. A worker that hangs, dies or forges an answer is ended with everything it has started, and another takes over
+its rows. What runs in a worker is in `nodes.scoring.grader_process`, what it may do in `nodes.scoring.confinement`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from flowgraph.errors import RuleError
+from nodes.scoring.confinement import Allowed, refuse_unheld
+from nodes.scoring.grader_failures import ending, failure, name_of, not_loaded, notes_of, printed_lines
+from nodes.scoring.grader_messages import (
+    Answer,
+    BadValue,
+    Forged,
+    LacksColumn,
+    LacksTruth,
+    LoadAnswer,
+    Raised,
+    Ready,
+    ScoredAnswer,
+    read_answer,
+    read_load,
+)
+from nodes.scoring.grader_worker import GraderWorker, kill_all
+from nodes.scoring.rules import RuleRef
+
+START_LIMIT_S = 60.0
+CHUNK_ROWS = 64
+MAX_RULES = 8  # whose workers stay warm
+LOOK_S = 0.5
+GAP_S = 1.0
+SHARE_OF_LIMIT, MIN_LIMITS = 4, 12
+
+OnError = float | Literal["fail"]
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One score for each row, in the rows' order; the number of failed rows, and the text of the first failure or "".
+
+    `unreadable` counts the responses in which the rule found nothing to score, and those on which a shipped rule
+    failed: both are wrong, so they score 0.
+    """
+
+    scores: tuple[float, ...]
+    failures: int = 0
+    first_failure: str = ""
+    unreadable: int = 0
+
+
+class Clock:
+    """Counts the seconds in which this process ran: a gap between two looks counts as a second at most.
+
+    So a process that was stopped and continues blames no worker for the time in between.
+    """
+
+    def __init__(self) -> None:
+        self._ran_s, self._looked_s = 0.0, time.monotonic()
+
+    def now_s(self) -> float:
+        """Return how long this process ran, in seconds; called at least every half second while something waits."""
+        now_s = time.monotonic()
+        self._ran_s += min(now_s - self._looked_s, GAP_S)
+        self._looked_s = now_s
+        return self._ran_s
+
+
+def default_call_limit_s(rows: int, workers: int, limit_s: float) -> float:
+    """Return the seconds a call may take by default: a quarter of each response's limit, and at least 12 limits.
+
+    >>> default_call_limit_s(rows=256, workers=1, limit_s=10.0), default_call_limit_s(rows=8, workers=1, limit_s=10.0)
+    (640.0, 120.0)
+    """
+    return limit_s * max(MIN_LIMITS, rows / workers / SHARE_OF_LIMIT)
+
+
+class Graders:
+    """Scores responses in `workers` processes for each rule, waiting at most `limit_s` seconds for each response.
+
+    A call takes at most `call_limit_s` seconds, by default `default_call_limit_s`. `allow` lists what rules may do
+    beyond scoring text: see `confinement`. Processes start when they are first needed and stay warm. They end,
+    with everything that rules have started, on `close`, at exit, or when this process dies. Seconds are those of
+    `clock`.
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        limit_s: float = 10.0,
+        *,
+        allow: Sequence[str] = (),
+        call_limit_s: float | None = None,
+        start_limit_s: float = START_LIMIT_S,
+    ) -> None:
+        self.count, self.limit_s, self.start_limit_s, self.call_limit_s = workers, limit_s, start_limit_s, call_limit_s
+        self.clock = Clock()
+        self.ids = itertools.count()
+        self._allow = tuple(allow)
+        self._by_rule: dict[str, list[GraderWorker]] = {}
+        self._workers: list[GraderWorker] = []
+        self._lock = threading.Lock()
+        weakref.finalize(self, kill_all, self._workers, os.getpid())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes; a later `grade` starts new ones."""
+        self._by_rule.clear()
+        kill_all(self._workers, os.getpid())
+
+    def grade(
+        self,
+        rule: RuleRef,
+        rows: Sequence[Mapping[str, object]],
+        settings: Mapping[str, object] | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> Graded:
+        """Score each row: a mapping of `response`, `finished`, `prompt` and the data set's columns.
+
+        A row on which a rule of your own fails raises RuleError, or with a number as `on_error` gets that score and is
+        counted; with a shipped rule it scores 0 and is counted as unreadable. RuleError is always raised for a rule
+        that cannot be loaded or confined, and for a row that lacks a column or the ground truth that the rule needs.
+        """
+        may = refuse_unheld(rule, self._allow)
+        import_path = [str(Path(entry).absolute()) for entry in sys.path]
+        load = {"source": rule.source, "name": rule.name, "settings": settings or {}, "import_path": import_path}
+        with self._lock:
+            workers = self._workers_of(json.dumps(load, default=_plain))
+            call = _Call(self, rule, may, load, rows, on_error, workers)
+            try:
+                return call.run()
+            except BaseException:  # KeyboardInterrupt too: a worker in the middle of a response cannot be used again
+                self.close()
+                raise
+
+    def _workers_of(self, load: str) -> list[GraderWorker]:
+        """Return the living workers of a rule; those of the least recently used rule end."""
+        workers = self._by_rule.pop(load, [])
+        for worker in [worker for worker in workers if not worker.idle()]:
+            self.end(worker, workers)
+        self._by_rule[load] = workers
+        while len(self._by_rule) > MAX_RULES:
+            oldest = self._by_rule.pop(next(iter(self._by_rule)))
+            for worker in list(oldest):
+                self.end(worker, oldest)
+        return workers
+
+    def start(self, rule: RuleRef, may: Allowed) -> GraderWorker:
+        """Start a worker for a rule."""
+        worker = GraderWorker(rule, may, sys.path)
+        self._workers.append(worker)
+        return worker
+
+    def end(self, worker: GraderWorker, workers: list[GraderWorker]) -> int:
+        """End a worker, one of `workers`, and return its exit code, or minus its signal."""
+        workers.remove(worker)
+        self._workers.remove(worker)
+        return worker.kill()
+
+
+class _Call:
+    """One call of `grade`: the rows that wait, the workers of the rule, and the scores so far."""
+
+    selector: selectors.BaseSelector
+
+    def __init__(
+        self,
+        pool: Graders,
+        rule: RuleRef,
+        may: Allowed,
+        load: Mapping[str, object],
+        rows: Sequence[Mapping[str, object]],
+        on_error: OnError,
+        workers: list[GraderWorker],
+    ) -> None:
+        self.pool, self.rule, self.may, self.load, self.rows, self.on_error = pool, rule, may, load, rows, on_error
+        self.workers = workers
+        self.chunk_rows = min(CHUNK_ROWS, max(1, math.ceil(len(rows) / pool.count)))
+        self.limit_s = pool.call_limit_s or default_call_limit_s(len(rows), pool.count, pool.limit_s)
+        self.waiting = deque(range(len(rows)))
+        self.scores, self.failed = dict[int, float](), dict[int, RuleError]()
+        self.failures, self.unreadable = 0, 0
+
+    def run(self) -> Graded:
+        """Score every row."""
+        end_s = self.pool.clock.now_s() + self.limit_s
+        with selectors.DefaultSelector() as self.selector:
+            for worker in self.workers:
+                self._watch(worker)
+            while len(self.scores) < len(self.rows):
+                self._assign()
+                self._listen()
+                if self.pool.clock.now_s() > end_s:
+                    self._give_up()
+        first = str(self.failed[min(self.failed)]) if self.failed else ""
+        scores = tuple(self.scores[index] for index in range(len(self.rows)))
+        return Graded(scores, self.failures, first, self.unreadable)
+
+    @property
+    def _busy(self) -> list[GraderWorker]:
+        return [worker for worker in self.workers if worker.deadline_s < math.inf]
+
+    def _watch(self, worker: GraderWorker) -> None:
+        self.selector.register(worker.answers, selectors.EVENT_READ, worker)
+        self.selector.register(worker.output, selectors.EVENT_READ, worker)
+
+    def _assign(self) -> None:
+        """Start the workers that the waiting rows need, and give the idle ones the rule or a chunk of rows."""
+        chunks = math.ceil(len(self.waiting) / self.chunk_rows)
+        while len(self.workers) < min(self.pool.count, len(self._busy) + chunks):
+            worker = self.pool.start(self.rule, self.may)
+            self.workers.append(worker)
+            self._watch(worker)
+        for worker in self.workers:
+            if not self.waiting or worker.deadline_s < math.inf:
+                continue
+            if worker.ready:
+                indices = [self.waiting.popleft() for _ in range(min(self.chunk_rows, len(self.waiting)))]
+                worker.owed.extend((next(self.pool.ids), index) for index in indices)
+                worker.ask(_line({"rows": [(question, self.rows[index]) for question, index in worker.owed]}))
+                worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s
+            else:
+                worker.owed.append((next(self.pool.ids), -1))
+                isolated = not (self.rule.shipped or self.may.state)
+                worker.ask(_line({"id": worker.owed[0][0], "load": self.load, "isolated": isolated}))
+                worker.deadline_s = self.pool.clock.now_s() + self.pool.start_limit_s
+
+    def _listen(self) -> None:
+        """Wait for the next answers or the next deadline, and act on them: answers that came count before deadlines."""
+        for worker in self.workers:
+            watched = worker.questions in self.selector.get_map()
+            if worker.unsent and not watched:
+                self.selector.register(worker.questions, selectors.EVENT_WRITE, worker)
+            elif watched and not worker.unsent:
+                self.selector.unregister(worker.questions)
+        clock = self.pool.clock
+        next_s = min((worker.deadline_s for worker in self._busy), default=0.0)
+        for key, _ in self.selector.select(min(LOOK_S, max(0.0, next_s - clock.now_s()))):
+            worker = key.data
+            if worker not in self.workers:
+                continue  # lost to an event just before this one
+            if key.fileobj == worker.questions:
+                worker.send()
+            elif key.fileobj is worker.output:
+                if worker.read_printed() == b"":
+                    self.selector.unregister(worker.output)
+            else:
+                self._hear(worker)
+        for worker in self._busy:
+            if worker.deadline_s < clock.now_s():
+                self._hear(worker)
+                if worker in self.workers and worker.deadline_s < clock.now_s():
+                    self._lose(worker, overdue=True)
+
+    def _hear(self, worker: GraderWorker) -> None:
+        """Act on a worker's answers; a worker that answers another question is lost."""
+        lines = worker.lines()
+        if lines is None:
+            self._lose(worker)
+            return
+        for line in lines:
+            question = worker.owed[0][0] if worker.owed else -1
+            answer = read_answer(line, question) if worker.ready else read_load(line, question)
+            if answer is None or isinstance(answer, Forged):
+                self._lose(worker, forged=True)
+                return
+            self._take(worker, answer)
+            if isinstance(answer, Answer) and answer.spent:
+                self._lose(worker, blamed=False)
+                return
+
+    def _take(self, worker: GraderWorker, answer: Answer | LoadAnswer) -> None:
+        """Note an answer: that the rule is loaded, a score, or a failure."""
+        _, index = worker.owed.popleft()
+        worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s if worker.owed else math.inf
+        if isinstance(answer, ScoredAnswer):
+            self.scores[index] = answer.score
+            self.unreadable += answer.unreadable
+            return
+        if isinstance(answer, Ready):
+            worker.ready = True
+            return
+        worker.read_printed()
+        if not isinstance(answer, Answer):
+            raise not_loaded(self.rule, answer, worker.printed)
+        row = self.rows[index]
+        if isinstance(answer, LacksColumn):
+            raise RuleError.lacks_column(self.rule.text, answer.parameter, answer.known, name_of(row, index))
+        if isinstance(answer, LacksTruth):
+            raise RuleError.lacks_truth(self.rule.text, answer.value, name_of(row, index))
+        error = failure(self.rule, answer, notes_of(row, index, worker.printed))
+        self._fail(index, error, ended=not isinstance(answer, Raised | BadValue))
+
+    def _fail(self, index: int, error: RuleError, *, ended: bool = True) -> None:
+        """Score a row that failed as `on_error` says; one that `ended` a shipped rule's process counts as wrong."""
+        if self.rule.shipped and ended:
+            self.scores[index], self.unreadable = 0.0, self.unreadable + 1
+        elif self.on_error == "fail":
+            raise error
+        else:
+            self.scores[index], self.failures = float(self.on_error), self.failures + 1
+        self.failed[index] = error
+
+    def _lose(self, worker: GraderWorker, *, overdue: bool = False, forged: bool = False, blamed: bool = True) -> None:
+        """End a worker that hangs, forges, or closed its channel; its first owed row fails, the others wait again."""
+        for watched in (worker.questions, worker.answers, worker.output):
+            if watched in self.selector.get_map():
+                self.selector.unregister(watched)
+        code = self.pool.end(worker, self.workers)
+        hung = overdue and code == -signal.SIGKILL
+        if worker.ready:
+            owed = [index for _, index in worker.owed]
+            failed = owed[:1] if blamed else []
+            self.waiting.extendleft(reversed(owed[len(failed) :]))
+            for index in failed:
+                notes = notes_of(self.rows[index], index, worker.printed)
+                if forged:
+                    error = RuleError.forged(self.rule.text, notes=notes)
+                elif hung:
+                    error = RuleError.hung(self.rule.text, self.pool.limit_s, notes=notes)
+                else:
+                    error = RuleError.died(self.rule.text, ending(code), notes=notes)
+                self._fail(index, error)
+        elif blamed:
+            if forged:
+                why = "its process answered what it was not asked"
+            else:
+                why = f"it took over {self.pool.start_limit_s:g} s" if hung else f"its process ended: {ending(code)}"
+            raise RuleError.not_loaded(self.rule.text, why, notes=printed_lines(worker.printed))
+
+    def _give_up(self) -> None:
+        """Fail every row that has no score yet: the whole call took too long."""
+        for worker in self._busy:
+            self._lose(worker, blamed=False)
+        scored = len(self.scores) - len(self.failed)
+        while self.waiting:
+            index = self.waiting.popleft()
+            notes = notes_of(self.rows[index], index, b"")
+            self._fail(index, RuleError.overtime(self.rule.text, self.limit_s, scored, len(self.rows), notes=notes))
+
+
+def _line(message: Mapping[str, object]) -> bytes:
+    return json.dumps(message, default=_plain).encode() + b"\n"
+
+
+def _plain(value: object) -> object:
+    """Return an array or its scalar in a form that JSON can hold; of anything else, such as a date, its text."""
+    as_list = getattr(value, "tolist", None)
+    return as_list() if callable(as_list) else str(value)

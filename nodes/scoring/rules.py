@@ -1,0 +1,251 @@
+"""The shipped scoring rules, and names of rules by which another process can load them.
+
+A rule is a plain function that scores one response. Its parameters name what it needs: `response`, `ground_truth`,
+`finished`, `prompt`, or any column of the data set. Not here: calling rules (`nodes.scoring.graders`).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import cast
+
+from flowgraph.errors import RuleError
+from flowgraph.flows.entry_points import find, names, target
+from nodes.scoring.gym import extract_answer, score_answer
+
+
+class Unreadable(float):
+    """The score of a response in which a rule found no answer: the response is wrong, and counted as unreadable.
+
+    A rule of your own may return one too.
+    """
+
+    unreadable = True
+
+
+GSM8K_TAIL_CHARACTERS = 300
+_FINAL_NUMBER = re.compile(r"####[ \t]*(-?\$?-?\.?[0-9][0-9.,]*)")
+
+
+def gsm8k(response: str, ground_truth: str, *, format_score: float = 0.0) -> float:
+    r"""Score the last `#### number` of the final 300 characters: 1 if equal, else `format_score`; 0 if there is none.
+
+    Source: verl, `verl/utils/reward_score/gsm8k.py`, the strict method.
+    Deviation: numbers are compared by value (`18.00` is `18`); spaces and a `$` may precede them.
+
+    >>> gsm8k("So 48 + 24 = 72.\n#### 72", "72"), gsm8k("#### $1,000.", "1000"), gsm8k("72", "72")
+    (1.0, 1.0, 0.0)
+    >>> gsm8k("#### 71", "72", format_score=0.1)
+    0.1
+    """
+    numbers = _FINAL_NUMBER.findall(response[-GSM8K_TAIL_CHARACTERS:])
+    if not numbers:
+        return Unreadable(0.0)
+    answer = _value(numbers[-1])
+    return 1.0 if answer is not None and answer == _value(str(ground_truth)) else format_score
+
+
+def _value(text: str) -> Decimal | None:
+    try:
+        return Decimal(text.replace(",", "").replace("$", "").strip().rstrip("."))
+    except InvalidOperation:
+        return None
+
+
+def exact(response: str, ground_truth: str, finished: bool) -> float:
+    r"""Score 1 for a finished response that equals the truth, apart from spaces around them.
+
+    >>> exact(" 42\n", "42", True), exact("42", "42", False)
+    (1.0, 0.0)
+    """
+    return float(finished and response.strip() == str(ground_truth).strip())
+
+
+def partial(response: str, ground_truth: str, finished: bool) -> float:
+    """Score the share of correct positions, where the end counts as one more position; nothing is stripped.
+
+    A character of the tiny model is a token, so this gives credit per token.
+
+    >>> partial("123", "123", True), partial("123", "123", False), partial("1x3", "123", True)
+    (1.0, 0.75, 0.75)
+    """
+    truth = str(ground_truth)
+    right = sum(character == expected for character, expected in zip(response, truth, strict=False))
+    ended = finished and len(response) == len(truth)
+    return (right + ended) / (len(truth) + 1)
+
+
+def number(response: str, ground_truth: str) -> float:
+    """Score a half if the response contains the number, not as a part of another, and a half if it is nothing else.
+
+    >>> number("57", "57"), number("It is 57.", "57"), number("It is 157 or 5.7", "57")
+    (1.0, 0.5, 0.0)
+    """
+    truth = str(ground_truth).strip()
+    pattern = rf"(?<![0-9])(?<![0-9][.,])(?<!-){re.escape(truth)}(?![0-9])(?![.,][0-9])"
+    return 0.5 * (re.search(pattern, response) is not None) + 0.5 * (response.strip() == truth)
+
+
+def reasoning_gym(response: str, extra_info: Mapping[str, str]) -> float:
+    """Score with the task's own scorer, after extracting an answer inside `<answer>…</answer>`.
+
+    `extra_info` holds the task's name under `dataset` and the entry, as JSON text, under `entry`. An answer on which
+    the scorer raises, or gives no number, scores 0 and is `Unreadable`; scores are cut to 0 … 1.
+    Source: reasoning-gym 0.1.25, `get_score_answer_fn`.
+    Deviation: an answer is never run, so an answer that is not a literal or an expression is wrong where the scorer
+    would evaluate it. JSON has no tuples, so `arc_agi` and `rearc`, which compare with a tuple, never give full marks.
+    """
+    score = score_answer(extra_info["dataset"], extract_answer(response), json.loads(extra_info["entry"]))
+    return Unreadable(0.0) if score is None else score
+
+
+RULES: dict[str, Callable[..., float]] = {
+    "gsm8k": gsm8k,
+    "exact": exact,
+    "partial": partial,
+    "number": number,
+    "reasoning_gym": reasoning_gym,
+}
+
+COMPARING_RULES = frozenset({"gsm8k", "exact", "partial", "number"})
+"""Shipped rules that only compare text, so they may run on a machine that cannot confine a process."""
+
+RULE_PACKAGES: dict[str, tuple[str, str]] = {"reasoning_gym": ("reasoning_gym", "reasoning-gym")}
+"""Packages of shipped rules besides the standard library: rule → (module, package to install)."""
+
+DATA_SOURCES: dict[str, str] = {
+    "openai/gsm8k": "gsm8k",
+    "digits": "partial",
+    "addition": "number",
+    "reasoning_gym/*": "reasoning_gym",
+}
+
+
+def rule_for(data_source: str) -> str:
+    """Name the shipped rule for rows of this data source; RuleError if there is none.
+
+    >>> rule_for("openai/gsm8k"), rule_for("reasoning_gym/chain_sum")
+    ('gsm8k', 'reasoning_gym')
+    """
+    for pattern, rule in DATA_SOURCES.items():
+        if fnmatchcase(data_source, pattern):
+            return rule
+    raise RuleError.no_source(data_source, DATA_SOURCES)
+
+
+@dataclass(frozen=True)
+class RuleRef:
+    """A rule by name: its text as written, its file (absolute, ends in .py) or module, and its name there."""
+
+    text: str
+    source: str
+    name: str
+
+    @property
+    def shipped(self) -> bool:
+        """Return whether it is a rule of this module; these read a response and never run it."""
+        return self.source == __name__
+
+
+def resolve(by: str) -> RuleRef:
+    """Find a rule by its name, `path.py:name` or `package.module:name`, without importing anything.
+
+    A name is a shipped rule's, or that of an entry point `flowgraph.rules` of an installed package.
+    RuleError for an unknown name or a missing file; UnknownNameError if two packages have a rule of this name.
+
+    >>> resolve("gsm8k")
+    RuleRef(text='gsm8k', source='nodes.scoring.rules', name='gsm8k')
+    """
+    source, colon, name = by.rpartition(":")
+    if not colon and not by.endswith(".py"):
+        if (entry := find("flowgraph.rules", by, RULES)) is not None:
+            return RuleRef(by, *target(entry))
+        if by not in RULES:
+            raise RuleError.unknown(by, [*RULES, *names("flowgraph.rules")])
+        return RuleRef(by, __name__, by)
+    if not source or (not name.isidentifier() and not name.replace(".", "_").isidentifier()):
+        raise RuleError.unnamed(by)
+    if not source.endswith(".py"):
+        if not all(part.isidentifier() for part in source.split(".")):
+            raise RuleError.unnamed(by)
+        return RuleRef(by, source, name)
+    path = Path(source).expanduser().absolute()
+    if not path.is_file():
+        raise RuleError.no_file(by, str(path))
+    return RuleRef(by, str(path), name)
+
+
+def refuse_missing(rule: RuleRef) -> None:
+    """Refuse a rule that its file does not define at the top level, as far as its text shows; the file is not run."""
+    by, name, path = rule.text, rule.name, Path(rule.source)
+    try:
+        body = ast.parse(path.read_bytes()).body if path.suffix == ".py" else []
+    except (SyntaxError, ValueError):
+        return  # loading it reports the line
+    if not body or "." in name or any(not isinstance(statement, _PLAIN) for statement in body):
+        return
+    defined = [statement.name for statement in body if isinstance(statement, _DEFINITIONS)]
+    imported = [alias.asname or alias.name for item in body if isinstance(item, _IMPORTS) for alias in item.names]
+    used = [node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    if "*" not in imported and name not in {*defined, *imported, *used}:
+        raise RuleError.lacks_name(by, name, defined)
+
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_PLAIN = (*_DEFINITIONS, ast.Assign, ast.AnnAssign, ast.Expr, *_IMPORTS)
+
+
+def reference_of(function: Callable[..., object]) -> str:
+    """Name a function of a module's top level as `path.py:name` or `package.module:name`, for `resolve`.
+
+    It is a path where the module cannot be imported by its name, as a user's flow file.
+    RuleError for a lambda, a nested function, a bound method, and a function whose name now means something else.
+    """
+    name = getattr(function, "__qualname__", "")
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    named = functools.reduce(lambda owner, part: getattr(owner, part, None), name.split("."), cast("object", module))
+    if module is None or inspect.ismethod(function) or named is not function:
+        raise RuleError.not_top_level(_described(function))
+    file = getattr(module, "__file__", None)
+    if _importable(module.__name__, file):
+        return f"{module.__name__}:{name}"
+    if file is None:
+        raise RuleError.not_top_level(_described(function))
+    return f"{_shown(Path(file))}:{name}"
+
+
+def _described(function: Callable[..., object]) -> str:
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return f"`{name}`" + (f" at {_shown(Path(code.co_filename))}:{code.co_firstlineno}" if code else "")
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _importable(module: str, file: str | None) -> bool:
+    """Return whether a new process with our import path finds this very module by its name."""
+    top, *rest = module.split(".")
+    if top == "__main__":
+        return False
+    specs = (finder.find_spec(top, None) for finder in sys.meta_path)
+    spec = next((spec for spec in specs if spec), None)
+    if spec is None or file is None:
+        return spec is not None
+    if not rest:
+        return spec.origin is not None and Path(spec.origin).resolve() == Path(file).resolve()
+    stems = [Path(folder, *rest) for folder in spec.submodule_search_locations or ()]
+    candidates = [path for stem in stems for path in (stem.with_suffix(".py"), stem / "__init__.py")]
+    return Path(file).resolve() in [path.resolve() for path in candidates]

@@ -1,0 +1,58 @@
+"""Rows without the ground truth that a rule compares with: refused by name, before anything is sampled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flowgraph.errors import RuleError
+from nodes.scoring.graders import Graders
+from nodes.scoring.rules import resolve
+from nodes.scoring.truths import refuse_missing_truths
+
+
+def table(*truths: object, source: str = "digits") -> pa.Table:
+    """Make rows of verl's schema with these truths."""
+    judged = [{"style": "rule", "ground_truth": each} for each in truths]
+    return pa.table({"data_source": [source] * len(truths), "reward_model": judged})
+
+
+@pytest.mark.parametrize(("truth", "shown"), [(None, "None"), ("", "'' (str)"), ("None", "'None' (str)")])
+def test_a_truth_that_is_none_is_refused_with_its_row(truth: object, shown: str) -> None:
+    with pytest.raises(RuleError) as caught:
+        refuse_missing_truths("data", table("1", truth), "rows")
+    what = f"rule `partial` compares with `ground_truth`, which is {shown} in row 1 (from 0) of rows"
+    assert str(caught.value).splitlines()[0] == what
+
+
+def test_what_compares_with_no_truth_needs_none() -> None:
+    refuse_missing_truths("reasoning_gym", table(None), "rows")
+    refuse_missing_truths("mine.py:rule", table(None), "rows")
+    refuse_missing_truths("data", table(None, source="unknown"), "rows")
+    refuse_missing_truths("exact", pa.table({"prompt": ["a"]}), "rows")
+    refuse_missing_truths("data", table("1", "0", "none of these"), "rows")
+
+
+def test_a_grader_never_gives_full_marks_for_the_word_none() -> None:
+    row = {"response": "None", "finished": True, "prompt_id": 3, "sample": 0}
+    with Graders() as graders:
+        for truth in (None, "", "None"):
+            rows = [row | {"reward_model": {"style": "rule", "ground_truth": truth}}]
+            with pytest.raises(RuleError, match=r"compares with `ground_truth`, which is .* in prompt 3, sample 0"):
+                graders.grade(resolve("exact"), rows, on_error=0.0)
+        assert graders.grade(resolve("exact"), [row | {"ground_truth": "None, 7"}]).scores == (0.0,)
+
+
+def test_a_rule_of_ones_own_is_given_an_empty_truth_but_never_null_unless_it_has_a_default(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "def same(response, ground_truth): return response == ground_truth\n"
+        "def knows(response, ground_truth=None): return ground_truth is None\n"
+    )
+    same, knows = (resolve(f"{tmp_path / 'own.py'}:{name}") for name in ("same", "knows"))
+    with Graders() as graders:
+        assert graders.grade(same, [{"response": "", "ground_truth": ""}]).scores == (1.0,)
+        assert graders.grade(knows, [{"response": "", "ground_truth": None}]).scores == (1.0,)
+        with pytest.raises(RuleError, match=r"compares with `ground_truth`, which is None in row 0"):
+            graders.grade(same, [{"response": "None", "ground_truth": None}])
