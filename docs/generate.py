@@ -140,7 +140,7 @@ def node_told(op: Op) -> dict[str, Any]:
         "settings": [setting_told(name, each) for name, each in op.settings.model_fields.items()],
         "traits": list(traits_of(op)),
         "doc": inspect.getdoc(op.body) or "",
-        "source": f"{op.module.replace('.', '/')}.py",
+        "source": Path(str(_module(op.module).__file__)).relative_to(ROOT).as_posix(),
     }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ os.environ.update(
     RAY_AUTH_MODE="token",
     RAY_NUM_REDIS_GET_RETRIES="20",  # Ray's default: a test of a wrong address would leave 1 for a start in its process
 )
+os.environ.pop("COLUMNS", None)  # of whoever runs the tests: texts are as in a pipe
 
 import hypothesis
 import pytest

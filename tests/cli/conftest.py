@@ -29,7 +29,6 @@ def flowgraph(
 ) -> Callable[..., Said]:
     """Run `flowgraph ARGUMENTS` in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)  # of whoever runs the tests: texts are as in a pipe
 
     def run(*arguments: object) -> Said:
         monkeypatch.setattr(sys, "argv", ["flowgraph", *map(str, arguments)])
