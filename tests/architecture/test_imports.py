@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from networkx import DiGraph, strongly_connected_components
@@ -113,6 +114,7 @@ class Import:
         return f"{self.file.relative_to(ROOT)}:{self.line}: imports {self.module}"
 
 
+@cache
 def sources(*packages: str) -> list[Path]:
     """List the packages' Python files; a package that is not there yet has none."""
     return [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
@@ -123,8 +125,13 @@ def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
-def imports(file: Path, *, types_too: bool = False) -> Iterator[Import]:
-    """Yield every import of a file; those for types only are left out unless asked for."""
+@cache
+def imports(file: Path, *, types_too: bool = False) -> tuple[Import, ...]:
+    """Return every import of a file; those for types only are left out unless asked for."""
+    return tuple(_imports(file, types_too=types_too))
+
+
+def _imports(file: Path, *, types_too: bool) -> Iterator[Import]:
     waiting: list[tuple[ast.AST, bool]] = [(ast.parse(file.read_text(encoding="utf-8")), True)]
     while waiting:
         node, at_top = waiting.pop()
@@ -144,6 +151,7 @@ def modules_named(each: Import) -> set[str]:
     return set(inner.values()) | ({each.module} if len(inner) < max(len(each.names), 1) else set())
 
 
+@cache
 def is_module(name: str) -> bool:
     """Return whether a dotted name is a module or a package of ours."""
     path = ROOT / name.replace(".", "/")

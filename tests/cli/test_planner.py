@@ -350,7 +350,9 @@ def test_what_is_drawn_is_as_wide_as_asked_for(flowgraph: Run, made: Any, monkey
 def test_models_of_the_hub_whose_sizes_are_known_are_listed_and_near_names_told(flowgraph: Run) -> None:
     said = flowgraph("models")
     assert "Qwen/Qwen3-8B" not in text_of(said)
-    assert re.search(r"you can plan \d+ more without a download, because their sizes are known: flowgraph models --all\n", said.err)
+    assert re.search(
+        r"you can plan \d+ more without a download, because their sizes are known: flowgraph models --all\n", said.err
+    )
     assert re.search(r"^Qwen/Qwen3-8B +8,190,735,360 ", text_of(flowgraph("models", "--all")), re.MULTILINE)
     assert len(json.loads(text_of(flowgraph("models", "--all", "--json")))) > 100 + len(
         json.loads(text_of(flowgraph("models", "--json")))
