@@ -25,7 +25,7 @@ from placements.report.simulation import simulate
 from placements.search import as_run
 from placements.search.plan_builder import forecast_again as forecast
 from placements.search.plan_options import PlanOptions
-from placements.search.saved_plan import SavedPlan, step_seconds
+from placements.search.saved_plan import SavedPlan, known_step_s, step_seconds
 from placements.search.search import find as plan
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
@@ -42,6 +42,7 @@ __all__ = [
     "explain",
     "forecast",
     "known_devices",
+    "known_step_s",
     "plan",
     "report",
     "simulate",

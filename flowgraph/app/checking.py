@@ -24,7 +24,6 @@ from flowgraph.passes.verify import verified
 from nodes.mismatch import watch_engines
 
 if TYPE_CHECKING:
-    from flowgraph.app.problem import PreparedProblem
     from flowgraph.cluster.plan import Plan
 
 

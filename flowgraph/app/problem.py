@@ -167,8 +167,7 @@ def prepare_from(
         "passes": wanted.passes,
         "engines": _by_use(_engines_in(plan.assumed, where)),
         "constants": {
-            engine: calibration.constants_in(engine, table, where)
-            for engine, table in plan.assumed.constants.items()
+            engine: calibration.constants_in(engine, table, where) for engine, table in plan.assumed.constants.items()
         },
     }
     assumed = plan.assumed.model_copy(update=changes)

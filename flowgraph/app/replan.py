@@ -61,12 +61,29 @@ def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
     return prepared if calibration is None else prepared.having(calibration=calibration)
 
 
+def saved_plan(
+    plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
+) -> SavedPlan:
+    """Return a plan with the problem that it answers, on its own cluster or on another. Raises the law that it breaks.
+
+    Another system may have `ran` it.
+    """
+    refuse(law_faults(plan, prepared.setting, where))
+    return SavedPlan(
+        problem=prepared.setting,
+        plan=plan,
+        assumed=prepared.assumed,
+        where=where,
+        elsewhere=cluster is not None,
+        ran=ran,
+    )
+
+
 def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, fits: bool = True) -> PlanResult:
     """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
     for line in warnings_for(prepared.setting.cluster):
         say(line)
-    refuse(law_faults(plan, prepared.setting, where))
-    saved = SavedPlan(problem=prepared.setting, plan=plan, assumed=prepared.assumed, where=where)
+    saved = saved_plan(plan, prepared, where)
     if fits:
         refuse(saved.role_faults())
     result = PlanResult(prepared=prepared, plan=saved.forecast(), where=where)
@@ -84,14 +101,7 @@ def faults_of(
     What is found last is looked for only in a plan that keeps the laws. Another system may have `ran` it.
     """
     found = [*law_faults(plan, prepared.setting, where)] or [*forecast_faults(plan, where)]
-    yield from found or SavedPlan(
-        problem=prepared.setting,
-        plan=plan,
-        assumed=prepared.assumed,
-        where=where,
-        elsewhere=cluster is not None,
-        ran=ran,
-    ).faults()
+    yield from found or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
 def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:

@@ -2,10 +2,12 @@
 
 from placements.calibration.fit_constants import constants_in, read_profile
 from placements.calibration.measured_runs import CalibrationResult, MeasuredRun
+from placements.calibration.timing_logs import KNOWN
 from placements.calibration.timing_names import logged_timings
 from placements.calibration.timings import given_timings, recorded_timings
 
 __all__ = [
+    "KNOWN",
     "CalibrationResult",
     "MeasuredRun",
     "constants_in",
