@@ -8,21 +8,17 @@ step_seconds(step, where)                                              the secon
 simulate(step, steps)                when each task of its steps runs, and what pools wait for
 explain(problem, plan)               the seconds of a step with a role on another pool
 compare([(name, plan), ...])         plans beside each other
-calibrate(runs, source)              scales of forecasts, fitted to measured runs
 
-Rooms: `calibration` reads what was measured, `report` writes texts and charts, `as_run` plans as another system runs
-them.
+Rooms: `calibration` fits scales of forecasts to measured runs, `report` writes texts and charts, and `search.as_run`
+plans as another system runs them.
 """
 
 from __future__ import annotations
 
-from placements import calibration, report
-from placements.calibration.measured_runs import repair as calibrate
 from placements.hardware.device_profiles import known_devices
 from placements.report.explain_report import plans_text as compare
 from placements.report.explanation import explain
 from placements.report.simulation import simulate
-from placements.search import as_run
 from placements.search.plan_builder import forecast_again as forecast
 from placements.search.plan_options import PlanOptions
 from placements.search.saved_plan import SavedPlan, known_step_s, step_seconds
@@ -35,16 +31,12 @@ __all__ = [
     "PlanOptions",
     "PlanningProblem",
     "SavedPlan",
-    "as_run",
-    "calibrate",
-    "calibration",
     "compare",
     "explain",
     "forecast",
     "known_devices",
     "known_step_s",
     "plan",
-    "report",
     "simulate",
     "step_seconds",
 ]

@@ -14,7 +14,7 @@ from flowgraph.cluster.cluster import of_unknown_speed
 from flowgraph.errors import DataError, PlanError, UsageError, nearest
 from flowgraph.files.untrusted import read_bytes, read_text
 from flowgraph.runtime.record.run_folder import RunFolder
-from placements import calibrate, calibration
+from placements import calibration
 
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import Plan
@@ -30,7 +30,7 @@ def calibrate_runs(
     if measured and len(paths) > 1:
         what = "is of one plan, and several files are named"
         raise UsageError(what, where=f"--measured {measured[0]}", hint="calibrate each plan with its own seconds")
-    fit = calibrate([_run(path, plan, measured, say) for path in paths], _source(paths, measured))
+    fit = calibration.calibrate([_run(path, plan, measured, say) for path in paths], _source(paths, measured))
     _refuse_unknown(fit, measured)
     return fit
 

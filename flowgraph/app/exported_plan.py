@@ -13,8 +13,9 @@ from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import ResourceError
 from nodes.interop import LongestLengths, export
-from placements import as_run, report
 from placements import plan as find_plan
+from placements import report
+from placements.search import as_run
 
 if TYPE_CHECKING:
     from flowgraph.app.problem import PreparedProblem

@@ -19,8 +19,9 @@ from flowgraph.errors import DataError, ModelError, SettingError, UsageError, ne
 from flowgraph.files.untrusted import read_bytes
 from flowgraph.models.table import full_name
 from nodes.interop import NEEDLESS, UNREAD, exported_versions, read_command, read_yaml, system_of
-from placements import as_run, known_devices, report
+from placements import known_devices, report
 from placements.format import flowing
+from placements.search import as_run
 
 MOST_BYTES = 4_000_000  # of a launch script or a configuration
 MOST_SHOWN = 60  # letters of a value that was not read

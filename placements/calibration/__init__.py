@@ -2,6 +2,7 @@
 
 from placements.calibration.fit_constants import constants_in, read_profile
 from placements.calibration.measured_runs import CalibrationResult, MeasuredRun
+from placements.calibration.measured_runs import repair as calibrate
 from placements.calibration.timing_logs import KNOWN
 from placements.calibration.timing_names import logged_timings
 from placements.calibration.timings import given_timings, recorded_timings
@@ -10,6 +11,7 @@ __all__ = [
     "KNOWN",
     "CalibrationResult",
     "MeasuredRun",
+    "calibrate",
     "constants_in",
     "given_timings",
     "logged_timings",
