@@ -37,6 +37,11 @@ class FlowInputs:
     steps: int
     resolved: tuple[ResolvedSetting, ...]
 
+    def row_origins(self) -> dict[str, Any]:
+        """Return the rows of the data set, and where each setting comes from, for the sizes of a step."""
+        origins = {each.name: each.origin for each in self.resolved}
+        return {"data_rows": self.data.train.num_rows, "origins": origins}
+
 
 def cache_folder(cache: Path | None) -> Path:
     """Return the folder for fetched models and made data: the one that is named, or the user's cache."""

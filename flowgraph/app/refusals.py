@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flowgraph.analysis.facts import readers_of_others
 from flowgraph.app.flow_inputs import FlowInputs, cache_folder, model_params
-from flowgraph.app.plan_result import batch_sizes
+from flowgraph.app.problem import PreparedProblem
 from flowgraph.app.request import Say
 from flowgraph.errors import FlowTypeError
 from flowgraph.language.graph import Graph, Param
@@ -19,22 +19,21 @@ from nodes.values import Prompts
 RULED = ("score", "refill")  # nodes that score by a rule
 
 
-def refuse_what_cannot_run(inputs: FlowInputs) -> None:
-    """Refuse a flow that returns no model or takes what a data set cannot give, and more prompts than there are."""
-    batch_sizes(inputs)
-    refuse_untrainable(inputs.graph)
-    _refuse_missing_truths(inputs)
-
-
-def _refuse_missing_truths(inputs: FlowInputs) -> None:
-    """Refuse rows without the ground truth that a shipped rule of the flow compares with."""
+def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
+    """Refuse a flow that returns no model or takes what a data set cannot give, and rows that it cannot score."""
+    inputs = prepared.inputs
+    if inputs is None:
+        _refuse_untrainable(prepared.setting.graph)
+        return
+    prepared.setting.batch_sizes(**inputs.row_origins())
+    _refuse_untrainable(inputs.graph)
     for node in inputs.graph.nodes:
         by = getattr(node.settings, "by", "data") if node.op.name in RULED else None
         if isinstance(by, str):
             refuse_missing_truths(by, inputs.data.train, inputs.data.name)
 
 
-def refuse_untrainable(graph: Graph) -> None:
+def _refuse_untrainable(graph: Graph) -> None:
     """Refuse a flow that returns no model or takes what a data set cannot give, whatever it runs on."""
     where = str(graph.at)
     for node in graph.nodes:

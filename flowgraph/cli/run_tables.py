@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.cli.output import columns_asked, columns_there, print_table, say
 from flowgraph.cluster.cluster import show_bytes
+from flowgraph.diagrams.model.quantities import show_s
 
 if TYPE_CHECKING:
     from flowgraph import app
@@ -63,7 +64,6 @@ def _models(facts: Mapping[str, Any]) -> str:
 
 
 def _cells(row: app.TaskComparison) -> list[str]:
-    from placements.report.search_report import show_s
 
     def seconds(value: float | None) -> str:
         return "" if value is None else show_s(value)
