@@ -82,7 +82,9 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
                 raise UnknownNameError.of("pass", function, functions, where=file)
             found = getattr(module, function)
         if not callable(found):
-            raise UsageError(f"`{name}` is no function", where="--pass", hint="a pass takes a Graph and gives one")
+            raise UsageError(
+                f"`{name}` is no function", where="--pass", hint="a pass takes a Graph and returns a Graph"
+            )
         yield cast("Pass", found)
 
 

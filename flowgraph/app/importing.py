@@ -71,8 +71,8 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
 class ImportResult:
     """Another system's run as a flow and a plan, and what a search finds instead for the same devices.
 
-    `best` is what the search found, `beside` the fastest of it that the system runs, and `shorter` the lengths with
-    which a run fits that does not fit with those that it allows; each None where there is none.
+    `best` is what the search found, `beside` the fastest of these plans that the system can run, and `shorter`
+    the lengths with which a run fits that does not fit with those that it allows; each None where there is none.
     """
 
     prepared: PreparedProblem
@@ -89,7 +89,7 @@ class ImportResult:
 
     @property
     def replacement(self) -> Plan | None:
-        """Return the plan that a search finds and the system runs; None where there is none."""
+        """Return the fastest plan of the search that the imported system can run; None if there is none."""
         return self.beside.plan if self.beside is not None else None
 
     def data(self) -> dict[str, Any]:
@@ -343,9 +343,7 @@ def _device(text: str) -> str:
     """Return a kind of device whose speed is known, with its memory if that is given too."""
     known, name = known_devices(), text.lower()
     if not any(name == each or name.startswith(f"{each}-") for each in known) or "," in name:
-        raise UsageError(
-            f"no kind of device `{text}` whose speed is known", where="--device", hint=nearest(name, known)
-        )
+        raise UsageError(f"unknown device `{text}` whose speed is known", where="--device", hint=nearest(name, known))
     return text
 
 

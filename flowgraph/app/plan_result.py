@@ -125,5 +125,5 @@ def read_plan(path: Path) -> Plan:
     except OSError as error:
         raise PlanError.unreadable(str(path), "", f"cannot be read: {error.strerror}") from None
     except ValueError:
-        raise PlanError.unreadable(str(path), "", "is no text, so no plan") from None
+        raise PlanError.unreadable(str(path), "", "is not text, so not a plan") from None
     return Plan.from_json(text, str(path))

@@ -109,5 +109,5 @@ def _refuse_search_options(request: Request) -> None:
     ]
     if names:
         hint = f"leave out --plan: flowgraph plan {request.flow} --cluster 2x8xh100"
-        what = f"{', '.join(map(option, names))}: nothing is searched where a plan is given"
+        what = f"{', '.join(map(option, names))}: no effect: nothing is searched where a plan is given"
         raise UsageError(what, where=f"--plan {request.target}", hint=hint)

@@ -309,9 +309,9 @@ def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None
     """Return what was assumed without being asked for, and what a run would do otherwise."""
     notes, workload = list[str](), request.workload
     if not workload.model and setting.shapes and inputs is None:
-        notes.append(f"models are taken to be `{DEFAULT_MODEL}`: --model says otherwise")
+        notes.append(f"assuming the model `{DEFAULT_MODEL}`; set another with --model")
     if workload.prompt_tokens is None and inputs is None:
-        notes.append(f"prompts are taken to have {DEFAULT_PROMPT_TOKENS} tokens: --prompt-tokens says otherwise")
+        notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
     if unknown := of_unknown_speed(setting.cluster):
         notes.append(f"the speed of {unknown}, is not known: seconds are nominal, to tell one plan from another")
     response, text = setting.response, workload.response_tokens or ""

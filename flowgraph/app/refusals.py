@@ -56,13 +56,13 @@ def _refuse_param(graph: Graph, param: Param, where: str) -> None:
     read = {edge.source for node in graph.nodes for edge in node.edges()}
     kind = param.type.__name__
     if param.name in graph.carries() and issubclass(param.type, Model) and param not in read:
-        why = f"`{param.name}` is handed on, and nothing reads it"
+        why = f"`{param.name}` is returned, but nothing reads it"
         raise FlowTypeError.bad_flow(where, graph.name, why, "leave it out")
     if issubclass(param.type, Trainable) and param in {edge.source for edge in graph.outputs}:
-        why = f"`{param.name}` can be trained, and is returned as it came"
+        why = f"`{param.name}` is trainable, but is returned without an update"
         raise FlowTypeError.bad_flow(where, graph.name, why, f"return update({param.name}, …), or take a Reference")
     if issubclass(param.type, Trainable) and param.name not in graph.carries():
-        why = f"`{param.name}` can be trained, but its next version is not returned: what updates it would be lost"
+        why = f"`{param.name}` can be trained, but its next version is not returned: its update would be lost"
         raise FlowTypeError.bad_flow(where, graph.name, why, "return it too, or take a Reference if it is frozen")
     if param in model_params(graph) or param.type is Prompts:
         return
@@ -74,7 +74,7 @@ def _refuse_param(graph: Graph, param: Param, where: str) -> None:
         raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` starts from nothing", hint)
     if param.name not in graph.carries():
         hint = "return what a node that carries it gives"
-        raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` is state, and is not returned", hint)
+        raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` is state, but is not returned", hint)
 
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:

@@ -78,7 +78,7 @@ def _cells(row: app.TaskComparison) -> list[str]:
 
 
 def ratio(measured: float | None, forecast: float | None) -> str:
-    """Write how many times what was forecast was measured; nothing where one is not known.
+    """Return measured / forecast with two decimals; "" if either is unknown or the forecast is 0.
 
     >>> ratio(3.0, 2.0), ratio(None, 2.0)
     ('1.50', '')

@@ -32,7 +32,7 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
     Raises UsageError if there are none, or for a text that is not seconds.
     """
     if not texts:
-        what = "says nothing of what a run of it took"
+        what = "contains no measured seconds"
         hint = "a plan takes --measured policy.generate=310; a log takes --plan PLAN.json"
         raise UsageError(what, where=f"calibrate {where}", hint=hint)
     names = [text.partition("=")[0] for text in texts]
@@ -45,7 +45,7 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
         if not equals or not name:
             raise UsageError("should be NODE=SECONDS", where=f"--measured {text}", hint="policy.generate=310")
         if names.count(name) > 1:
-            raise UsageError(f"`{name}` is said twice", where=f"--measured {text}", hint="leave one of them out")
+            raise UsageError(f"`{name}` is given twice", where=f"--measured {text}", hint="leave one of them out")
         refuse_no_seconds(f"--measured {name}", seconds)
         yield Timing(name, seconds, (name,))
 

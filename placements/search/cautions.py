@@ -75,6 +75,6 @@ def _uncorrected_staleness(problem: PlanningProblem) -> Iterator[str]:
     if problem.staleness and not problem.staleness_bound and problem.synced:
         param = next(iter(problem.synced)).partition(".")[0]
         yield (
-            f"{problem.graph.name} says no bound of staleness: its loss corrects for none until the flow has "
-            f"`generate(stale({param}, at_most={problem.staleness}), …)`"
+            f"{problem.graph.name} declares no staleness bound: its loss is not corrected for stale "
+            f"rollouts until the flow has `generate(stale({param}, at_most={problem.staleness}), …)`"
         )

@@ -134,7 +134,9 @@ class PlanOptions:
         elif text == "0" or _is_count(text):
             chosen = int(text)
         else:
-            raise UsageError(f"`{text}` is no number of updates", where="--staleness", hint="a whole number, or auto")
+            raise UsageError(
+                f"`{text}` is not a number of updates", where="--staleness", hint="a whole number, or auto"
+            )
         if bound and chosen > bound:
             what = f"{problem.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
             raise UsageError(what, where=f"--staleness {chosen}", hint=f"--staleness {bound}, or auto")

@@ -104,7 +104,7 @@ def _no_cache(home: RolePlacement, room: int, longest: int, where: str) -> FlowE
     share, layout = home.running.cache_share, home.layout
     given = f"with cache_share={share:g} and tensor={layout.tensor}" if share is not None else f"with {layout}"
     held = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
-    return PlanError.unreadable(where, home.role.name, f"{given} {held}, and its longest row has {longest:,}")
+    return PlanError.unreadable(where, home.role.name, f"{given} {held}, but its longest row has {longest:,}")
 
 
 def fullest_share(plan: Plan) -> float:

@@ -204,7 +204,7 @@ class PlanningProblem:
 
     @cached_property
     def together(self) -> tuple[frozenset[int], ...]:
-        """Return the roles that must share a pool because one node reads their models, as places among the roles."""
+        """Return sets of indices into `roles`: those that must share a pool since one node reads their models."""
         place = {role.name: number for number, role in enumerate(self.roles)}
         return tuple(frozenset(place[name] for name in read if name in place) for read in read_together(self.running))
 

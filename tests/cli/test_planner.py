@@ -384,7 +384,7 @@ def test_pools_have_the_names_that_roles_are_pinned_to_and_the_others_free_ones(
 # ---------------------------------------------------------------------------------------- bad questions
 
 USAGE: dict[tuple[str, ...], tuple[int, str]] = {
-    ("--cluster", "2x8xh1000"): (1, "2x8xh1000: no kind of device `h1000`\n  hint: did you mean `h100`?\n"),
+    ("--cluster", "2x8xh1000"): (1, "2x8xh1000: unknown device `h1000`\n  hint: did you mean `h100`?\n"),
     ("--cluster", "0x8xh100"): (1, "0x8xh100: should have at least one node and one device\n"),
     ("--cluster", "2x0xh100"): (1, "2x0xh100: should have at least one node and one device\n"),
     ("--cluster", "nowhere.toml"): (1, "nowhere.toml: no such file\n"),
@@ -408,7 +408,7 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ),
     ("--data", "digts"): (1, "unknown data set `digts`\n  hint: did you mean `digits`?\n"),
     ("--what-if", "staleness"): (1, "--what-if: staleness='': has no value: write it as in batch=1024\n"),
-    ("--what-if", "devices=4x8xh20000"): (1, "4x8xh20000: no kind of device `h20000`\n  hint: did you mean `h200`?\n"),
+    ("--what-if", "devices=4x8xh20000"): (1, "4x8xh20000: unknown device `h20000`\n  hint: did you mean `h200`?\n"),
     ("--what-if", "devices=8xgpu-80GiB"): (
         2,
         (
@@ -490,8 +490,8 @@ def test_what_models_and_devices_do_not_promise_is_noted(flowgraph: Run) -> None
 
 def test_a_staleness_of_a_flow_without_a_bound_is_noted_as_text_and_json(flowgraph: Run) -> None:
     said = flowgraph("plan", "grpo", *SMALL, "--staleness", "2", "--streamed", "--json")
-    assert "grpo says no bound of staleness" in said.err
-    assert any("grpo says no bound of staleness" in note for note in json.loads(said.out)["notes"])
+    assert "grpo declares no staleness bound" in said.err
+    assert any("grpo declares no staleness bound" in note for note in json.loads(said.out)["notes"])
 
 
 @pytest.mark.parametrize("text", ["qwen3-0.6", "plicy=Qwen/Qwen3-0.6B", "./nowhere", "tiny:hidden=0"])

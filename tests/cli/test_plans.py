@@ -185,7 +185,7 @@ FILES: dict[str, tuple[bytes | None, str]] = {
     "empty.json": (b"", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
     "list.json": (b"[1]", "Input should be an object"),
     "deep.json": (b"[" * 100_000, "is not JSON: it is nested more than 100 deep"),
-    "binary.json": (bytes(range(256)), "is no text, so no plan"),
+    "binary.json": (bytes(range(256)), "is not text, so not a plan"),
     "missing.json": (None, "cannot be read: No such file or directory"),
     ".": (None, "cannot be read: Is a directory"),
 }
