@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowgraph.cluster.plan import Plan
+from flowgraph.engines.table import engines_for
 from tests.cli.kept_plans import write_plan
 from tests.cli.said import text_of
 
+SAMPLERS = ", ".join(sorted(engines_for("sample")))
 Run = Callable[..., Any]
 Golden = Callable[[str, str], None]
 LENGTHS = ("--prompt-tokens", "512", "--response-tokens", "mean=2k,max=8k")
@@ -441,7 +443,7 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
         2, "--engine train=sglang: no engine `sglang` for train\n  hint: known: fsdp, local, megatron\n",
     ),
     ("--engine", "sample=host"): (
-        2, "--engine sample=host: no engine `host` for sample\n  hint: known: local, sglang, trtllm, vllm\n",
+        2, f"--engine sample=host: no engine `host` for sample\n  hint: known: {SAMPLERS}\n",
     ),
     ("--engine", "train=megatorn"): (
         2, "--engine train=megatorn: no engine `megatorn` for train\n  hint: did you mean `megatron`?\n",
