@@ -258,6 +258,17 @@ def blunt(world: World, names: Iterable[str]) -> dict[str, object]:
     return found
 
 
+DAEMON = """import os
+read, write = os.pipe()
+if os.fork() == 0:
+    try:
+        os.setsid()
+        os.execvp("sleep", MARKER.split())
+    finally:
+        os._exit(1)
+os.close(write)
+os.read(read, 1)  # until the program runs, which closes the other end
+"""
 ANSWERS = "import os\nfor d in range(3, 30):\n    try: os.write(d, b'{}\\n' * 9)\n    except OSError: pass"
 IMPORTED = {
     "reads a key": "import os; assert os.environ['HOSTILE_SECRET'] == 'hunter2'",
@@ -266,7 +277,7 @@ IMPORTED = {
     "removes a file": "import os; os.unlink(TARGET)",
     "connects": "import socket; socket.create_connection(('127.0.0.1', PORT), 1)",
     "kills another": "import os; os.kill(VICTIM, 15)",
-    "leaves a daemon": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', MARKER.split())",
+    "leaves a daemon": DAEMON,
     "answers at once": ANSWERS.format('{"id": 0, "ready": true}'),
     "answers for all": ANSWERS.format('{"id": 1, "score": 1.0}'),
     "never ends": "while True: pass",

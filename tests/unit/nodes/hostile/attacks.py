@@ -402,24 +402,31 @@ def leaves_a_child_in_a_session_of_its_own(told: Any) -> object:
     subprocess.Popen(told.marker.split(), start_new_session=True)
 
 
+def leave_behind(words: list[str], twice: bool = False) -> None:
+    """Start a process in a session of its own, and return when it runs its program: that closes its end of the pipe."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.setsid()
+            if twice and os.fork():
+                os._exit(0)
+            os.execvp(words[0], words)
+        finally:
+            os._exit(1)
+    os.close(write)
+    os.read(read, 1)
+
+
 @attack
 def leaves_a_daemon(told: Any) -> object:
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.execvp("sleep", told.marker.split())
-        os._exit(0)
-    time.sleep(0.1)
+    leave_behind(told.marker.split(), twice=True)
 
 
 @attack
 def leaves_one_that_ignores_signals(told: Any) -> object:
-    if os.fork() == 0:
-        os.setsid()
-        for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(one, signal.SIG_IGN)
-        os.execvp("sleep", told.marker.split())
-    time.sleep(0.05)
+    for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(one, signal.SIG_IGN)  # a program that is started keeps what is ignored
+    leave_behind(told.marker.split())
 
 
 @attack
