@@ -52,7 +52,7 @@ _CODE = (".py", ".pyc", ".so", ".pyd")
 class Allowed:
     """What a rule may do beyond scoring text; everything is off by default."""
 
-    network: bool = False
+    endpoints: tuple[str, ...] = ()  # HOST:PORT, or *:* for all
     state: bool = False
     unconfined: bool = False
     reads: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ def allowed(words: Sequence[str]) -> Allowed:
         matches.append(match)
     gib = [int(match["gib"]) for match in matches if match["gib"]]
     return Allowed(
-        network="network" in words,
+        endpoints=("*:*",) if "network" in words else (),
         state="state" in words,
         unconfined="unconfined" in words,
         reads=tuple(str(Path(match["read"]).expanduser().absolute()) for match in matches if match["read"]),
@@ -147,7 +147,15 @@ def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[st
     # A folder without `__init__.py` on the way to a rule's module is searched as the folders of the import path are.
     outside += [path for path in on_the_way if os.path.isdir(path) and not _is_package(path)]
     code = [path for folder in dict.fromkeys(outside) for path in _code_in(folder)]
-    paths = (*_SYSTEM, *(_NETWORK if may.network else ()), *python, *code, *may.reads)
+    return [*system_paths(), *_existing((*(_NETWORK if may.endpoints else ()), *code, *may.reads))]
+
+
+def system_paths() -> list[str]:
+    """List what any confined process can read: the system's programs and libraries, this Python, its packages."""
+    return _existing((*_SYSTEM, *_python_folders()))
+
+
+def _existing(paths: Sequence[str]) -> list[str]:
     return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 

@@ -22,6 +22,7 @@ LOOK_S = 0.25
 SCRATCH_BYTES = 1 << 30
 SCRATCH_FILES = 10_000
 FILE_BYTES = 256 << 20
+THREADS = 1_024  # of all processes together; the supervisor counts processes only
 ADDRESS_SPACE_RATIO = 4  # of address space to memory: libraries map much more than they use
 _SUBREAPER, _DROP_BOUNDING = 36, 24  # prctl
 _CAPABILITIES = 64
@@ -56,7 +57,7 @@ def confined(command: list[str], spec: dict[str, Any]) -> tuple[int, Any]:
     sandbox = sandlock.Sandbox(
         fs_readable=spec["readable"],
         fs_writable=[spec["scratch"], "/dev/null"],
-        net_allow=["*:*"] if spec["network"] else [],
+        net_allow=spec["network"],
         extra_deny_syscalls=denied,
         max_processes=spec["processes"],
         allow_degraded=[
@@ -124,6 +125,15 @@ def family(process: int) -> list[int]:
     for member in members:  # it grows meanwhile
         members += _children_of(member)
     return members
+
+
+def threads(processes: list[int]) -> int:
+    """Count the threads of processes."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/stat") as file:
+            total += int(file.read().rpartition(") ")[2].split()[17])
+    return total
 
 
 def memory_bytes(processes: list[int], limit_bytes: int) -> int:
@@ -222,8 +232,11 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 def exceeded(process: int, spec: dict[str, Any]) -> str:
     """Return which limit a process and all below it exceed together; empty if none."""
-    if memory_bytes(family(process), spec["memory_bytes"]) > spec["memory_bytes"]:
+    members = family(process)
+    if memory_bytes(members, spec["memory_bytes"]) > spec["memory_bytes"]:
         return f"over {spec['memory_bytes'] >> 20} MiB of memory"
+    if threads(members) > THREADS:
+        return f"over {THREADS} threads"
     if scratch_overfull(spec["scratch"]):
         return f"over {SCRATCH_BYTES >> 20} MiB or {SCRATCH_FILES} files of scratch, or what cannot be counted"
     return ""
