@@ -54,6 +54,8 @@ def refill(
     call_limit_s: Annotated[float, Field(gt=0)] | None = None,
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
+    confined: bool = False,
+    sandbox: str = "",
     key: Key = Key(),
 ) -> ScoredRollout:
     """Sample and score `n` responses to each prompt, round by round, until `groups` groups have signal.
@@ -69,7 +71,8 @@ def refill(
 
     rollouts, useful, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
     order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
-    limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s, "allow": allow}
+    limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s}
+    limits |= {"allow": allow, "confined": confined, "sandbox": sandbox}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
         share = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
         rollout = generate(policy, share, n=n, temperature=temperature, max_tokens=max_tokens, key=key)

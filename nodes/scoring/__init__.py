@@ -44,6 +44,8 @@ def score(
     call_limit_s: Annotated[float, Field(gt=0)] | None = None,
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
+    confined: bool = False,
+    sandbox: str = "",
 ) -> Scores:
     """Score each response by a rule: [B].
 
@@ -56,13 +58,16 @@ def score(
 
     Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
     "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".
+    With `confined`, any rule that this machine cannot confine is refused, also one that only compares text. Programs
+    that a model wrote run confined, one process for each test, or not at all; `limit_s` is then the limit of one test.
+    `sandbox` is the URL of a SandboxFusion server that runs them instead.
     """
     import torch
 
     rows = rows_of(rollout)
     settings = {} if format_score is None else {"format_score": format_score}
     scores, failures, unreadable = torch.zeros(len(rows)), 0, 0
-    graders = _graders(workers, limit_s, call_limit_s, allow)
+    graders = _graders(workers, limit_s, call_limit_s, allow, confined, sandbox)
     for name, indices in _indices_by_rule(by, rows).items():
         graded = graders.grade(resolve(name), [rows[i] for i in indices], settings, on_error=on_error)
         scores[torch.tensor(indices, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
@@ -111,6 +116,8 @@ def _indices_by_rule(by: Rule, rows: Sequence[Mapping[str, object]]) -> dict[str
 
 
 @cache
-def _graders(workers: int, limit_s: float, call_limit_s: float | None, allow: tuple[str, ...]) -> Graders:
+def _graders(
+    workers: int, limit_s: float, call_limit_s: float | None, allow: tuple[str, ...], confined: bool, sandbox: str
+) -> Graders:
     """Return the warm pool of these settings; its processes end with this one."""
-    return Graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow)
+    return Graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow, confined=confined, sandbox=sandbox)

@@ -2,7 +2,7 @@
 
 A worker belongs to one rule. It scores a chunk of rows and answers row by row; each answer is checked against the
 question. A worker that hangs, dies or forges an answer is ended with everything it has started, and another takes over
-its rows. What runs in a worker is in `nodes.scoring.grader_process`, what it may do in `nodes.scoring.confinement`.
+its rows. What runs in a worker is in `nodes.scoring.grader_process`, what it may do in `nodes.scoring.grader_rights`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from flowgraph.errors import RuleError
-from nodes.scoring.confinement import Allowed, refuse_unheld
+from nodes.scoring.confinement import Allowed
 from nodes.scoring.grader_failures import ending, failure, name_of, not_loaded, notes_of, printed_lines
 from nodes.scoring.grader_messages import (
     Answer,
@@ -39,6 +39,7 @@ from nodes.scoring.grader_messages import (
     read_answer,
     read_load,
 )
+from nodes.scoring.grader_rights import refuse_unheld
 from nodes.scoring.grader_worker import GraderWorker, kill_all
 from nodes.scoring.rules import RuleRef
 
@@ -48,6 +49,7 @@ MAX_RULES = 8  # whose workers stay warm
 LOOK_S = 0.5
 GAP_S = 1.0
 SHARE_OF_LIMIT, MIN_LIMITS = 4, 12
+PROGRAM_LIMITS = 12  # of a response whose program is tested, in limits of one test
 
 OnError = float | Literal["fail"]
 
@@ -95,8 +97,10 @@ def default_call_limit_s(rows: int, workers: int, limit_s: float) -> float:
 class Graders:
     """Scores responses in `workers` processes for each rule, waiting at most `limit_s` seconds for each response.
 
-    A call takes at most `call_limit_s` seconds, by default `default_call_limit_s`. `allow` lists what rules may do
-    beyond scoring text: see `confinement`. Processes start when they are first needed and stay warm. They end,
+    For a rule that runs programs, `limit_s` is the limit of one test of a program. A call takes at most `call_limit_s`
+    seconds, by default `default_call_limit_s`. `allow` lists what rules may do beyond scoring text: see `confinement`;
+    `confined` refuses every rule that is not confined; `sandbox` is the URL of what runs programs instead of this
+    machine. Processes start when they are first needed and stay warm. They end,
     with everything that rules have started, on `close`, at exit, or when this process dies. Seconds are those of
     `clock`.
     """
@@ -109,11 +113,13 @@ class Graders:
         allow: Sequence[str] = (),
         call_limit_s: float | None = None,
         start_limit_s: float = START_LIMIT_S,
+        confined: bool = False,
+        sandbox: str = "",
     ) -> None:
         self.count, self.limit_s, self.start_limit_s, self.call_limit_s = workers, limit_s, start_limit_s, call_limit_s
         self.clock = Clock()
         self.ids = itertools.count()
-        self._allow = tuple(allow)
+        self._allow, self._confined, self._sandbox = tuple(allow), confined, sandbox
         self._by_rule: dict[str, list[GraderWorker]] = {}
         self._workers: list[GraderWorker] = []
         self._lock = threading.Lock()
@@ -144,7 +150,9 @@ class Graders:
         counted; with a shipped rule it scores 0 and is counted as unreadable. RuleError is always raised for a rule
         that cannot be loaded or confined, and for a row that lacks a column or the ground truth that the rule needs.
         """
-        may = refuse_unheld(rule, self._allow)
+        may = refuse_unheld(rule, self._allow, confined=self._confined, sandbox=self._sandbox)
+        if rule.runs_programs:
+            settings = {"limit_s": self.limit_s, "sandbox": self._sandbox, **(settings or {})}
         import_path = [str(Path(entry).absolute()) for entry in sys.path]
         load = {"source": rule.source, "name": rule.name, "settings": settings or {}, "import_path": import_path}
         with self._lock:
@@ -200,6 +208,7 @@ class _Call:
         self.workers = workers
         self.chunk_rows = min(CHUNK_ROWS, max(1, math.ceil(len(rows) / pool.count)))
         self.limit_s = pool.call_limit_s or default_call_limit_s(len(rows), pool.count, pool.limit_s)
+        self.row_limit_s = pool.limit_s * (PROGRAM_LIMITS if rule.runs_programs else 1)
         self.waiting = deque(range(len(rows)))
         self.scores, self.failed = dict[int, float](), dict[int, RuleError]()
         self.failures, self.unreadable = 0, 0
@@ -241,7 +250,7 @@ class _Call:
                 indices = [self.waiting.popleft() for _ in range(min(self.chunk_rows, len(self.waiting)))]
                 worker.owed.extend((next(self.pool.ids), index) for index in indices)
                 worker.ask(_line({"rows": [(question, self.rows[index]) for question, index in worker.owed]}))
-                worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s
+                worker.deadline_s = self.pool.clock.now_s() + self.row_limit_s
             else:
                 worker.owed.append((next(self.pool.ids), -1))
                 isolated = not (self.rule.shipped or self.may.state)
@@ -295,7 +304,7 @@ class _Call:
     def _take(self, worker: GraderWorker, answer: Answer | LoadAnswer) -> None:
         """Note an answer: that the rule is loaded, a score, or a failure."""
         _, index = worker.owed.popleft()
-        worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s if worker.owed else math.inf
+        worker.deadline_s = self.pool.clock.now_s() + self.row_limit_s if worker.owed else math.inf
         if isinstance(answer, ScoredAnswer):
             self.scores[index] = answer.score
             self.unreadable += answer.unreadable
@@ -340,7 +349,7 @@ class _Call:
                 if forged:
                     error = RuleError.forged(self.rule.text, notes=notes)
                 elif hung:
-                    error = RuleError.hung(self.rule.text, self.pool.limit_s, notes=notes)
+                    error = RuleError.hung(self.rule.text, self.row_limit_s, notes=notes)
                 else:
                     error = RuleError.died(self.rule.text, ending(code), notes=notes)
                 self._fail(index, error)

@@ -89,12 +89,13 @@ class Keeper:
                 kill(process, signal.SIGKILL)
         _, status, used = os.wait4(process, 0)
         stopped = stopped or watched.drain()
+        limits = request["limits"]
         code, cpu_s = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
         answer = {
             "stdout": watched.stdout.decode(errors="replace"),
             "stderr": watched.stderr.decode(errors="replace"),
             "code": code,
-            "stopped": stopped or ("cpu" if code < 0 and cpu_s >= request["limits"]["cpu_s"] else ""),
+            "stopped": stopped or ("cpu" if code == -signal.SIGXCPU or (code < 0 and cpu_s >= limits["cpu_s"]) else ""),
             "wall_s": time.monotonic() - began_s,
             "cpu_s": cpu_s,
         }
@@ -195,9 +196,7 @@ def confine(readable: list[str], scratch: str) -> None:
 
     optional = sandlock.Protection
     weaker = [optional.NET_TCP, optional.FS_IOCTL_DEV, optional.SIGNAL_SCOPE, optional.ABSTRACT_UNIX_SOCKET_SCOPE]
-    sandlock.confine(
-        sandlock.Sandbox(fs_readable=readable, fs_writable=[scratch, "/dev/null"], allow_degraded=weaker)
-    )
+    sandlock.confine(sandlock.Sandbox(fs_readable=readable, fs_writable=[scratch, "/dev/null"], allow_degraded=weaker))
 
 
 def end_with_parent() -> None:

@@ -22,6 +22,7 @@ from typing import cast
 from flowgraph.errors import RuleError
 from flowgraph.flows.entry_points import find, names, target
 from nodes.scoring.gym import extract_answer, score_answer
+from nodes.scoring.program_tests import prime_code, prime_code_all
 
 
 class Unreadable(float):
@@ -109,16 +110,21 @@ def reasoning_gym(response: str, extra_info: Mapping[str, str]) -> float:
     return Unreadable(0.0) if score is None else score
 
 
-RULES: dict[str, Callable[..., float]] = {
+RULES: dict[str, Callable[..., float | dict[str, object]]] = {
     "gsm8k": gsm8k,
     "exact": exact,
     "partial": partial,
     "number": number,
     "reasoning_gym": reasoning_gym,
+    "prime_code": prime_code,
+    "prime_code_all": prime_code_all,
 }
 
 COMPARING_RULES = frozenset({"gsm8k", "exact", "partial", "number"})
 """Shipped rules that only compare text, so they may run on a machine that cannot confine a process."""
+
+PROGRAM_RULES = frozenset({"prime_code", "prime_code_all"})
+"""Shipped rules that run programs which a model wrote: always confined, or in a remote sandbox."""
 
 RULE_PACKAGES: dict[str, tuple[str, str]] = {"reasoning_gym": ("reasoning_gym", "reasoning-gym")}
 """Packages of shipped rules besides the standard library: rule → (module, package to install)."""
@@ -128,6 +134,10 @@ DATA_SOURCES: dict[str, str] = {
     "digits": "partial",
     "addition": "number",
     "reasoning_gym/*": "reasoning_gym",
+    "codecontests": "prime_code",
+    "apps": "prime_code",
+    "codeforces": "prime_code",
+    "taco": "prime_code",
 }
 
 
@@ -153,8 +163,13 @@ class RuleRef:
 
     @property
     def shipped(self) -> bool:
-        """Return whether it is a rule of this module; these read a response and never run it."""
+        """Return whether it is a rule of this module; these read a response, and run a program only in a sandbox."""
         return self.source == __name__
+
+    @property
+    def runs_programs(self) -> bool:
+        """Return whether it is a shipped rule that runs programs of a model."""
+        return self.shipped and self.name in PROGRAM_RULES
 
 
 def resolve(by: str) -> RuleRef:
