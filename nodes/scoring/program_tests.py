@@ -173,7 +173,7 @@ def _text(value: object) -> str:
     lines = value if isinstance(value, list) else [value]
     if not all(isinstance(line, str) for line in lines):
         raise ValueError("standard input and output are texts, or lists of lines")
-    return "\n".join(lines)
+    return "\n".join(map(str, lines))
 
 
 def _printed_test(given: object, expected: object) -> ProgramTest:
