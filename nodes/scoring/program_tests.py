@@ -28,6 +28,7 @@ def _call():
     arguments, stdout = json.loads(sys.stdin.read()), sys.stdout
     module = sys.modules["solution"] = types.ModuleType("solution")
     vars(module).update({{name: value for name, value in globals().items() if not name.startswith("__")}})
+    vars(module).pop({name!r}, None)
     exec(compile({code!r}, "program.py", "exec"), vars(module))
     owner = module.Solution() if {in_class} else module
     value = json.dumps(getattr(owner, {name!r})(*arguments))

@@ -46,9 +46,8 @@ class Double:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 double.requests.append(body)
-                wrong = [
-                    name for name, value in body.items() if not isinstance(value, double.KNOWN.get(name, type(None)))
-                ]
+                known = {name: double.KNOWN.get(name, type(None)) for name in body}
+                wrong = [name for name, value in body.items() if not isinstance(value, known[name])]
                 status, answer = (422, json.dumps({"detail": wrong}).encode()) if wrong else double.reply(body)
                 if self.path != "/run_code":
                     status, answer = 404, b'{"detail":"Not Found"}'
@@ -66,7 +65,7 @@ class Double:
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
 
-def answered(status: str, **run: object) -> Reply:
+def answered(status: str, /, **run: object) -> Reply:
     result = {"status": "Finished", "execution_time": 0.02, "return_code": 0, "stdout": "", "stderr": "", **run}
     body = {"status": status, "message": "", "compile_result": None, "run_result": result}
     return 200, json.dumps({**body, "executor_pod_name": None, "files": {}}).encode()
@@ -169,8 +168,9 @@ def test_a_busy_server_is_asked_again_three_times(double: Double, monkeypatch: p
 def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(RuleError) as caught:
         SandboxFusion("http://127.0.0.1:9/run_code").run("pass")
+    refused = "ConnectionRefusedError: [Errno 111] Connection refused"
     assert str(caught.value).splitlines() == [
-        "the sandbox at http://127.0.0.1:9/run_code ran no program: ConnectionRefusedError: [Errno 111] Connection refused",
+        f"the sandbox at http://127.0.0.1:9/run_code ran no program: {refused}",
         "  hint: the URL is that of SandboxFusion's run_code, e.g. http://localhost:8080/run_code",
     ]
 
@@ -178,15 +178,10 @@ def test_a_server_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "localhost:8080",
-        "ftp://host/run_code",
-        "http://",
-        "http://host:99999",
-        "http://host:x",
-        "http://[1",
-        "file:///etc",
-    ]
-    + ["http://me:key@host/run_code", "http://host/a b", "http://host/\nX: y", "http://host:0/"],
+        *("localhost:8080", "ftp://host/run_code", "http://", "file:///etc", "http://[1"),
+        *("http://host:99999", "http://host:x", "http://host:0/", "http://me:key@host/run_code"),
+        *("http://host/a b", "http://host/\nX: y"),
+    ],
 )
 def test_a_text_that_is_no_url_of_a_sandbox_is_refused(url: str) -> None:
     with pytest.raises(RuleError, match="is not the URL of a sandbox"):
