@@ -162,6 +162,9 @@ class _Started:
         inside = _in_confined_grader()
         if not inside and (why := lacks()):
             raise RuleError.no_sandbox(why)
+        if inside and _lists("/proc"):
+            # The supervisor opens files of /proc for a process, so a domain of the program's own does not keep them.
+            raise RuleError.no_sandbox("its rule may read /proc, so a program could read its grader's memory")
         questions, self.questions = os.pipe()
         self.answers, answers = os.pipe()
         within = os.environ["HOME"] if inside else None
@@ -263,6 +266,14 @@ def _end(process: subprocess.Popen[bytes], descriptors: list[int], scratch: str,
 def _in_confined_grader() -> bool:
     """Return whether this process is a confined grader, or a fork of one: what it starts is confined already."""
     return "--confined" in sys.orig_argv and any(word.endswith("grader_process.py") for word in sys.orig_argv)
+
+
+def _lists(folder: str) -> bool:
+    """Return whether this process may list a folder."""
+    with contextlib.suppress(OSError):
+        os.listdir(folder)
+        return True
+    return False
 
 
 def _outcome(answer: dict[str, object], limits: ProgramLimits) -> Outcome:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from flowgraph.errors import RuleError
 from nodes.scoring.confinement import lacks
 from nodes.scoring.graders import Graders
 from nodes.scoring.program_tests import prime_code
@@ -98,6 +99,21 @@ def test_a_batch_of_hostile_programs_is_graded_to_its_end(world: World) -> None:
     assert not world.changed() and gone(MARKER)
     assert not any(Path(f"/proc/{one}").exists() for one in workers)
     assert not any(Path(one).exists() for one in scratches)
+
+
+def test_what_a_rule_is_allowed_is_not_allowed_to_programs(world: World) -> None:
+    names = ["connects", "sends_a_datagram", "reads_a_secret_file", "reads_a_key_of_the_environment", "forks"]
+    rows = [{"response": PROGRAM.read_text(), "ground_truth": a_test(world, name)} for name in names]
+    may = ["network", f"read={world.secret}", "env=HOSTILE_SECRET", "state"]
+    for allow in (may, ["unconfined", "env=HOSTILE_SECRET"]):
+        with Graders(limit_s=PATIENT_S, allow=allow) as pool:
+            assert pool.grade(resolve("prime_code"), rows).scores == (0.0,) * len(names)
+
+
+def test_a_rule_that_may_read_proc_runs_no_program(world: World) -> None:
+    row = {"response": "print(1)", "ground_truth": {"inputs": [""], "outputs": ["1"]}}
+    with Graders(allow=["read=/proc"]) as pool, pytest.raises(RuleError, match="its rule may read /proc"):
+        pool.grade(resolve("prime_code"), [row])
 
 
 SAMPLE = ("reads_a_secret_file", "overwrites_a_file", "connects", "kills_another", "leaves_a_daemon", "forks")

@@ -39,8 +39,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     return made
 
 
-def scored(truth: object, **settings: bool) -> dict[str, object]:
-    graded = prime_code("pass", truth, **settings)
+def scored(truth: object, *, continuous: bool = True) -> dict[str, object]:
+    graded = prime_code("pass", truth, continuous=continuous)
     assert isinstance(graded, dict)
     return graded
 
