@@ -2,7 +2,7 @@
 # The environment is .venv in this folder; a stamp is written only once its packages are all in.
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -1,37 +1,42 @@
 """The planner: from a planning problem to a plan with its bytes and seconds, and questions about a plan.
 
-result = plan(PlanningProblem(...), PlanRequest(objective="step"))   search
-forecast(problem, plan)         a plan's bytes and seconds, forecast again
-overflows(plan, problem, where) the errors of a plan that does not fit
-simulate(step, steps)           when each task of its steps runs, and what pools wait for
-explain(problem, plan)          the seconds of a step with a role on another pool
-compare([(name, plan), ...])    plans beside each other
-calibrate(runs, source)         scales of forecasts, fitted to measured runs
+result = plan(PlanningProblem(...), PlanRequest(objective="step"))     search
+answer = PlanOptions(staleness="auto").answer(problem, assumed, ...)   search what is asked in texts, what-ifs beside it
+forecast(problem, plan)                                                a plan's bytes and seconds, forecast again
+SavedPlan(problem=..., plan=...)                                       the same with the faults of a plan from a file
+step_seconds(step, where)                                              the seconds of a step, as its tasks are played
+simulate(step, steps)                when each task of its steps runs, and what pools wait for
+explain(problem, plan)               the seconds of a step with a role on another pool
+compare([(name, plan), ...])         plans beside each other
+
+Rooms: `calibration` fits scales of forecasts to measured runs, `report` writes texts and charts, and `search.as_run`
+plans as another system runs them.
 """
 
 from __future__ import annotations
 
-from placements.calibration.measured_runs import repair as calibrate
+from placements.hardware.device_profiles import known_devices
 from placements.report.explain_report import plans_text as compare
 from placements.report.explanation import explain
 from placements.report.simulation import simulate
-from placements.search.infeasibility import overflows
 from placements.search.plan_builder import forecast_again as forecast
-from placements.search.search import PlanRequest, SearchResult
+from placements.search.plan_options import PlanOptions
+from placements.search.saved_plan import SavedPlan, known_step_s, step_seconds
 from placements.search.search import find as plan
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 
 __all__ = [
     "LengthDistribution",
-    "PlanRequest",
+    "PlanOptions",
     "PlanningProblem",
-    "SearchResult",
-    "calibrate",
+    "SavedPlan",
     "compare",
     "explain",
     "forecast",
-    "overflows",
+    "known_devices",
+    "known_step_s",
     "plan",
     "simulate",
+    "step_seconds",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import functools
@@ -25,7 +26,12 @@ os.environ.update(
     RAY_AUTH_MODE="token",
     RAY_NUM_REDIS_GET_RETRIES="20",  # Ray's default: a test of a wrong address would leave 1 for a start in its process
 )
-os.environ.pop("COLUMNS", None)  # of whoever runs the tests: texts are as in a pipe
+# Texts are as in a pipe, whoever runs the tests. Where `readline` is imported, as a debugger does, it sets COLUMNS for
+# child processes, and `os.environ` does not show it: so it is imported first, and what it has set is set and removed.
+with contextlib.suppress(ImportError):
+    import readline  # noqa: F401
+os.environ["COLUMNS"] = ""
+del os.environ["COLUMNS"]
 
 import hypothesis
 import pytest

@@ -10,7 +10,7 @@ from flowgraph.errors import UnknownNameError
 from flowgraph.models.sizes import ModelShape, shape_of
 from flowgraph.models.table import full_name, listed
 from placements.hardware.device_profiles import DeviceProfile, PoolLinks, profile
-from placements.hardware.engine_constants import FOLDER
+from placements.hardware.engine_constants import FILES
 
 ENGINES = ("sglang", "vllm", "trtllm")
 QUANTISED = re.compile(r"[-_](fp8|nvfp4|mxfp4|fp4|static|pertensor|dynamic|0528|v2)\b", re.IGNORECASE)
@@ -53,7 +53,7 @@ def release(engine: str, version: str) -> str:
 
 @cache
 def _releases(engine: str) -> tuple[str, ...]:
-    return tuple(each["version"] for each in tomllib.loads((FOLDER / f"{engine}.toml").read_text("utf-8"))["release"])
+    return tuple(each["version"] for each in tomllib.loads(FILES[engine].read_text("utf-8"))["release"])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

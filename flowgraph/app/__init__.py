@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flowgraph.app.calibrating import (
-        CalibratedRuns as CalibratedRuns,
         calibrate_runs as calibrate_runs,
         calibration_of as calibration_of,
     )
@@ -79,7 +78,7 @@ _MODULES = {
     "response_calls": "evaluate generate",
     "run_calls": "resume run",
     "plan_calls": "calibrate check compare draw explain export import_run plan simulate",
-    "calibrating": "CalibratedRuns calibrate_runs calibration_of",
+    "calibrating": "calibrate_runs calibration_of",
     "checking": "CheckResult check_flow",
     "comparing": "ComparedTargets compare_targets",
     "data_sets": "make_data",

@@ -2,77 +2,37 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowgraph.app.plan_result import read_plan
-from flowgraph.app.problem import of_unknown_speed, prepare_from
+from flowgraph.app.problem import prepare_from
 from flowgraph.app.request import Say
 from flowgraph.cluster.calibration import Calibration
+from flowgraph.cluster.cluster import of_unknown_speed
 from flowgraph.errors import DataError, PlanError, UsageError, nearest
 from flowgraph.files.untrusted import read_bytes, read_text
 from flowgraph.runtime.record.run_folder import RunFolder
-from placements import calibrate
-from placements.calibration.fit_constants import refuse_no_seconds
-from placements.calibration.measured_runs import MeasuredRun, Timing, seconds_by_node
-from placements.calibration.timing_logs import KNOWN, read_log
-from placements.calibration.timing_names import match_timings
-from placements.step.role_placements import homes_by
-from placements.workload.batch_partition import many
+from placements import calibration
 
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import Plan
     from placements import PlanningProblem
-    from placements.calibration.measured_runs import CalibrationResult
-    from placements.step.role_placements import RolePlacement
 
-TIMED = ("generate", "logprob", "update", "score", "host", "sync")  # kinds of tasks whose seconds a calibration scales
 LOG_BYTES = 2**26  # of a log or a trace: as much as a profile of ours has at most
 
 
-@dataclass(frozen=True)
-class CalibratedRuns:
-    """Scales fitted to measured runs, and the errors of the forecast before and after."""
-
-    fit: CalibrationResult
-
-    @property
-    def calibration(self) -> Calibration:
-        """Return the scales, for `plan(calibration=)`."""
-        return self.fit.calibration
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return what was measured and is not used, with the reason."""
-        return tuple(f"not used: {label}: {why}" for label, why in self.fit.unused.items())
-
-    def data(self) -> dict[str, Any]:
-        """Return the scales, and the errors of the forecast before and after."""
-        fit = self.fit
-        return {
-            "calibration": json.loads(fit.calibration.to_json()),
-            "before": asdict(fit.before),
-            "after": asdict(fit.after),
-            "far": dict(fit.far),
-            "unused": dict(fit.unused),
-        }
-
-    def text(self) -> str:
-        """Return the errors before and after, and each scale with its interval."""
-        return "\n".join(_lines(self.fit))
-
-
-def calibrate_runs(paths: Sequence[Path], plan: Path | None, measured: Sequence[str], say: Say) -> CalibratedRuns:
+def calibrate_runs(
+    paths: Sequence[Path], plan: Path | None, measured: Sequence[str], say: Say
+) -> calibration.CalibrationResult:
     """Fit scales to the seconds that runs have measured."""
     if measured and len(paths) > 1:
         what = "is of one plan, and several files are named"
         raise UsageError(what, where=f"--measured {measured[0]}", hint="calibrate each plan with its own seconds")
-    fit = calibrate([_run(path, plan, measured, say) for path in paths], _source(paths, measured))
+    fit = calibration.calibrate([_run(path, plan, measured, say) for path in paths], _source(paths, measured))
     _refuse_unknown(fit, measured)
-    return CalibratedRuns(fit)
+    return fit
 
 
 def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None, say: Say) -> Calibration | None:
@@ -92,7 +52,7 @@ def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None
     return calibrate_runs([plan], None, measured, say).calibration
 
 
-def _refuse_unknown(found: CalibrationResult, measured: Sequence[str]) -> None:
+def _refuse_unknown(found: calibration.CalibrationResult, measured: Sequence[str]) -> None:
     """Refuse seconds of a command line for what has no forecast. What a log has beyond the plan is printed instead."""
     for text in measured:
         name = text.partition("=")[0]
@@ -120,7 +80,7 @@ def _source(paths: Sequence[Path], measured: Sequence[str]) -> str:
 # ------------------------------------------------------------------------------------------------- what was measured
 
 
-def _run(path: Path, plan: Path | None, measured: Sequence[str], say: Say) -> MeasuredRun:
+def _run(path: Path, plan: Path | None, measured: Sequence[str], say: Say) -> calibration.MeasuredRun:
     """Return what was measured: by a run's folder, by a log of a run of `plan`, or on a plan's file by hand."""
     if path.is_file() and plan is not None:
         return _logged(path, plan, say)
@@ -128,98 +88,40 @@ def _run(path: Path, plan: Path | None, measured: Sequence[str], say: Say) -> Me
         why = "has its own plan" if path.is_dir() else "is not a log"
         raise UsageError(f"{path} {why}", where=f"--plan {plan}", hint="--plan is the plan whose run wrote a log")
     if path.is_file():
-        file, timings = path, tuple(_by_hand(measured, path))
+        timings, file = tuple(calibration.given_timings(measured, str(path))), path
     else:
-        file, timings = _recorded(path, measured)
-    setting, homes = _placed(read_plan(file), file)
-    return MeasuredRun(path.name, setting, homes, timings)
+        folder = RunFolder.open(path)
+        if measured:
+            what = f"{path} has measured its own seconds"
+            raise UsageError(what, where=f"--measured {measured[0]}", hint=f"calibrate {path}/plan.json --measured …")
+        timings = tuple(calibration.recorded_timings(folder.metrics(), str(path / "metrics.jsonl")))
+        file = folder.path / "plan.json"
+    plan_read = read_plan(file)
+    return calibration.MeasuredRun.of(path.name, _timed_problem(plan_read, file), plan_read, timings)
 
 
-def _placed(plan: Plan, file: Path) -> tuple[PlanningProblem, tuple[RolePlacement, ...]]:
-    """Return the setting of a plan and where its roles live. Raises PlanError where no seconds are forecast."""
+def _timed_problem(plan: Plan, file: Path) -> PlanningProblem:
+    """Return the problem of a plan. Raises PlanError where no seconds are forecast."""
     if plan.step is None:
         hint = "`plan FLOW -o plan.json` makes one that does"
         raise PlanError.unreadable(str(file), "", f"forecasts no seconds, so there is nothing to fit; {hint}")
     if not all(device.model for device in plan.used()):
         why = f"the speed of {of_unknown_speed(plan.cluster)}, is not known, so there is nothing to fit"
         raise PlanError.unreadable(str(file), "", why)
-    setting = prepare_from(plan, str(file)).setting
-    return setting, tuple(homes_by(setting, plan))
+    return prepare_from(plan, str(file)).setting
 
 
-def _recorded(path: Path, measured: Sequence[str]) -> tuple[Path, tuple[Timing, ...]]:
-    """Return the plan's file of a run's folder, and the seconds of its nodes."""
-    folder = RunFolder.open(path)
-    if measured:
-        what = f"{path} has measured its own seconds"
-        raise UsageError(what, where=f"--measured {measured[0]}", hint=f"calibrate {path}/plan.json --measured …")
-    seconds = seconds_by_node(folder.metrics(), str(path / "metrics.jsonl"))
-    return folder.path / "plan.json", tuple(Timing(name, each, (name,)) for name, each in seconds.items())
-
-
-def _logged(path: Path, file: Path, say: Say) -> MeasuredRun:
+def _logged(path: Path, file: Path, say: Say) -> calibration.MeasuredRun:
     """Return what the log of a run of a plan has measured; say what of it is not used."""
     plan = read_plan(file)
-    setting, homes = _placed(plan, file)
-    tasks = plan.step.tasks if plan.step is not None else ()
+    problem = _timed_problem(plan, file)
     try:
         text = read_bytes(path, LOG_BYTES).decode("utf-8")
     except OSError as error:
         raise DataError.unusable(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise DataError.unusable(path, "is not text, so not a log", f"calibrate reads {KNOWN}") from None
-    log = read_log(text, str(path), _ranges([task.name for task in tasks if task.kind in TIMED]))
-    found = match_timings(log, setting)
-    for name in log.unreadable:
-        say(f"not used: {path.name} {name}: not a number of seconds")
-    for name, why in found.unused.items():
-        say(f"not used: {path.name} {name}: {why}")
-    if log.other:
-        others = many(log.other, "range") if log.system == "trace" else many(log.other, "metric")
-        say(f"not used: {path.name}: {others} of other names")
-    if not found.timings:
+        raise DataError.unusable(path, "is not text, so not a log", f"calibrate reads {calibration.KNOWN}") from None
+    timings = calibration.logged_timings(text, path, problem, plan, say)
+    if not timings:
         raise DataError.unusable(path, f"has no timer of a node of {file}")
-    return MeasuredRun(path.name, setting, homes, found.timings)
-
-
-def _ranges(names: Sequence[str]) -> dict[str, str]:
-    """Return the task of each name that a range of a trace may have: profiles put `-` between the nodes of a task."""
-    return {name.replace(", ", "-"): name for name in names} | {name: name for name in names}
-
-
-def _by_hand(texts: Sequence[str], path: Path) -> Iterator[Timing]:
-    """Return the seconds of a command line. Raises UsageError if there are none, or for text that is not seconds."""
-    if not texts:
-        what = "says nothing of what a run of it took"
-        hint = "a plan takes --measured policy.generate=310; a log takes --plan PLAN.json"
-        raise UsageError(what, where=f"calibrate {path}", hint=hint)
-    names = [text.partition("=")[0] for text in texts]
-    for text in texts:
-        name, equals, value = text.partition("=")
-        try:
-            seconds = float(value)
-        except ValueError:
-            equals, seconds = "", 0.0
-        if not equals or not name:
-            raise UsageError("should be NODE=SECONDS", where=f"--measured {text}", hint="policy.generate=310")
-        if names.count(name) > 1:
-            raise UsageError(f"`{name}` is said twice", where=f"--measured {text}", hint="leave one of them out")
-        refuse_no_seconds(f"--measured {name}", seconds)
-        yield Timing(name, seconds, (name,))
-
-
-# ------------------------------------------------------------------------------------------------- what is printed
-
-
-def _lines(found: CalibrationResult) -> Iterator[str]:
-    yield f"before  {found.before}"
-    yield f"after   {found.after}"
-    for device in found.calibration.devices:
-        yield device
-        for scale in found.calibration.scales:
-            if scale.device == device:
-                name = f"{scale.phase} {scale.role}".strip()
-                counted = f"{scale.measurements} measured" if scale.measurements else "not measured"
-                yield f"  {name:<28} {scale.factor:.3f} ({scale.low:.2f} to {scale.high:.2f}), {counted}"
-    for label, times in found.far.items():
-        yield f"far off: {label} took {times:.3g} times what is forecast, so its seconds may be wrong"
+    return calibration.MeasuredRun.of(path.name, problem, plan, timings)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.app.flow_inputs import compiled_flow, described_flow
-from flowgraph.app.plan_result import plan_of, sizes_of
+from flowgraph.app.plan_result import plan_of
+from flowgraph.app.planning import searched
 from flowgraph.app.problem import prepare
-from flowgraph.app.refusals import refuse_untrainable, refuse_what_cannot_run
+from flowgraph.app.refusals import refuse_what_cannot_run
 from flowgraph.app.replan import faults_of, plan_again, prepare_again
 from flowgraph.app.request import Request, Say, Workload
-from flowgraph.app.searching import searched
 from flowgraph.checks.placed import unsupported
+from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import FlowError, ResourceError
 from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import setting_faults, split_assignments
@@ -23,7 +24,6 @@ from flowgraph.passes.verify import verified
 from nodes.mismatch import watch_engines
 
 if TYPE_CHECKING:
-    from flowgraph.app.problem import PreparedProblem
     from flowgraph.cluster.plan import Plan
 
 
@@ -72,12 +72,12 @@ def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterat
     """Return the faults of a plan from a file, for the models, rows and lengths that it or the request names."""
     where = str(request.target)
     prepared = prepare_again(plan, request, where)
-    yield from _raised(lambda: _refuse(prepared))
+    yield from _raised(lambda: refuse_what_cannot_run(prepared))
     found = list(faults_of(plan, prepared, where))
     yield from found
     only_modelled = unsupported(plan)
     if not found:
-        yield from _raised(lambda: sizes_of(plan_again(plan, prepared, where, say, fits=False)))
+        yield from _raised(lambda: plan_again(plan, prepared, where, say, fits=False).batch)
     if not found and not only_modelled:
         yield from _raised(lambda: lower(prepared.setting.graph, plan, where=where, watch=watch_engines))
     notes += [f"the plan names {name}, which cannot be run here" for name in only_modelled]
@@ -85,10 +85,8 @@ def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterat
 
 def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
     """Return the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
-    from placements.report.search_report import show_s
-
     prepared, where = prepare(request), str(request.target)
-    yield from _raised(lambda: _refuse(prepared))
+    yield from _raised(lambda: refuse_what_cannot_run(prepared))
     if not request.workload.model and prepared.inputs is None:
         command = f"flowgraph check {request.flow} --cluster {where} --model Qwen/Qwen3-8B"
         notes.append(f"whether it fits on {where} is not known: no model is named\n  hint: {command}")
@@ -101,20 +99,12 @@ def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowEr
     except ResourceError as error:
         yield error
         return
-    yield from _raised(lambda: sizes_of(planned))
+    yield from _raised(lambda: planned.batch)
     yield from _raised(lambda: lower(planned.graph, planned.plan, where=where, watch=watch_engines))
     if prepared.inputs is None and planned.search is not None:
         best = planned.search.best
         devices = "1 device" if best.devices == 1 else f"{best.devices} devices"
         notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` says how")
-
-
-def _refuse(prepared: PreparedProblem) -> None:
-    """Raise what a run of the flow would be refused for, wherever it runs."""
-    if prepared.inputs is None:
-        refuse_untrainable(prepared.setting.graph)
-    else:
-        refuse_what_cannot_run(prepared.inputs)
 
 
 def _in_text(workload: Workload) -> Iterator[FlowError]:

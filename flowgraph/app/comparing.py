@@ -59,6 +59,6 @@ def _text(target: DrawTarget) -> str:
     """Return what is compared as text, without lines of files."""
     if target.kind == "flow" and target.graph is not None:
         return graph_text(target.graph, sites=False)
-    from placements.report.search_report import plan_lines
+    from placements import report
 
-    return "\n".join(plan_lines(target.placement.plan))
+    return "\n".join(report.plan_lines(target.placement.plan))

@@ -16,7 +16,7 @@ from flowgraph.app.flow_inputs import compiled_flow
 from flowgraph.app.plan_result import PlanResult, read_plan
 from flowgraph.app.planning import planned_for
 from flowgraph.app.problem import prepare_from
-from flowgraph.app.replan import plan_again, work_of
+from flowgraph.app.replan import plan_again
 from flowgraph.app.request import Request, Say, Target, Workload
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.arrow_sizes import ArrowSizes
@@ -30,10 +30,11 @@ from flowgraph.lowering.lower import lower
 from flowgraph.runtime.record.run_folder import RunFolder
 from flowgraph.serialize.program import program_from_json
 from nodes.mismatch import watch_engines
+from placements import plan as search_plan
+from placements import report
 
 if TYPE_CHECKING:
     from flowgraph.lowering.program import Program
-    from placements import SearchResult
 
 Kind = Literal["flow", "plan", "program", "run", "picture"]
 
@@ -44,7 +45,7 @@ class DrawnPlan:
 
     plan: Plan
     graph: Graph | None = None
-    found: Callable[[], SearchResult] | None = None
+    found: Callable[[], report.SearchResult] | None = None
     planned: PlanResult | None = None
     lowered: Program | None = None
     where: str = "plan"
@@ -62,10 +63,8 @@ class DrawnPlan:
         """Return the bytes of what travels; none where lengths and models are not known."""
         if self.planned is None:
             return ArrowSizes()
-        from placements.report.arrow_sizes import arrow_sizes
-
         setting, graph = self.planned.setting, self.planned.graph if self.program is None else self.program.graph
-        return arrow_sizes(graph, setting.shapes, work_of(setting), self.plan)
+        return report.arrow_sizes(graph, setting.shapes, setting.workload, self.plan)
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class DrawTarget:
         return self.placed()
 
     @cached_property
-    def found(self) -> SearchResult | None:
+    def found(self) -> report.SearchResult | None:
         """Return the search that found the plan, or that would; None where no seconds are known."""
         return self.placement.found() if self.placement.found is not None else None
 
@@ -137,9 +136,7 @@ def _refuse_options(request: Request, what: str) -> None:
 def _of(made: PlanResult) -> DrawnPlan:
     """Return a plan to be drawn, with the search that found it, or that its file says it comes from."""
 
-    def search() -> SearchResult:
-        from placements import plan as search_plan
-
+    def search() -> report.SearchResult:
         return search_plan(made.setting)
 
     known = made.search

@@ -90,11 +90,11 @@ class DrawResult:
 
 def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> DrawResult:
     """Return the picture of a target that is named, or the one that is meant if none is."""
-    from placements.report.published_errors import error_lines
+    from placements import report
 
     def errors() -> Iterable[str]:
         forecast = target.kind in ("flow", "plan", "run") and (picture or target.first) in FORECASTS
-        return error_lines(target.placement.plan) if forecast else ()
+        return report.error_lines(target.placement.plan) if forecast else ()
 
     return DrawResult(
         name=target.name,

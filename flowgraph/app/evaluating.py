@@ -62,7 +62,7 @@ class ScoreTally:
         self.lost = Counter[str]()
 
     def add(self, table: pa.Table, scores: Any = None) -> None:
-        """Add rows of a file of generations; `scores` take the place of the file's."""
+        """Add the rows of a table of generations; `scores`, one number per row, replace its column `score`."""
         import pyarrow.compute as pc
 
         found = {name: table.column(name) for name in ("finished", "data_source") if name in table.column_names}
@@ -107,7 +107,7 @@ def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResu
     }
     others = [name for name, value in given.items() if value is not None]
     if others:
-        what = f"responses are there already, so {others[0]} says nothing"
+        what = f"responses are there already, so {others[0]} has no effect"
         raise UsageError(what, where=f"--generations {generations}")
     return _evaluate_saved(generations, request, progress)
 

@@ -5,33 +5,24 @@ Not here: files (`exporting`). No torch is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flowgraph.cluster.cluster import show_bytes
-from flowgraph.cluster.plan import Layout, Plan, RoleSettings
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import ResourceError
 from nodes.interop import LongestLengths, export
-from placements import overflows
 from placements import plan as find_plan
-from placements.memory.footprint import room_bytes, total_bytes
-from placements.report.search_report import show_s
-from placements.search.plan_builder import plan_from
-from placements.search.role_options import RoleOptions
-from placements.search.search import TIED_SHARE
-from placements.step.role_costs import footprint
-from placements.step.role_placements import RolePlacement, device_group_for, homes_by
+from placements import report
+from placements.search import as_run
 
 if TYPE_CHECKING:
     from flowgraph.app.problem import PreparedProblem
-    from nodes.interop import Exported, SystemRun
-    from placements import PlanningProblem
+    from nodes.interop import Exported
     from placements.search.ranked_plan import RankedPlan
 
-
 WORTH_SHARE = 0.02  # of a step, that another plan has to save before it is written to be compared
-MOST_TRIED = 200  # layouts of the trained role, fastest first, where the plan's own does not fit as a system runs it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +65,7 @@ def written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: 
     told = exported(prepared, plan, target, notes)
     if told.system_run is None:
         return ExportedPlan(told, None)
-    run = _as_run(prepared.setting, told.system_run)
-    try:
-        homes = list(homes_of_run(run, told.system_run))
-        made = _plan_from(prepared, run, homes)
-    except ResourceError as error:
-        wants, has = sum(part.devices for part in told.system_run.parts), sum(of.count for of in run.classes)
-        return ExportedPlan(told, None, (f"it takes {wants} devices, there are {has}" if wants > has else error.what,))
-    return ExportedPlan(told, made, tuple(_faults(run, homes, made)))
+    return ExportedPlan(told, *as_run.forecast_run(prepared.setting, told.system_run, prepared.assumed))
 
 
 def fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportedPlan:
@@ -92,10 +76,10 @@ def fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> Expo
     first = written(prepared, plan, target)
     name, own_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None
     if not first.faults:
-        slower = own_s is not None and (first.step_s or 0.0) > own_s * (1 + TIED_SHARE)
+        slower = own_s is not None and (first.step_s or 0.0) > own_s * (1 + report.TIED_SHARE)
         return written(prepared, plan, target, [_takes(name, first.step_s, own_s)]) if slower else first
     why = [f"as {name} runs the plan, {fault}" for fault in first.faults]
-    for other in _others(prepared, plan) if first.plan is not None else ():
+    for other in as_run.other_layouts(prepared.setting, plan) if first.plan is not None else ():
         found = written(prepared, other, target)
         if found.runs:
             said = [*why, f"it is written otherwise, which fits: {_changed(first, found)}"]
@@ -113,7 +97,6 @@ def _changed(first: ExportedPlan, found: ExportedPlan) -> str:
 
 
 def _takes(name: str, step_s: float | None, own_s: float | None) -> str:
-
     return f"as {name} runs what is written, a step takes {show_s(step_s)}; the plan's takes {show_s(own_s)}"
 
 
@@ -156,96 +139,3 @@ def _of_ranked(
     except ResourceError:
         return None
     return (fitting if fits else written)(prepared, plan, target)
-
-
-def _as_run(setting: PlanningProblem, run: SystemRun) -> PlanningProblem:
-    return replace(setting, engines=dict(run.engines), staleness=run.lag)
-
-
-def _plan_from(prepared: PreparedProblem, run: PlanningProblem, homes: Sequence[RolePlacement]) -> Plan:
-    """Return plan of roles that live as a system runs them. Raises ResourceError if the cluster has no such pools."""
-    told = {"engines": dict(run.engines), "staleness": run.staleness or prepared.assumed.staleness}
-    return plan_from(run, homes, prepared.assumed.model_copy(update=told))
-
-
-def _faults(setting: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan) -> Iterator[str]:
-    """Yield what is short of memory, on devices and on their hosts, and what is too short for one row."""
-    for error in overflows(plan, setting, plan.flow):
-        yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
-    yield from _host_faults(setting, homes)
-    unknown = [task.name for task in plan.step.tasks if task.seconds is None] if plan.step is not None else []
-    if unknown:
-        yield f"the cache has no room for the longest row, or its speed is not known: {', '.join(unknown)}"
-
-
-def _host_faults(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> Iterator[str]:
-
-    for pool in dict.fromkeys(home.pool for home in homes):
-        own = [home for home in homes if home.pool == pool]
-        of = own[0].seat.of
-        room = of.host_memory_bytes // of.node_devices
-        held = [
-            (each, footprint(setting, each.role, each.seat, each.engine, each.layout, each.running)) for each in own
-        ]
-        needs = sum(total_bytes(each.host) + home.running.sleeps * total_bytes(each.asleep_host) for home, each in held)
-        if needs > room:
-            what = f"`{pool}` keeps {show_bytes(needs)} in host memory for each device"
-            yield f"{what}, {show_bytes(needs - room)} more than its share of {show_bytes(room)}"
-
-
-def _others(prepared: PreparedProblem, plan: Plan) -> Iterator[Plan]:
-    """Yield the plan with other layouts of the policy's training, fastest first, then with all else put away too."""
-    synced = set(prepared.setting.synced.values())
-    home = next((home for home in homes_by(prepared.setting, plan) if home.role.name in synced), None)
-    if home is None:
-        return
-    seat, room = home.seat, room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
-    ways = [
-        (way.layout, way.running)
-        for way in RoleOptions(prepared.setting, home.role, seat).timed
-        if footprint(prepared.setting, home.role, seat, way.engine, way.layout, way.running).peak_bytes <= room
-    ]
-    for asleep in (False, True):
-        for layout, running in ways[:MOST_TRIED]:
-            told = {"layout": layout, "running": running.model_copy(update={"sleeps": home.shared})}
-            own = (each.model_copy(update=told) if each.role == home.role.name else each for each in plan.placed)
-            other = plan.model_copy(update={"placed": tuple(own)})
-            yield _put_away(other) if asleep else other
-
-
-def _put_away(plan: Plan) -> Plan:
-    """Return a plan in which nothing that shares a pool stays on its devices while others work."""
-    alone = {each.pool for each in plan.placed if sum(other.pool == each.pool for other in plan.placed) == 1}
-    told = {
-        each.role: each.running.model_copy(update={"sleeps": True, "offload": ()})
-        for each in plan.placed
-        if each.pool not in alone
-    }
-    placed = (
-        each.model_copy(update={"running": told[each.role]}) if each.role in told else each for each in plan.placed
-    )
-    return plan.model_copy(update={"placed": tuple(placed)})
-
-
-def homes_of_run(setting: PlanningProblem, run: SystemRun) -> Iterator[RolePlacement]:
-    """Yield where each role of a run lives: in the pools that it shares, in the layouts that it says."""
-    roles = {role.name: role for role in setting.roles}
-    for number, part in enumerate(run.parts):
-        names = [name for name in part.roles if name in roles]
-        shared = any(roles[name].use == "sample" for name in names)
-        seat = device_group_for(setting, f"pool{number}", part.devices)
-        for name in names:
-            layout = run.layouts.get(name) or Layout(data=part.devices, sharding="full")
-            running = run.running.get(name) or RoleSettings(precision="bfloat16")
-            role = roles[name]
-            engine, lag = setting.engines_of(role.use)[0], setting.lag_of(role)
-            yield RolePlacement(
-                role=role,
-                pool=f"pool{number}",
-                seat=seat,
-                engine=engine,
-                layout=layout,
-                running=running,
-                shared=shared,
-                lag=lag,
-            )

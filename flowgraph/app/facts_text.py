@@ -13,14 +13,14 @@ from flowgraph.cluster.cluster import show_bytes
 from flowgraph.serialize.columns import columns
 
 if TYPE_CHECKING:
-    from placements.workload.step_facts import EdgeFacts, StepFacts
+    from placements import report
 
 COLUMNS = 120
 UNKNOWN = "?"
 PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
-def facts_text(facts: StepFacts, state: Sequence[StateItem]) -> str:
+def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
     """Print facts and state as plain tables; `?` is what is not known."""
     prompts = f"{facts.prompts:,} prompt{'' if facts.prompts == 1 else 's'} of at most {facts.prompt_tokens:,} tokens"
     lines = [f"facts of a step of {facts.flow}: {prompts}, every response of its most tokens"]
@@ -35,7 +35,7 @@ def values_text(values: Sequence[ValueFacts]) -> str:
     return "\n".join(_indented([heads, *cells], ()))
 
 
-def _nodes(facts: StepFacts) -> Iterator[str]:
+def _nodes(facts: report.StepFacts) -> Iterator[str]:
     head = ["node", "kind", "role", "rows", "tokens", "FLOPs"]
     rows = [
         [each.node, each.kind, each.role, _count(each.rows), _count(each.tokens), show_flops(each.flops)]
@@ -45,7 +45,7 @@ def _nodes(facts: StepFacts) -> Iterator[str]:
     yield from _indented([head, *rows, total], right=(3, 4, 5))
 
 
-def _edges(edges: Sequence[EdgeFacts]) -> Iterator[str]:
+def _edges(edges: Sequence[report.EdgeFacts]) -> Iterator[str]:
     """Print each edge with its parts, on as many lines as they take."""
     planned = any(each.crosses is not None for each in edges)
     rows = [["value", "read by", "bytes", *(["travels"] if planned else [])]]
@@ -68,7 +68,7 @@ def _wrapped(parts: Sequence[str], width: int) -> Iterator[str]:
     yield line
 
 
-def _size(edge: EdgeFacts) -> str:
+def _size(edge: report.EdgeFacts) -> str:
     known = show_bytes(edge.known_bytes)
     return known if edge.size_bytes is not None else f"{known} + {UNKNOWN}" if edge.known_bytes else UNKNOWN
 
@@ -77,7 +77,7 @@ def _part(name: str, size_bytes: int | None) -> str:
     return f"{name} {UNKNOWN if size_bytes is None else show_bytes(size_bytes)}"
 
 
-def _travels(edge: EdgeFacts) -> list[str]:
+def _travels(edge: report.EdgeFacts) -> list[str]:
     return ["yes" if edge.crosses else "no"]
 
 
@@ -103,7 +103,7 @@ def show_flops(flops: int | None) -> str:
     return f"{flops / 1000**scale:.2f} {PREFIXES[scale]}" if scale else str(flops)
 
 
-def facts_json(facts: StepFacts, state: Sequence[StateItem]) -> dict[str, Any]:
+def facts_json(facts: report.StepFacts, state: Sequence[StateItem]) -> dict[str, Any]:
     """Return facts and state as JSON does; null is what is not known."""
     edges = [
         {

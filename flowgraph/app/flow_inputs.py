@@ -37,6 +37,11 @@ class FlowInputs:
     steps: int
     resolved: tuple[ResolvedSetting, ...]
 
+    def row_origins(self) -> dict[str, Any]:
+        """Return the rows of the data set, and where each setting comes from, for the sizes of a step."""
+        origins = {each.name: each.origin for each in self.resolved}
+        return {"data_rows": self.data.train.num_rows, "origins": origins}
+
 
 def cache_folder(cache: Path | None) -> Path:
     """Return the folder for fetched models and made data: the one that is named, or the user's cache."""
@@ -77,7 +82,9 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
                 raise UnknownNameError.of("pass", function, functions, where=file)
             found = getattr(module, function)
         if not callable(found):
-            raise UsageError(f"`{name}` is no function", where="--pass", hint="a pass takes a Graph and gives one")
+            raise UsageError(
+                f"`{name}` is no function", where="--pass", hint="a pass takes a Graph and returns a Graph"
+            )
         yield cast("Pass", found)
 
 

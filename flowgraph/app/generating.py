@@ -42,7 +42,7 @@ def generate_request(request: Request, say: Say, progress: Progress) -> Generate
     if out is not None:
         check_out(out, (".parquet",), request.output.overwrite)
     elif not texts:
-        raise UsageError("says not where to write", where="generate", hint="-o FILE.parquet")
+        raise UsageError("needs an output file", where="generate", hint="-o FILE.parquet")
     _refuse_both(request)
     model = model_under_test(
         named_model(request.sampling.subject, "generate"), request.sampling.param, request.workload.cache
@@ -66,7 +66,7 @@ def _refuse_both(request: Request) -> None:
     }
     others = [name for name, value in given.items() if value is not None]
     if sampling.prompt and others:
-        raise UsageError(f"the prompts are given, so {others[0]} says nothing", where="--prompt")
+        raise UsageError(f"the prompts are given, so {others[0]} has no effect", where="--prompt")
 
 
 def _generate_into(

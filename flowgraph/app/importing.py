@@ -8,22 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.app.exported_plan import ExportTarget, exported, homes_of_run, searched
+from flowgraph.app.exported_plan import ExportTarget, exported, searched
 from flowgraph.app.problem import PreparedProblem, prepare
-from flowgraph.app.replan import faults_of, fullest_share
+from flowgraph.app.replan import faults_of
 from flowgraph.app.request import Request
 from flowgraph.app.run_lengths import as_long_as_its_rows, fitting_lengths
 from flowgraph.cluster.plan import MOST_PROMPTS, Plan, RoleSettings
+from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import DataError, ModelError, SettingError, UsageError, nearest
 from flowgraph.files.untrusted import read_bytes
 from flowgraph.models.table import full_name
 from nodes.interop import NEEDLESS, UNREAD, exported_versions, read_command, read_yaml, system_of
+from placements import known_devices, report
 from placements.format import flowing
-from placements.hardware.device_profiles import known_devices
-from placements.memory.footprint import FITS_SHARE
-from placements.report.search_report import plan_lines, pools_of, show_s
-from placements.search.plan_builder import plan_from
-from placements.search.search import TIED_SHARE
+from placements.search import as_run
 
 MOST_BYTES = 4_000_000  # of a launch script or a configuration
 MOST_SHOWN = 60  # letters of a value that was not read
@@ -42,7 +40,7 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
     def at(request: Request) -> tuple[PreparedProblem, Imported, Plan, tuple[str, ...]]:
         prepared = _prepared(as_written, path, device, request)
         read = as_long_as_its_rows(prepared.setting, as_written)
-        plan = plan_from(prepared.setting, list(homes_of_run(prepared.setting, read.system_run)), prepared.assumed)
+        plan = as_run.plan_of_run(prepared.setting, read.system_run, prepared.assumed)
         return prepared, read, plan, tuple(str(each) for each in faults_of(plan, prepared, str(path), ran=True))
 
     def fits(lengths: ShorterLengths) -> bool:
@@ -56,7 +54,8 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
     if request.workload.prompt_tokens is None and request.workload.response_tokens is None:
         notes.append(_assumed_lengths(read))
         shorter = fitting_lengths(read, fits) if faults else None
-    notes += [] if faults else _tight(fullest_share(plan))
+    tight = "" if faults else report.tightness(plan)
+    notes += [tight] if tight else []
     best = searched(prepared, run.target)
     return ImportResult(
         prepared=prepared,
@@ -72,8 +71,8 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
 class ImportResult:
     """Another system's run as a flow and a plan, and what a search finds instead for the same devices.
 
-    `best` is what the search found, `beside` the fastest of it that the system runs, and `shorter` the lengths with
-    which a run fits that does not fit with those that it allows; each None where there is none.
+    `best` is what the search found, `beside` the fastest of these plans that the system can run, and `shorter`
+    the lengths with which a run fits that does not fit with those that it allows; each None where there is none.
     """
 
     prepared: PreparedProblem
@@ -90,7 +89,7 @@ class ImportResult:
 
     @property
     def replacement(self) -> Plan | None:
-        """Return the plan that a search finds and the system runs; None where there is none."""
+        """Return the fastest plan of the search that the imported system can run; None if there is none."""
         return self.beside.plan if self.beside is not None else None
 
     def data(self) -> dict[str, Any]:
@@ -116,13 +115,7 @@ class ImportResult:
         head = f"{read.system} {read.version}: {read.flow}, {names}; {read.placement or 'a placement of its own'}"
         hint = [f"it fits where rows are shorter: {self.shorter}"] if self.shorter is not None else []
         found = _compared(self.run, self.best, self.beside)
-        return "\n".join([head, *plan_lines(self.plan), *self.run.faults, *hint, *found])
-
-
-def _tight(share: float) -> list[str]:
-    """Return a note where a run takes more of a device than a plan of ours would."""
-    note = f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth"
-    return [note] if share > FITS_SHARE else []
+        return "\n".join([head, *report.plan_lines(self.plan), *self.run.faults, *hint, *found])
 
 
 def _assumed_lengths(read: Imported) -> str:
@@ -219,19 +212,19 @@ def _compared(run: ImportedRun, best: ExportSearch | None, beside: RunReplacemen
     if best is None:
         yield f"{where}: no plan fits"
         return
-    pools = pools_of(best.best)
+    pools = report.pools_of(best.best)
     if beside is None:
         yield f"{where}: {show_s(best.best.step_s)} a step: {pools}; {system} runs none of what was found"
         return
     known = run.step_s is not None and not run.faults
     more = beside.step_s / run.step_s - 1 if known and run.step_s else None
-    if more is not None and more > TIED_SHARE:
+    if more is not None and more > report.TIED_SHARE:
         yield f"{where}: no faster plan was found"
         return
-    if more is not None and more >= -TIED_SHARE:
+    if more is not None and more >= -report.TIED_SHARE:
         yield f"{where}: this run is as good as what a search finds, {show_s(beside.step_s)} a step"
         return
-    if best.best.step_s < beside.step_s * (1 - TIED_SHARE):
+    if best.best.step_s < beside.step_s * (1 - report.TIED_SHARE):
         yield f"{where}: {show_s(best.best.step_s)} a step: {pools}; {system} does not run that as it is"
     change = f", {more:+.0%}" if more is not None else ""
     yield f"{where}: {show_s(beside.step_s)} a step{change}, as {system} runs it"
@@ -350,9 +343,7 @@ def _device(text: str) -> str:
     """Return a kind of device whose speed is known, with its memory if that is given too."""
     known, name = known_devices(), text.lower()
     if not any(name == each or name.startswith(f"{each}-") for each in known) or "," in name:
-        raise UsageError(
-            f"no kind of device `{text}` whose speed is known", where="--device", hint=nearest(name, known)
-        )
+        raise UsageError(f"unknown device `{text}` whose speed is known", where="--device", hint=nearest(name, known))
     return text
 
 

@@ -75,14 +75,14 @@ def _section(title: str, drawing: Drawing, pools: tuple[str, ...]) -> Section:
 
 def _devices(plan: Plan) -> PageTable:
     """Return of each role on which devices it is, in which layout, and what it holds on each."""
-    from placements.format import show_devices
+    from placements import report
 
     rows, pools = list[tuple[TableCell, ...]](), list[str]()
     for placed in plan.placed:
         pool = plan.pool(placed.pool)
         held = sum(placed.memory.values())
         devices = () if pool is None else pool.devices
-        told = TableCell(show_devices(devices)), TableCell(str(len(devices)), len(devices))
+        told = TableCell(report.show_devices(devices)), TableCell(str(len(devices)), len(devices))
         how = TableCell(placed.engine), TableCell(f"{placed.layout} {placed.running} {placed.late}".strip())
         rows.append((TableCell(placed.role), TableCell(placed.pool), *told, *how, TableCell(show_bytes(held), held)))
         pools.append(placed.pool)
@@ -111,7 +111,7 @@ def cluster_text(cluster: Cluster) -> str:
 
 def _facts(subject: DrawTarget) -> Iterator[tuple[str, str]]:
     """Yield what one wants to know first."""
-    from placements.report.published_errors import step_error
+    from placements import report
 
     plan = subject.placement.plan
     if subject.run is not None:
@@ -119,7 +119,7 @@ def _facts(subject: DrawTarget) -> Iterator[tuple[str, str]]:
         yield "steps", f"{facts['steps_done']} of {facts['steps']}"
         yield "status", str(facts["status"])
     if plan.step is not None and plan.step.period_s is not None:
-        error = step_error(plan)
+        error = report.step_error(plan)
         yield "a step takes", show_s(plan.step.period_s) + (f" ({error})" if error else "")
     used = len({place for pool in plan.pools for place in pool.devices})
     yield "devices", f"{used:,} of {sum(len(node.devices) for node in plan.cluster.nodes):,}"

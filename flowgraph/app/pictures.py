@@ -103,32 +103,32 @@ def _in_order(lanes: Lanes, plan: Plan) -> Lanes:
 
 def memory(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Draw what each device holds, phase by phase, against what it has."""
-    from placements.memory.footprint import FILLS
+    from placements import report
 
     steps = [] if subject.run is None else read_measured(subject.run.path)
     measured = [each for step in steps for each in step.forecast]
     plan = subject.placement.plan
     if not plan.forecast and not measured:
         raise _none("memory", subject, "the plan forecasts no memory", PLANNED)
-    return memory_picture(plan, measured, fills=FILLS)
+    return memory_picture(plan, measured, fills=report.FILLS)
 
 
 def placements(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
     """Draw the plan beside the named placements, by the seconds of a step."""
-    from placements.report.comparison import comparison_chart
+    from placements import report
 
     if subject.found is not None:
-        return comparison_chart(subject.found, plan=subject.placement.plan)
+        return report.comparison_chart(subject.found, plan=subject.placement.plan)
     raise _none("placements", subject, "nothing was searched", PLANNED)
 
 
 def search(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Draw the candidates of the search by seconds and memory."""
-    from placements.report.search_chart import search_chart
+    from placements import report
 
     if subject.found is None:
         raise _none("search", subject, "nothing was searched", PLANNED)
-    return search_chart(subject.found, plan=subject.placement.plan)
+    return report.search_chart(subject.found, plan=subject.placement.plan)
 
 
 def run(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:

@@ -19,7 +19,7 @@ from flowgraph.app.arguments import (
     folder_of,
     request_of,
 )
-from flowgraph.app.calibrating import CalibratedRuns, calibrate_runs, calibration_of
+from flowgraph.app.calibrating import calibrate_runs, calibration_of
 from flowgraph.app.checking import CheckResult, check_flow
 from flowgraph.app.draw_target import find_target, plan_target
 from flowgraph.app.drawing import DrawResult, draw_result
@@ -40,6 +40,7 @@ from flowgraph.app.saved_plans import (
 from flowgraph.app.training import RunResult, silent
 from flowgraph.cluster.calibration import Calibration
 from flowgraph.cluster.plan import Plan
+from placements.calibration import CalibrationResult
 
 
 def plan(
@@ -243,7 +244,7 @@ def calibrate(
     plan: PathLike | None = None,
     measured: Mapping[str, float] | Names | None = None,
     say: Say = silent,
-) -> CalibratedRuns:
+) -> CalibrationResult:
     """Fit scales to the seconds that runs have measured, by phase, role and device, each with its 90% interval.
 
     `runs` are run folders, logs or traces of runs of `plan`, or one plan's file with its `measured` seconds by node.

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
-from flowgraph.app.flow_inputs import FlowInputs
+from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.app.plan_result import PlanResult, plan_of
-from flowgraph.app.problem import prepare, scale_notes
+from flowgraph.app.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.replan import plan_again, prepare_again
-from flowgraph.app.request import Request, Say, Search, option
-from flowgraph.app.searching import search_result, searched
+from flowgraph.app.request import Request, Say, Search, Target, option
+from flowgraph.cluster.this_machine import warnings_for
 from flowgraph.errors import UsageError
-from flowgraph.language.graph import Graph
+from placements import PlanOptions, report
 
 
 def make_plan(request: Request, say: Say) -> PlanResult:
@@ -25,17 +25,49 @@ def make_plan(request: Request, say: Say) -> PlanResult:
         say(line)
 
     if request.target.plan is None:
-        result = search_result(request, note)
+        result = _best_plan(request, note)
     else:
         _refuse_search_options(request)
         result = planned_for(request, note)
-        for line in scale_notes(result.setting):
+        for line in report.scale_notes(result.setting):
             note(line)
     return replace(result, notes=tuple(notes), workload=request.workload)
 
 
-Check = Callable[[FlowInputs | None, Graph], None]
-"""What refuses rows and settings, or where there are none a graph, before anything is planned."""
+def _best_plan(request: Request, say: Say) -> PlanResult:
+    """Search the best plan, with all that the request asks beside it."""
+    search = request.search.model_dump(include={field.name for field in fields(PlanOptions)})
+    options = PlanOptions(placement=request.target.placement, **search)
+    prepared = prepare(request)
+    prepared = prepared.having(streamed=options.streamed, ratio=options.devices_ratio())
+    options.request(prepared.setting)  # refuses what cannot be asked, before anything is said
+    for line in (*warnings_for(prepared.setting.cluster), *prepared.notes):
+        say(line)
+    answer = options.answer(prepared.setting, prepared.assumed, cluster_of, say)
+    prepared = PreparedProblem(
+        setting=answer.problem,
+        assumed=answer.plan.assumed or prepared.assumed,
+        notes=(*prepared.notes, *answer.notes),
+        inputs=prepared.inputs,
+    )
+    result = PlanResult(prepared=prepared, plan=answer.plan, where=str(request.target), answer=answer)
+    _ = result.batch  # refuses sizes that do not go together
+    return result
+
+
+def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
+    """Search the fastest plan of a problem. Raises ResourceError where nothing fits."""
+    options = PlanOptions(placement=target.placement)
+    options.request(prepared.setting)
+    for line in warnings_for(prepared.setting.cluster):
+        say(line)
+    answer = options.answer(prepared.setting, prepared.assumed, cluster_of, say)
+    check_plan(answer.plan, prepared.setting.graph, f"plan of {answer.plan.flow}")
+    return PlanResult(prepared=prepared, plan=answer.plan, where=str(target), answer=answer)
+
+
+Check = Callable[[PreparedProblem], None]
+"""What refuses a problem before anything is planned."""
 
 
 def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
@@ -46,7 +78,7 @@ def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check |
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)
     if check is not None:
-        check(prepared.inputs, prepared.setting.graph)
+        check(prepared)
     if plan is None:
         return searched(prepared, request.target, say)
     return plan_again(plan, prepared, where, say, fits=fits)
@@ -77,5 +109,5 @@ def _refuse_search_options(request: Request) -> None:
     ]
     if names:
         hint = f"leave out --plan: flowgraph plan {request.flow} --cluster 2x8xh100"
-        what = f"{', '.join(map(option, names))}: nothing is searched where a plan is given"
+        what = f"{', '.join(map(option, names))}: no effect: nothing is searched where a plan is given"
         raise UsageError(what, where=f"--plan {request.target}", hint=hint)

@@ -21,8 +21,7 @@ from flowgraph.app.flow_inputs import (
 )
 from flowgraph.app.length_texts import anywhere, lengths
 from flowgraph.app.request import Request, Workload
-from flowgraph.cluster.calibration import Calibration
-from flowgraph.cluster.cluster import Cluster, parse_bytes, show_bytes
+from flowgraph.cluster.cluster import Cluster, of_unknown_speed, parse_bytes
 from flowgraph.cluster.plan import Plan, PlanAssumptions, Precision
 from flowgraph.cluster.short_form import read_cluster
 from flowgraph.cluster.this_machine import laptop
@@ -35,12 +34,12 @@ from flowgraph.models.sizes import shape
 from flowgraph.models.table import nearest_names
 from flowgraph.runtime.hosting import heads_of
 from nodes.mismatch import watch_engines
+from placements import PlanningProblem, calibration, known_devices, report
 
 if TYPE_CHECKING:
     from flowgraph.language.values import Head
     from flowgraph.models.sizes import ModelShape
     from flowgraph.models.sources import ModelSource
-    from placements import PlanningProblem
 
 DEFAULT_CLUSTER = "laptop"
 DEFAULT_BATCH, DEFAULT_PROMPT_TOKENS = 256, "512"  # where neither a request nor a data set says
@@ -61,46 +60,10 @@ class PreparedProblem:
     notes: tuple[str, ...] = ()
     inputs: FlowInputs | None = None
 
-    def having(
-        self,
-        *,
-        staleness: int | None = None,
-        ratio: tuple[int, int] | None = None,
-        streamed: bool = False,
-        without: Sequence[str] = (),
-    ) -> PreparedProblem:
-        """Return the problem with a staleness, a ratio, rollouts that go on across steps, or without some models."""
-        changes = {"staleness": staleness, "ratio": ratio, "streamed": streamed or None, "without": tuple(without)}
-        changes = {name: value for name, value in changes.items() if value not in (None, ())}
+    def having(self, **changes: Any) -> PreparedProblem:
+        """Return the problem with other values of fields that its plan names too, such as `staleness` and `ratio`."""
         assumed = self.assumed.model_copy(update=changes)
-        setting = replace(
-            self.setting,
-            staleness=assumed.staleness,
-            ratio=assumed.ratio,
-            streamed=assumed.streamed,
-            without=frozenset(assumed.without),
-        )
-        return replace(self, setting=setting, assumed=assumed)
-
-    def calibrated(self, calibration: Calibration) -> PreparedProblem:
-        """Return the problem with forecasts that a calibration scales."""
-        assumed = self.assumed.model_copy(update={"calibration": calibration})
-        return replace(self, setting=replace(self.setting, calibration=calibration), assumed=assumed)
-
-
-def has_profiles(cluster: Cluster) -> bool:
-    """Return whether all devices are of a kind that is known, so that seconds can be forecast."""
-    return all(device.model for node in cluster.nodes for device in node.devices)
-
-
-def of_unknown_speed(cluster: Cluster) -> str:
-    """Name the first device of a cluster whose speed is not known, and its node; "" if all are known."""
-    for node in cluster.nodes:
-        for place, device in enumerate(node.devices):
-            if not device.model:
-                memory = f" of {show_bytes(device.memory_bytes)}" if device.kind == "gpu" else ""
-                return f"{node.name}/{place}, a {device.kind}{memory}"
-    return ""
+        return replace(self, setting=replace(self.setting, **changes), assumed=assumed)
 
 
 def cluster_of(text: str, memory: str | None = None) -> Cluster:
@@ -108,8 +71,6 @@ def cluster_of(text: str, memory: str | None = None) -> Cluster:
 
     Raises ClusterError for what is none, UsageError for memory of devices that have their own.
     """
-    from placements.hardware.device_profiles import known_devices
-
     bound = None if memory is None else parse_bytes(memory)
 
     def here(devices: int) -> Cluster:
@@ -133,7 +94,7 @@ def prepare(request: Request, there: Cluster | None = None, inputs: FlowInputs |
     """
     workload, search = request.workload, request.search
     cluster = there or cluster_of(request.target.cluster, request.target.memory)
-    by_lengths = workload.prompt_tokens is not None or has_profiles(cluster)
+    by_lengths = workload.prompt_tokens is not None or not of_unknown_speed(cluster)
     if inputs is None and not (workload.data is None and by_lengths):
         inputs = read_inputs(workload)
     graph = compiled_flow(workload) if inputs is None else inputs.graph
@@ -160,7 +121,7 @@ def prepare(request: Request, there: Cluster | None = None, inputs: FlowInputs |
     if not setting.roles:
         why = "runs no model, so there is nothing to place"
         raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
-    notes = *_notes(request, setting, inputs), *scale_notes(setting)
+    notes = *_notes(request, setting, inputs), *report.planner_notes(setting), *report.scale_notes(setting)
     return PreparedProblem(setting=setting, assumed=assumed, notes=notes, inputs=inputs)
 
 
@@ -205,7 +166,9 @@ def prepare_from(
         "settings": wanted.settings,
         "passes": wanted.passes,
         "engines": _by_use(_engines_in(plan.assumed, where)),
-        "constants": _constants_in(plan.assumed, where),
+        "constants": {
+            engine: calibration.constants_in(engine, table, where) for engine, table in plan.assumed.constants.items()
+        },
     }
     assumed = plan.assumed.model_copy(update=changes)
     setting = _setting(assumed, graph, sources, cluster or plan.cluster, where)
@@ -253,8 +216,6 @@ def _setting(
     where: str = "",
 ) -> PlanningProblem:
     """Return the setting of all that is assumed; `where` is the file that says so, where one does."""
-    from placements import PlanningProblem
-
     heads, response = heads_of(graph), assumed.response_tokens
     setting = PlanningProblem(
         graph=graph,
@@ -270,7 +231,7 @@ def _setting(
         staleness=assumed.staleness,
         ratio=assumed.ratio,
         streamed=assumed.streamed,
-        without=frozenset(assumed.without),
+        without=assumed.without,
         sample_rows=assumed.sample_rows,
         forward_tokens=assumed.forward_tokens,
     )
@@ -340,43 +301,17 @@ def _engines_in(assumed: PlanAssumptions, where: str) -> Mapping[Use, str]:
     return found
 
 
-def _constants_in(assumed: PlanAssumptions, where: str) -> Mapping[str, Mapping[str, float]]:
-    """Return the constants that a plan's file names. Raises UnknownNameError or DataError for such as cannot be."""
-    from placements.calibration.fit_constants import constants_in
-
-    return {engine: constants_in(engine, table, where) for engine, table in assumed.constants.items()}
-
-
 def _by_use(engines: Mapping[Use, str]) -> dict[str, str]:
     return {use: engines[use] for use in USES if use in engines}
 
 
-def scale_notes(setting: PlanningProblem) -> list[str]:
-    """Return what a user should know of a calibrated forecast: by what, with which factors, and what has none."""
-    calibration = setting.calibration
-    if calibration is None:
-        return []
-    notes = list[str]()
-    for device in dict.fromkeys(of.model or of.kind for of in setting.classes):
-        here = [scale for scale in calibration.scales if scale.device == device]
-        measured = {scale.phase for scale in here if scale.role}
-        shown = [scale for scale in here if scale.role or scale.phase not in measured]
-        factors = ", ".join(f"{f'{each.phase} {each.role}'.strip()} ×{each.factor:.2f}" for each in shown)
-        other = f"the calibration by {calibration.source} has no scale for {device}, whose seconds are not scaled"
-        notes.append(f"calibrated on {device} by {calibration.source}: {factors}" if shown else other)
-    return notes
-
-
 def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None) -> list[str]:
     """Return what was assumed without being asked for, and what a run would do otherwise."""
-    from placements.report.cautions import cautions
-    from placements.workload.node_workload import taken
-
     notes, workload = list[str](), request.workload
     if not workload.model and setting.shapes and inputs is None:
-        notes.append(f"models are taken to be `{DEFAULT_MODEL}`: --model says otherwise")
+        notes.append(f"assuming the model `{DEFAULT_MODEL}`; set another with --model")
     if workload.prompt_tokens is None and inputs is None:
-        notes.append(f"prompts are taken to have {DEFAULT_PROMPT_TOKENS} tokens: --prompt-tokens says otherwise")
+        notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
     if unknown := of_unknown_speed(setting.cluster):
         notes.append(f"the speed of {unknown}, is not known: seconds are nominal, to tell one plan from another")
     response, text = setting.response, workload.response_tokens or ""
@@ -403,7 +338,7 @@ def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None
         ):
             fewer = f"--set {load.node}.minibatch={max(1, setting.prompts // 4)}"
             notes.append(f"{load.node} makes {load.steps} optimizer steps in each step: {fewer} makes fewer")
-    return [*notes, *taken(setting.running, setting.prompts), *cautions(setting)]
+    return notes
 
 
 def _precision(text: str | None) -> Precision | None:
@@ -419,10 +354,8 @@ def _constants_of(profile: Path | None) -> Mapping[str, Mapping[str, float]]:
     """Return the constants of a file, by engine."""
     if profile is None:
         return {}
-    from placements.calibration.fit_constants import read_profile
-
     try:
-        return read_profile(read_text(profile), str(profile))
+        return calibration.read_profile(read_text(profile), str(profile))
     except UnicodeDecodeError:
         raise UsageError("is no text, so no profile", where=f"--profile {profile}") from None
     except OSError as error:

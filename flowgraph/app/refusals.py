@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flowgraph.analysis.facts import readers_of_others
 from flowgraph.app.flow_inputs import FlowInputs, cache_folder, model_params
-from flowgraph.app.plan_result import batch_sizes
+from flowgraph.app.problem import PreparedProblem
 from flowgraph.app.request import Say
 from flowgraph.errors import FlowTypeError
 from flowgraph.language.graph import Graph, Param
@@ -19,22 +19,21 @@ from nodes.values import Prompts
 RULED = ("score", "refill")  # nodes that score by a rule
 
 
-def refuse_what_cannot_run(inputs: FlowInputs) -> None:
-    """Refuse a flow that returns no model or takes what a data set cannot give, and more prompts than there are."""
-    batch_sizes(inputs)
-    refuse_untrainable(inputs.graph)
-    _refuse_missing_truths(inputs)
-
-
-def _refuse_missing_truths(inputs: FlowInputs) -> None:
-    """Refuse rows without the ground truth that a shipped rule of the flow compares with."""
+def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
+    """Refuse a flow that returns no model or takes what a data set cannot give, and rows that it cannot score."""
+    inputs = prepared.inputs
+    if inputs is None:
+        _refuse_untrainable(prepared.setting.graph)
+        return
+    prepared.setting.batch_sizes(**inputs.row_origins())
+    _refuse_untrainable(inputs.graph)
     for node in inputs.graph.nodes:
         by = getattr(node.settings, "by", "data") if node.op.name in RULED else None
         if isinstance(by, str):
             refuse_missing_truths(by, inputs.data.train, inputs.data.name)
 
 
-def refuse_untrainable(graph: Graph) -> None:
+def _refuse_untrainable(graph: Graph) -> None:
     """Refuse a flow that returns no model or takes what a data set cannot give, whatever it runs on."""
     where = str(graph.at)
     for node in graph.nodes:
@@ -57,13 +56,13 @@ def _refuse_param(graph: Graph, param: Param, where: str) -> None:
     read = {edge.source for node in graph.nodes for edge in node.edges()}
     kind = param.type.__name__
     if param.name in graph.carries() and issubclass(param.type, Model) and param not in read:
-        why = f"`{param.name}` is handed on, and nothing reads it"
+        why = f"`{param.name}` is returned, but nothing reads it"
         raise FlowTypeError.bad_flow(where, graph.name, why, "leave it out")
     if issubclass(param.type, Trainable) and param in {edge.source for edge in graph.outputs}:
-        why = f"`{param.name}` can be trained, and is returned as it came"
+        why = f"`{param.name}` is trainable, but is returned without an update"
         raise FlowTypeError.bad_flow(where, graph.name, why, f"return update({param.name}, …), or take a Reference")
     if issubclass(param.type, Trainable) and param.name not in graph.carries():
-        why = f"`{param.name}` can be trained, but its next version is not returned: what updates it would be lost"
+        why = f"`{param.name}` can be trained, but its next version is not returned: its update would be lost"
         raise FlowTypeError.bad_flow(where, graph.name, why, "return it too, or take a Reference if it is frozen")
     if param in model_params(graph) or param.type is Prompts:
         return
@@ -75,7 +74,7 @@ def _refuse_param(graph: Graph, param: Param, where: str) -> None:
         raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` starts from nothing", hint)
     if param.name not in graph.carries():
         hint = "return what a node that carries it gives"
-        raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` is state, and is not returned", hint)
+        raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` is state, but is not returned", hint)
 
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowgraph.analysis.placed_graph import PlacedGraph
-from flowgraph.app.plan_result import PlanLike, PlanResult, read_plan, sizes_of
+from flowgraph.app.plan_result import PlanLike, PlanResult, read_plan
 from flowgraph.app.problem import PreparedProblem, prepare, prepare_from
 from flowgraph.app.request import Request, Say, Workload
-from flowgraph.app.searching import warn
 from flowgraph.checks.placed import forecast_faults, pool_faults
-from flowgraph.cluster.plan import Plan, StepForecast
-from flowgraph.engines.table import is_server
-from flowgraph.errors import FlowError, PlanError, ResourceError
+from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.this_machine import warnings_for
+from flowgraph.errors import FlowError
 from flowgraph.language import laws
 from flowgraph.language.flow import Flow
-from placements import forecast, overflows
-from placements.format import pool_sizes
-from placements.search.plan_builder import plan_from
-from placements.step.period import period
-from placements.step.role_placements import homes_by
-from placements.step.step_forecast import schedule_of
-from placements.time.cache_capacity import cache_tokens
-from placements.workload.batch_partition import many
-from placements.workload.graph_workload import StepWorkload
+from placements import SavedPlan, step_seconds
 
 if TYPE_CHECKING:
     from flowgraph.cluster.cluster import Cluster
     from placements import PlanningProblem
-    from placements.step.role_placements import RolePlacement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,37 +58,39 @@ def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
         return prepare(request, there=plan.cluster)
     prepared = prepare_from(plan, where, workload=request.workload)
     calibration = request.search.calibration
-    return prepared if calibration is None else prepared.calibrated(calibration)
+    return prepared if calibration is None else prepared.having(calibration=calibration)
+
+
+def saved_plan(
+    plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
+) -> SavedPlan:
+    """Return a plan with the problem that it answers, on its own cluster or on another. Raises the law that it breaks.
+
+    Another system may have `ran` it.
+    """
+    refuse(law_faults(plan, prepared.setting, where))
+    return SavedPlan(
+        problem=prepared.setting,
+        plan=plan,
+        assumed=prepared.assumed,
+        where=where,
+        elsewhere=cluster is not None,
+        ran=ran,
+    )
 
 
 def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, fits: bool = True) -> PlanResult:
     """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
-    setting = prepared.setting
-    warn(prepared, say)
-    refuse(law_faults(plan, setting, where))
+    for line in warnings_for(prepared.setting.cluster):
+        say(line)
+    saved = saved_plan(plan, prepared, where)
     if fits:
-        refuse(_home_faults(setting, homes_by(setting, plan), where))
-    result = PlanResult(prepared=prepared, plan=forecast(setting, plan, prepared.assumed), where=where)
+        refuse(saved.role_faults())
+    result = PlanResult(prepared=prepared, plan=saved.forecast(), where=where)
     if fits:
-        sizes_of(result)
-        refuse(overflows(result.plan, setting, where))
+        _ = result.batch  # refuses sizes that do not go together
+        refuse(saved.overflows(result.plan))
     return result
-
-
-def forecast_of(
-    plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, spans: bool = False
-) -> tuple[Plan, StepForecast, float]:
-    """Forecast a plan from a file as it now stands, on its own cluster or another; give it, its step and its seconds.
-
-    Raises what is wrong with the plan, but not that it does not fit.
-    """
-    setting = prepared.setting
-    refuse(law_faults(plan, setting, where))
-    homes = homes_by(setting, plan)
-    refuse(_home_faults(setting, homes, where, spans=spans))
-    elsewhere = cluster is not None
-    there = plan_from(setting, homes, prepared.assumed) if elsewhere else forecast(setting, plan, prepared.assumed)
-    return there, *known_step(there.step, where)
 
 
 def faults_of(
@@ -105,46 +98,22 @@ def faults_of(
 ) -> Iterator[FlowError]:
     """Find what is wrong with a plan on its own cluster, or on another: its laws, its forecast, seconds and bytes.
 
-    What is found last is looked for only in a plan that keeps the laws. A plan of what another system `ran` may fill
-    its devices, where one of ours leaves a tenth for the error of the forecast, and have tensor groups over domains.
+    What is found last is looked for only in a plan that keeps the laws. Another system may have `ran` it.
     """
-    setting = prepared.setting
-    found = list(law_faults(plan, setting, where)) or list(forecast_faults(plan, where))
-    yield from found
-    if found:
-        return
-    try:
-        if plan.step is not None:
-            played_s(plan.step, where)
-        found = list(_home_faults(setting, homes_by(setting, plan), where, spans=ran))
-        there = None if found else forecast_of(plan, prepared, where, cluster, spans=ran)[0]
-    except FlowError as error:
-        yield error
-        return
-    if there is None or (ran and fullest_share(there) <= 1):
-        yield from found
-    else:
-        yield from overflows(there, setting, where)
+    found = [*law_faults(plan, prepared.setting, where)] or [*forecast_faults(plan, where)]
+    yield from found or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
-def fullest_share(plan: Plan) -> float:
-    """Return the largest share of a device's memory that a plan's forecast takes; 0 where nothing is forecast."""
-    forecasts = {each.pool: each for each in plan.forecast}
-    peaks = ((forecasts[pool.name].worst, pool_sizes(plan, pool)) for pool in plan.pools if pool.name in forecasts)
-    return max((peak.memory_bytes / min(sizes) for peak, sizes in peaks if peak is not None and sizes), default=0.0)
-
-
-def law_faults(plan: Plan, setting: PlanningProblem, where: str) -> Iterator[FlowError]:
+def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:
     """Find the laws that a plan breaks. What its file says of memory and seconds is made anew, whatever it names."""
-    return laws.faults("placed", PlacedGraph(setting.graph, plan, where, experts_of(setting)))
+    return laws.faults("placed", PlacedGraph(problem.graph, plan, where, experts_of(problem)))
 
 
 def refuse_broken(plan: Plan, where: str) -> None:
     """Raise the first fault of a plan that can be seen without its flow: of its pools, its forecast or its step."""
-    refuse(pool_faults(plan, where))
-    refuse(forecast_faults(plan, where))
+    refuse(chain(pool_faults(plan, where), forecast_faults(plan, where)))
     if plan.step is not None:
-        played_s(plan.step, where)
+        step_seconds(plan.step, where)
 
 
 def refuse(faults: Iterator[FlowError]) -> None:
@@ -153,68 +122,6 @@ def refuse(faults: Iterator[FlowError]) -> None:
         raise fault
 
 
-def _home_faults(
-    setting: PlanningProblem, homes: Sequence[RolePlacement], where: str, *, spans: bool = False
-) -> Iterator[FlowError]:
-    """Find a cache without room for one row, and tensor groups over several domains for no need unless one `spans`."""
-    for home in homes:
-        of, tensor = home.seat.of, home.layout.tensor
-        shares = home.role.use == "sample" and of.kind == "gpu" and is_server(home.engine)
-        longest = max(load.longest_tokens for load in setting.loads_of(home.role))
-        room = _room(setting, home, tensor, home.running.cache_share or 1.0) if shares else longest
-        if room < longest:
-            yield _no_cache(home, room, longest, where)
-        if tensor > of.reach and not spans and (not shares or _room(setting, home, of.reach, 1.0)):
-            domain = f"no domain there has more than {many(of.reach, 'device')}"
-            yield ResourceError.not_here(f"{where}: {home.role.name}", f"tensor groups of {tensor} devices", domain)
-
-
-def _room(setting: PlanningProblem, home: RolePlacement, tensor: int, share: float) -> int:
-    """Return the tokens of a sampler's cache, if its weights were cut into `tensor` shards and had that share."""
-    device, precision = home.seat.links.device, home.running.precision
-    return cache_tokens(setting.shape(home.role), device, tensor, share, setting.serving_of(home.engine), precision)
-
-
-def _no_cache(home: RolePlacement, room: int, longest: int, where: str) -> FlowError:
-    share, layout = home.running.cache_share, home.layout
-    given = f"with cache_share={share:g} and tensor={layout.tensor}" if share is not None else f"with {layout}"
-    held = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
-    return PlanError.unreadable(where, home.role.name, f"{given} {held}, and its longest row has {longest:,}")
-
-
-def known_step(step: StepForecast | None, where: str) -> tuple[StepForecast, float]:
-    """Return a step and its seconds. Raises PlanError where there is none, where they are not known or cannot be."""
-    if step is None:
-        why = "has no forecast of seconds; `plan` makes one on devices of a known kind"
-        raise PlanError.unreadable(where, "", why)
-    unknown = [task.name for task in step.tasks if task.seconds is None]
-    if unknown or step.period_s is None:
-        raise PlanError.unreadable(where, "step", f"the seconds of {', '.join(unknown) or 'a step'} are not known")
-    played_s(step, where)
-    return step, step.period_s
-
-
-def played_s(step: StepForecast, where: str) -> float | None:
-    """Return the seconds of a step as its tasks are played, None where one's are not known.
-
-    Raises PlanError where there is no task, where one waits for what is not there, or where tasks wait in a circle.
-    """
-    if not step.tasks:
-        raise PlanError.unreadable(where, "step", "has no task")
-    try:
-        return period(schedule_of(step.tasks, step.waits)).seconds
-    except (FlowError, ValueError) as error:
-        raise PlanError.unreadable(where, "step", str(error)) from None
-
-
-def work_of(setting: PlanningProblem) -> StepWorkload:
-    """Return what a step of a setting reads, its prompts as long as the longest."""
-    sizes = setting.sample_rows, setting.forward_tokens
-    return StepWorkload(
-        prompts=setting.prompts, prompt_tokens=int(setting.prompt.most), sample_rows=sizes[0], forward_tokens=sizes[1]
-    )
-
-
-def experts_of(setting: PlanningProblem) -> dict[str, int]:
+def experts_of(problem: PlanningProblem) -> dict[str, int]:
     """Return how many experts a layer of each model has; 0 for a model without."""
-    return {name: each.experts for name, each in setting.shapes.items()}
+    return {name: each.experts for name, each in problem.shapes.items()}

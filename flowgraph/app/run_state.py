@@ -97,6 +97,6 @@ def say_what_changed(ready: PreparedRun, found: Checkpoint, say: Say) -> None:
     near = {
         "bitwise": "what follows equals, bit for bit, a run that was not interrupted",
         "1e-5": "so what follows equals a run that was not interrupted within 1e-5, not bit for bit",
-        "statistical": "an engine or device of this plan promises no bits: what follows is alike on average",
+        "statistical": "an engine or device here is not bit-reproducible: what follows is statistically equivalent",
     }
     say(near[promised(plan, bool(changed))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +18,10 @@ from flowgraph.engines.table import is_server
 from flowgraph.errors import ResourceError, UsageError
 from flowgraph.flows.flow_files import FlowFile
 from flowgraph.language.graph import Graph, Node, rewrite
-from flowgraph.lowering.program import Program, Run
+from flowgraph.lowering.program import Home, Program, Run
 from flowgraph.models.sizes import ModelShape
 from flowgraph.runtime import scratch
-from flowgraph.runtime.hosting import LoadedModels, ModelSetup, heads_of
+from flowgraph.runtime.hosting import REFERENCE, LoadedModels, ModelSetup, heads_of
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.deadlines import Deadlines
 
@@ -187,6 +187,8 @@ def _in_process(
     device = "cuda" if {each.kind for each in program.plan.used()} == {"gpu"} else "cpu"
     apart = [home for home in program.homes if is_server(home.engine)]
     here = [home for home in program.homes if home not in apart]
+    for line in _without_effect(here):
+        say(line)
     handles, told = host(here, program.trained, models, device=device, say=say)
     places = InProcess(handles, Servers(models, scratch, START_LIMIT_S, chosen.threads), profiles)
     try:
@@ -197,6 +199,14 @@ def _in_process(
         places.close()
         raise
     return OpenedRuntime(places, told, {"load_s": time.perf_counter() - start})
+
+
+def _without_effect(homes: Sequence[Home]) -> Iterator[str]:
+    """Yield what of a plan has no effect in one process, where the reference engine runs every model."""
+    for home in homes:
+        settings = str(home.running.model_copy(update={"sleeps": False, "cache_share": None, "weights_by": None}))
+        if home.engine != REFERENCE and settings:
+            yield f"in one process {home.param} runs on `{REFERENCE}`, so the plan's {settings} has no effect"
 
 
 def _on_ray(

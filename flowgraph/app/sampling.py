@@ -12,11 +12,11 @@ from flowgraph.app.flow_inputs import DEFAULT_DATA, FlowInputs, cache_folder
 from flowgraph.app.generations import BatchFiles, partial_path, write_part
 from flowgraph.app.interrupts import Interrupts
 from flowgraph.app.plan_result import PlanResult, plan_of
+from flowgraph.app.planning import searched
 from flowgraph.app.problem import prepare
 from flowgraph.app.replan import plan_again
 from flowgraph.app.request import Execution, Request, Say, Workload
 from flowgraph.app.runtime_launch import RuntimeChoice, choose, opened
-from flowgraph.app.searching import searched
 from flowgraph.app.weights import ModelUnderTest
 from flowgraph.checks.placed import refuse_unsupported
 from flowgraph.cluster.plan import Plan

@@ -8,21 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isclose
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowgraph.app.plan_result import PlanLike
 from flowgraph.app.problem import cluster_of
-from flowgraph.app.replan import NamedPlan, faults_of, forecast_of, known_step, refuse_broken
+from flowgraph.app.replan import NamedPlan, faults_of, refuse_broken, saved_plan
 from flowgraph.checks.placed import unsupported
 from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import FlowError, UsageError, nearest
-from placements import compare, explain, overflows, simulate
-from placements.report.published_errors import error_lines
-from placements.report.search_report import show_s
-
-if TYPE_CHECKING:
-    from placements.report.explanation import Explanation
-    from placements.report.simulation import Simulation
+from placements import compare, explain, known_step_s, report, simulate
 
 SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take what they do in the long run
 
@@ -32,7 +27,7 @@ class SimulatedPlan:
     """The steps of a plan as they are played, and the seconds between steps once they follow each other."""
 
     plan: Plan
-    played: Simulation
+    played: report.Simulation
     period_s: float
 
     def data(self) -> dict[str, Any]:
@@ -55,7 +50,7 @@ class SimulatedPlan:
         lines, played_s = [self.played.text(columns)], self.played.period_s
         if played_s is None or not isclose(played_s, self.period_s, rel_tol=SETTLED_SHARE):
             lines.append(f"a step takes {self.period_s:,.1f} s once steps follow each other")
-        return "\n".join([*lines, "\n".join(error_lines(self.plan))])
+        return "\n".join([*lines, "\n".join(report.error_lines(self.plan))])
 
     def trace(self) -> str:
         """Return it as a Chrome trace, for ui.perfetto.dev."""
@@ -66,8 +61,9 @@ def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
     """Play the steps of a plan."""
     saved = NamedPlan.of(plan)
     refuse_broken(saved.plan, saved.where)
-    step, period_s = known_step(saved.plan.step, saved.where)
-    return SimulatedPlan(plan=saved.plan, played=simulate(step, steps), period_s=period_s)
+    step, step_s = saved.plan.step, known_step_s(saved.plan.step, saved.where)
+    assert step is not None, "its seconds are known"
+    return SimulatedPlan(plan=saved.plan, played=simulate(step, steps), period_s=step_s)
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class ExplainedPlan:
     one: bool
     step_s: float
     faults: tuple[str, ...]
-    explanation: Explanation
+    explanation: report.Explanation
 
     @cached_property
     def elsewhere(self) -> dict[str, Any]:
@@ -144,12 +140,13 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
     roles = [each.name for each in prepared.setting.roles]
     if role is not None and role not in roles:
         raise UsageError(f"no role `{role}`", where=f"explain {where}", hint=nearest(role, roles))
-    forecast, _, step_s = forecast_of(saved.plan, prepared, where)
+    checked = saved_plan(saved.plan, prepared, where)
+    forecast, step_s = checked.timed_forecast()
     return ExplainedPlan(
         roles=tuple(roles) if role is None else (role,),
         one=role is not None,
         step_s=step_s,
-        faults=tuple(map(str, overflows(forecast, prepared.setting, where))),
+        faults=tuple(map(str, checked.overflows(forecast))),
         explanation=explain(prepared.setting, forecast),
     )
 
@@ -181,7 +178,7 @@ def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
     if faults:
         return CheckedPlan(plan=where, faults=faults)
     notes = list[str]()
-    _, _, step_s = forecast_of(plan, prepared, where, other)
+    _, step_s = saved_plan(plan, prepared, where, other).timed_forecast()
     saved_s = plan.step.period_s if plan.step is not None else None
     if other is not None:
         notes.append(f"a step takes {show_s(step_s)} there")

@@ -13,7 +13,6 @@ from flowgraph.analysis.state import state_of
 from flowgraph.app.facts_text import facts_json, facts_text, values_text
 from flowgraph.app.flow_inputs import compiled_flow, described_flow
 from flowgraph.app.planning import planned_for
-from flowgraph.app.replan import work_of
 from flowgraph.app.request import Request, Say
 from flowgraph.errors import UsageError, nearest
 from flowgraph.language.laws import STAGES
@@ -24,6 +23,7 @@ from flowgraph.serialize.placed_text import placed_text
 from flowgraph.serialize.program import program_to_json
 from flowgraph.serialize.program_text import program_text
 from nodes.mismatch import watch_engines
+from placements import report
 
 if TYPE_CHECKING:
     from flowgraph.app.plan_result import PlanResult
@@ -114,10 +114,8 @@ class FlowFacts:
         return facts_json(self._step(), state_of(self.planned.graph)) | {"values": values}
 
     def _step(self) -> Any:
-        from placements.workload.step_facts import step_facts
-
         planned = self.planned
-        return step_facts(planned.graph, planned.setting.shapes, work_of(planned.setting), planned.plan)
+        return report.step_facts(planned.graph, planned.setting.shapes, planned.setting.workload, planned.plan)
 
 
 def flow_facts(request: Request, say: Say) -> FlowFacts:

@@ -20,7 +20,8 @@ from flowgraph.app.flow_inputs import FlowInputs, cache_folder, model_params
 from flowgraph.app.interrupts import Interrupts
 from flowgraph.app.plan_result import plan_of
 from flowgraph.app.planning import planned_for
-from flowgraph.app.refusals import refuse_other_tokenizers, refuse_untrainable, refuse_what_cannot_run
+from flowgraph.app.problem import PreparedProblem
+from flowgraph.app.refusals import refuse_other_tokenizers, refuse_what_cannot_run
 from flowgraph.app.request import Request, Say
 from flowgraph.app.run_state import refuse_other_weights, saver_of
 from flowgraph.app.runtime_launch import RuntimeChoice, choose, opened
@@ -157,12 +158,10 @@ def prepare_run(request: Request, say: Say) -> PreparedRun:
     workload, training, attach = request.workload, request.training, request.execution.attach
     _ = tracker_names(request), profiled(request)  # each refuses what it cannot do
 
-    def check(inputs: FlowInputs | None, graph: Graph) -> None:
-        if inputs is None:
-            refuse_untrainable(graph)
-            return
-        refuse_what_cannot_run(inputs)
-        refuse_other_tokenizers(inputs, workload.cache, say)
+    def check(prepared: PreparedProblem) -> None:
+        refuse_what_cannot_run(prepared)
+        if prepared.inputs is not None:
+            refuse_other_tokenizers(prepared.inputs, workload.cache, say)
 
     where = str(request.target)
     planned = planned_for(request, say, check=check)

@@ -94,7 +94,7 @@ def _chosen(run: RunFolder, facts: dict[str, Any], param: str | None) -> str:
     if param is not None and param not in there:
         raise UsageError(f"{run.path} has no weights of `{param}`", where="--param", hint=nearest(param, talks))
     if param is not None and param not in talks:
-        raise ModelError.unusable(folder / param, "is no causal language model, so it draws no responses")
+        raise ModelError.unusable(folder / param, "is not a causal language model, so it cannot generate responses")
     if param is None and len(talks) != 1:
         has = f"has the weights of {len(talks)} language models{': ' if talks else ''}{', '.join(talks)}"
         raise UsageError(has, where=str(run.path), hint=f"--param {talks[0]}" if talks else "")

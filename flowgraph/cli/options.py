@@ -170,7 +170,11 @@ ReplayOf = Annotated[
 SampleRows = Annotated[
     int,
     typer.Option(
-        "--sample-rows", min=1, help="Responses that a rank decodes together.", metavar="N", rich_help_panel=SAMPLING
+        "--sample-rows",
+        min=1,
+        help="Number of responses that a rank decodes together.",
+        metavar="N",
+        rich_help_panel=SAMPLING,
     ),
 ]
 ForwardTokens = Annotated[
@@ -253,7 +257,9 @@ Passes = Annotated[
         rich_help_panel=WORKLOAD,
     ),
 ]
-Verify = Annotated[bool, typer.Option("--verify", help="Check the laws after every pass, not only after the last.")]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Check the graph after every compiler pass, not only after the last.")
+]
 PromptTokens = Annotated[
     str | None,
     typer.Option(
@@ -335,7 +341,7 @@ WhichParam = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")]
-WHAT = "A flow, a file of a plan, program or picture, or a run folder."
+WHAT = "A flow, a run folder, or the file of a plan, program or picture."
 What = Annotated[str, typer.Argument(help=WHAT, metavar="WHAT", autocompletion=complete.drawable)]
 DrawnOut = Annotated[
     Path | None,

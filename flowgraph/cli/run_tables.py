@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.cli.output import columns_asked, columns_there, print_table, say
 from flowgraph.cluster.cluster import show_bytes
+from flowgraph.diagrams.model.quantities import show_s
 
 if TYPE_CHECKING:
     from flowgraph import app
@@ -63,7 +64,6 @@ def _models(facts: Mapping[str, Any]) -> str:
 
 
 def _cells(row: app.TaskComparison) -> list[str]:
-    from placements.report.search_report import show_s
 
     def seconds(value: float | None) -> str:
         return "" if value is None else show_s(value)
@@ -78,7 +78,7 @@ def _cells(row: app.TaskComparison) -> list[str]:
 
 
 def ratio(measured: float | None, forecast: float | None) -> str:
-    """Write how many times what was forecast was measured; nothing where one is not known.
+    """Return measured / forecast with two decimals; "" if either is unknown or the forecast is 0.
 
     >>> ratio(3.0, 2.0), ratio(None, 2.0)
     ('1.50', '')

@@ -120,7 +120,7 @@ Robust = Annotated[
     bool,
     typer.Option(
         "--robust",
-        help="Prefer the plan that loses least if the costs differ from the forecast.",
+        help="Prefer the plan that loses least if real costs differ from the forecast.",
         rich_help_panel=SEARCH,
     ),
 ]

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def show_picture(picture: app.DrawResult, out: Path | None, to: str, *, show: bool) -> None:
     """Print a picture, or write it or the page that it is on; its notes go to stderr."""
     if out is not None and to:
-        raise UsageError("says the format again: a file's ending does", where=f"--to {to}", hint="leave it out")
+        raise UsageError(
+            "cannot be combined with -o, whose file ending sets the format", where=f"--to {to}", hint="leave it out"
+        )
     if to:
         picture.refuse_format(to)
     if out is None and not show:

@@ -114,6 +114,16 @@ class Cluster(Data):
         return copied
 
 
+def of_unknown_speed(cluster: Cluster) -> str:
+    """Name the first device of a cluster whose speed is not known, and its node; "" if all are known."""
+    for node in cluster.nodes:
+        for place, device in enumerate(node.devices):
+            if not device.model:
+                memory = f" of {show_bytes(device.memory_bytes)}" if device.kind == "gpu" else ""
+                return f"{node.name}/{place}, a {device.kind}{memory}"
+    return ""
+
+
 def domain_fault(domain: int, devices: int) -> str:
     """Return why a machine with this number of devices cannot have domains of this size.
 

@@ -83,7 +83,7 @@ def _read_part(part: str, whole: str, models: Mapping[str, Device], *, single: b
     kind, memory = kind_and_memory
     if kind not in _KINDS and kind not in models:
         hint = nearest(kind, [*_KINDS, *models])
-        raise ClusterError.unreadable(where, place, f"no kind of device `{_shortened(kind)}`", hint)
+        raise ClusterError.unreadable(where, place, f"unknown device `{_shortened(kind)}`", hint)
     nodes, devices = int(match[1] or 1), int(match[2])
     if not nodes or not devices:
         raise ClusterError.unreadable(where, place, "should have at least one node and one device")
@@ -92,7 +92,7 @@ def _read_part(part: str, whole: str, models: Mapping[str, Device], *, single: b
         raise ClusterError.unreadable(where, place, "a gpu needs its memory", f"as in {part}-80GiB")
     if memory is None and kind == "cpu":
         if nodes > 1 or not single:
-            why = "only this machine's memory is known; give that of other machines"
+            why = "only this machine's memory is known; give the memory of the other machines"
             raise ClusterError.unreadable(where, place, why, f"as in {part}-4GiB")
         return nodes, devices, None
     try:

@@ -61,8 +61,8 @@ def ranks_of(engine: str, data: int) -> int:
 def engines_for(use: str, *, supported: bool = False) -> list[str]:
     """Return the engines that have the verbs of a use, or only the `supported` ones, in the table's order.
 
-    >>> engines_for("sample", supported=True)
-    ['local', 'sglang', 'vllm']
+    >>> engines_for("train", supported=True)
+    ['local', 'fsdp']
     """
     engines = [engine for engine in ENGINES.values() if engine.verbs.issuperset(VERBS[use])]
     return [engine.name for engine in engines if engine.supported is not None or not supported]

@@ -123,7 +123,7 @@ def check_region(op: Op, region: Region, site: Site) -> None:
     for edge in region.captures:
         if issubclass(edge.type, Loss):
             what = f"a term of the loss `{region.name}` does not depend on `{pi.name}`, which it trains"
-            hint = f"pass `{pi.name}` to a node that it reads, or leave the term out"
+            hint = f"pass `{pi.name}` to a node inside this term, or leave the term out"
             at = edge.source.at if isinstance(edge.source, Node) else region.at
             raise LawError(what, where=str(at), notes=notes, hint=hint)
 

@@ -169,7 +169,7 @@ class Program:
 
     @property
     def trained(self) -> tuple[Home, ...]:
-        """Return the homes whose weights an update moves on."""
+        """Return where the newest weights of each trained parameter live; frozen parameters are left out."""
         return tuple(home for name, home in self.origins if name not in self.frozen)
 
     @cached_property

@@ -26,7 +26,7 @@ class Attention:
     stride: int = 1
 
     def cache_numbers(self, context_tokens: int) -> int:
-        """Count the numbers that are cached for one sequence of this length.
+        """Return the elements (not bytes) in the KV cache of one sequence of this length, over all these layers.
 
         >>> Attention(2, 64, 16, window=128).cache_numbers(1000)
         4096

@@ -65,7 +65,7 @@ def try_template(tokenizer: Tokenizer, folder: Path) -> None:
     status = subprocess.run(command, input=job, text=True, capture_output=True, check=False, env={}).returncode
     if status == template_probe.TOO_LARGE:
         bounds = f"{show_bytes(template_probe.MEMORY_BYTES)} or {template_probe.CHARACTERS} characters"
-        raise ModelError.unusable(folder, f"its chat template takes more than {bounds} for a chat of one question")
+        raise ModelError.unusable(folder, f"its chat template takes more than {bounds} for a one-message chat")
     if status < 0:
-        what = f"its chat template does not render a chat of one question in {template_probe.SECONDS} s"
+        what = f"its chat template does not render a one-message chat in {template_probe.SECONDS} s"
         raise ModelError.unusable(folder, what)

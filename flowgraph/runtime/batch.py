@@ -90,7 +90,7 @@ def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] 
 
 
 def select(table: pa.Table, parts: Sequence[str]) -> pa.Table:
-    """Return the columns of these parts of a record, dotted paths, and those that identify rows."""
+    """Return only the columns of `parts`, dotted paths into a record, and the columns that identify rows."""
     prefixes = ("#", *(f"{part}." for part in parts))
     return table.select([name for name in table.column_names if name in parts or name.startswith(prefixes)])
 

@@ -121,6 +121,6 @@ def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
 
 
 def named(name: str) -> Any:
-    """Import what `module:name` names."""
+    """Import a module and return its attribute, given as `module:name`."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -137,7 +137,7 @@ class ExportSpec:
         return next((placed for placed in self.plan.placed if placed.role == role), None)
 
     def layout(self, part: Part, use: Use) -> Layout:
-        """Return the layout of a part; one device if it is not placed."""
+        """Return the layout of a model for a use, as `critic` and `train`; one device if it is not placed."""
         placed = self.placed(part, use)
         return placed.layout if placed is not None else Layout()
 

@@ -103,7 +103,7 @@ def exported_versions(system: System) -> tuple[str, ...]:
 
 
 def system_of(name: str) -> System:
-    """Return the system of this name. Raises UnknownNameError with the nearest name."""
+    """Return the system of this name in any case: verl, openrlhf or nemo-rl. Raises UnknownNameError for another."""
     for system in SYSTEMS:
         if name.casefold() == system:
             return system

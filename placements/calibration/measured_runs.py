@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from statistics import median
-from typing import Any, Final
+from typing import Any
 
 from flowgraph.cluster.calibration import Calibration, Phase
+from flowgraph.cluster.plan import Plan
 from flowgraph.errors import DataError
 from placements.calibration.fit_constants import (
     ForecastErrors,
@@ -18,27 +19,13 @@ from placements.calibration.fit_constants import (
     refuse_no_seconds,
 )
 from placements.calibration.fit_scales import Key, Observation, fit_scales
-from placements.step.role_placements import RolePlacement
+from placements.calibration.timings import STEP, SYNC, Timing
+from placements.step.role_placements import RolePlacement, homes_by
 from placements.step.step_forecast import node_seconds, step_of
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
-STEP: Final = "step"
-"""The name of a whole step among timings; it takes precedence over a node of this name."""
-
-SYNC: Final = "sync"
-"""The name of all weight syncs of a step among timings."""
-
 LOAD_PHASES: Mapping[str, Phase] = {"generate": "generate", "logprob": "forward", "update": "update"}
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Measured seconds of nodes or tasks of a step, one after another; `label` describes them in texts."""
-
-    label: str
-    seconds: float
-    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +36,11 @@ class MeasuredRun:
     setting: PlanningProblem
     homes: tuple[RolePlacement, ...]
     timings: tuple[Timing, ...]
+
+    @classmethod
+    def of(cls, name: str, problem: PlanningProblem, plan: Plan, timings: tuple[Timing, ...]) -> MeasuredRun:
+        """Return what a run of a plan has measured; `name` is that of the run."""
+        return cls(name, problem, tuple(homes_by(problem, plan)), timings)
 
 
 @dataclass(frozen=True)
@@ -65,42 +57,34 @@ class CalibrationResult:
     unused: Mapping[str, str]
     names: tuple[str, ...]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what was measured and is not used, with the reason."""
+        return tuple(f"not used: {label}: {why}" for label, why in self.unused.items())
 
-def seconds_by_node(lines: Sequence[Mapping[str, Any]], where: str) -> dict[str, float]:
-    """Return the median seconds of each node over the steps of a run but the first, which warms up.
+    def data(self) -> dict[str, Any]:
+        """Return the scales, and the errors of the forecast before and after."""
+        return {
+            "calibration": json.loads(self.calibration.to_json()),
+            "before": asdict(self.before),
+            "after": asdict(self.after),
+            "far": dict(self.far),
+            "unused": dict(self.unused),
+        }
 
-    `lines` are those of its metrics; `where` is their file.
-
-    >>> steps = [{"time": {"nodes_s": {"policy.update": seconds}}} for seconds in (9.0, 2.0, 3.0, 2.5)]
-    >>> seconds_by_node(steps, "metrics.jsonl")
-    {'policy.update': 2.5}
-
-    Raises DataError for a line without a table of seconds.
-    """
-    tables = [_nodes_s(line, f"{where}:{number}") for number, line in enumerate(lines, 1)]
-    return medians([table for table in tables if table])
-
-
-def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each name over all steps but the first, which warms up, if any other step has it.
-
-    >>> medians([{"a": 9.0, "c": 4.0}, {"a": 1.0, "b": 2.0}, {"a": 3.0}])
-    {'a': 2.0, 'c': 4.0, 'b': 2.0}
-    """
-    names = dict.fromkeys(name for step in steps for name in step)
-    values = {name: [step[name] for step in steps[1:] if name in step] for name in names}
-    return {name: median(later) if later else steps[0][name] for name, later in values.items()}
-
-
-def _nodes_s(line: Any, where: str) -> Mapping[str, float]:
-    """Return the seconds by node of one line; none from a line about something else."""
-    time = line.get("time", {}) if isinstance(line, Mapping) else None
-    nodes = time.get("nodes_s", {}) if isinstance(time, Mapping) else None
-    if not isinstance(nodes, Mapping):
-        raise DataError.unusable(where, "has no table of seconds by node, as `time.nodes_s`")
-    for name, seconds in nodes.items():
-        refuse_no_seconds(f"{where} {name}", seconds)
-    return nodes
+    def text(self) -> str:
+        """Return the errors before and after, and each scale with its interval."""
+        lines = [f"before  {self.before}", f"after   {self.after}"]
+        for device in self.calibration.devices:
+            lines.append(device)
+            for scale in self.calibration.scales:
+                if scale.device == device:
+                    name = f"{scale.phase} {scale.role}".strip()
+                    counted = f"{scale.measurements} measured" if scale.measurements else "not measured"
+                    lines.append(f"  {name:<28} {scale.factor:.3f} ({scale.low:.2f} to {scale.high:.2f}), {counted}")
+        for label, times in self.far.items():
+            lines.append(f"far off: {label} took {times:.3g} times what is forecast, so its seconds may be wrong")
+        return "\n".join(lines)
 
 
 def repair(runs: Sequence[MeasuredRun], source: str) -> CalibrationResult:

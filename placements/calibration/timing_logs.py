@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from flowgraph.errors import DataError
 from flowgraph.files.untrusted import parse_json
-from placements.calibration.measured_runs import medians
+from placements.calibration.timings import medians
 
 System = Literal["verl", "NeMo RL", "trace"]
 PREFIXES: Mapping[System, str] = {"verl": "timing_s/", "NeMo RL": "timing/train/"}

@@ -5,13 +5,16 @@ Not here: reading a log (`timing_logs`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from placements.calibration.measured_runs import STEP, SYNC, Timing
-from placements.calibration.timing_logs import TimingLog
+from flowgraph.cluster.plan import Plan
+from placements.calibration.timing_logs import TimingLog, read_log
+from placements.calibration.timings import STEP, SYNC, Timing
 from placements.time.host_work import host_work_of
+from placements.workload.batch_partition import many
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
@@ -65,6 +68,10 @@ INSIDE: Mapping[str, str] = {
 """Timers that are part of another, or that measure a wait."""
 
 
+TIMED = ("generate", "logprob", "update", "score", "host", "sync")
+"""Kinds of tasks whose seconds a calibration scales."""
+
+
 @dataclass(frozen=True)
 class MatchedTimings:
     """The timings of a log that belong to nodes of a plan, and the timers that do not, each with the reason."""
@@ -94,6 +101,29 @@ def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
         else:
             timings.append(Timing(key, seconds, names))
     return MatchedTimings(tuple(timings), unused)
+
+
+def logged_timings(
+    text: str, path: Path, problem: PlanningProblem, plan: Plan, say: Callable[[str], None]
+) -> tuple[Timing, ...]:
+    """Return what the log of a run of a plan has measured; `say` receives what of it is not used.
+
+    Raises DataError for a log of an unknown format.
+    """
+    tasks = [task.name for task in plan.step.tasks if task.kind in TIMED] if plan.step is not None else []
+    # Profiles put `-` between the nodes of a task.
+    log = read_log(
+        text, str(path), {name.replace(", ", "-"): name for name in tasks} | dict(zip(tasks, tasks, strict=True))
+    )
+    found = match_timings(log, problem)
+    for name in log.unreadable:
+        say(f"not used: {path.name} {name}: not a number of seconds")
+    for name, why in found.unused.items():
+        say(f"not used: {path.name} {name}: {why}")
+    if log.other:
+        others = many(log.other, "range" if log.system == "trace" else "metric")
+        say(f"not used: {path.name}: {others} of other names")
+    return found.timings
 
 
 def _nodes_in(group: Group, problem: PlanningProblem) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Constants of an engine by version, each with its source and the bounds within which a calibration may move it.
 
-They are in `engines/ENGINE.toml`. Not here: numbers of a device (`device_profiles`), and the fitting of these
+They are in the engine's folder, `flowgraph/engines/ENGINE/constants.toml`; those of the host are in `host.toml`.
+Not here: numbers of a device (`device_profiles`), and the fitting of these
 (`calibration.fit_constants`).
 """
 
@@ -13,11 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
+from flowgraph.engines import table
 from flowgraph.errors import UnknownNameError
 
 HOST: Final = "host"
 
-FOLDER = Path(__file__).with_name("engines")
+FILES = {path.parent.name: path for path in Path(table.__file__).parent.glob("*/constants.toml")} | {
+    HOST: Path(__file__).with_name(f"{HOST}.toml")
+}
 C = TypeVar("C", bound="EngineConstants")
 
 
@@ -70,14 +74,14 @@ def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
 
 def engines() -> tuple[str, ...]:
     """Name the engines that have constants."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+    return tuple(sorted(FILES))
 
 
 @cache
 def _tables(engine: str) -> list[dict[str, Any]]:
     if engine not in engines():
         raise UnknownNameError.of("engine", engine, engines())
-    tables: list[dict[str, Any]] = tomllib.loads((FOLDER / f"{engine}.toml").read_text("utf-8"))["release"]
+    tables: list[dict[str, Any]] = tomllib.loads(FILES[engine].read_text("utf-8"))["release"]
     return tables
 
 

@@ -90,7 +90,7 @@ def tables_of(shape: ModelShape, stage: PipelineStage) -> int:
 
 
 def root_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> float:
-    """Count the numbers of a stage besides its layers: embedding, head and the last norm, cut over `tensor` ranks."""
+    """Return the parameters of a stage besides its layers, per tensor-parallel rank: embedding, head, last norm."""
     return (tables_of(shape, stage) * shape.vocabulary + 1) * shape.hidden / layout.tensor
 
 

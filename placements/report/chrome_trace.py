@@ -13,7 +13,7 @@ from placements.step.timeline import Timeline
 
 
 def chrome_trace(timeline: Timeline, name: str = "predicted", *, process: int = 1) -> dict[str, Any]:
-    """Return the trace of a timeline as one process of this name; several traces are joined event by event.
+    """Return a timeline as a Chrome trace, JSON data, in which it is one process called `name`.
 
     Tasks without a pool have a lane of their own; each idle span is an event of the category `bubble`, named by what
     its pool waits for.

@@ -77,6 +77,13 @@ def search_report(found: SearchResult, plan: Plan, *, top: int = TOP, objective:
     )
 
 
+def pool_lines(plan: Plan) -> Iterator[str]:
+    """Yield the lines of a plan's pools, each with its number of devices and its roles."""
+    for pool in plan.pools:
+        yield f"{pool.name}: {len(pool.devices)} devices"
+        yield from _role_lines(plan, pool.name)
+
+
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Yield the lines of one plan: each pool with its roles and peaks, and the seconds of a step."""
     yield from _pools(plan)
@@ -147,13 +154,7 @@ def _pools(plan: Plan) -> Iterator[str]:
         kinds = ", ".join(sorted({device.model or device.kind for device in devices}))
         sizes = pool_sizes(plan, pool)
         yield f"{pool.name}: {len(pool.devices)} {kinds} of {show_range(sizes)}: {show_devices(pool.devices)}"
-        yield from flowing(
-            [
-                [role.role, role.engine, str(role.layout), f"{role.running} {role.late}".strip()]
-                for role in plan.placed
-                if role.pool == pool.name
-            ]
-        )
+        yield from _role_lines(plan, pool.name)
         room = min(sizes, default=0)
         yield from table(
             [
@@ -166,6 +167,11 @@ def _pools(plan: Plan) -> Iterator[str]:
                 for peak in forecasts[pool.name].peaks
             ]
         )
+
+
+def _role_lines(plan: Plan, pool: str) -> list[str]:
+    here = [role for role in plan.placed if role.pool == pool]
+    return flowing([[role.role, role.engine, str(role.layout), f"{role.running} {role.late}".strip()] for role in here])
 
 
 def _seconds(step: StepForecast | None) -> Iterator[str]:
@@ -358,16 +364,10 @@ def what_if_text(found: SearchResult, others: Sequence[WhatIf], objective: Objec
             continue
         best = what_if.found.best
         pools = "the same pools" if pools_of(best) == pools_of(found.best) else pools_of(best)
-        if what_if.found.setting.ratio is not None and not is_disaggregated(best):
+        if what_if.found.setting.ratio is not None and not best.disaggregated:
             pools += ", so no ratio applies: rollout and training share a pool"
         rows.append([what_if.change, *_figures(best, measure), f"{_more(best, found.best, measure):+.0%}", pools])
     return "\n".join(["what if, each with its own best plan", *flowing(rows, " | ")])
-
-
-def is_disaggregated(ranked: RankedPlan) -> bool:
-    """Return whether no pool both trains and samples."""
-    uses = [{ranked.setting.roles[place].use for place in block} for block, _ in ranked.blocks]
-    return not any({"train", "sample"} <= pool for pool in uses)
 
 
 def _sensitivity(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:

@@ -177,7 +177,7 @@ def variant(name: str) -> PlacementVariant:
 
 
 def parts(graph: Graph, name: str) -> Parts:
-    """Return the roles of a named graph by the pool that they share under a named placement."""
+    """Return the roles that a named placement, such as `split:openrlhf`, puts together: names per pool."""
     return variant(name).parts_of(graph)
 
 

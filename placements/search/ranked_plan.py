@@ -42,6 +42,12 @@ class RankedPlan:
         """Return what a step costs, in the currency of the cluster's prices."""
         return self.step_s * sum(option.cost for _, option in self.blocks)
 
+    @property
+    def disaggregated(self) -> bool:
+        """Return whether no pool both trains and samples."""
+        uses = [{self.setting.roles[place].use for place in block} for block, _ in self.blocks]
+        return not any({"train", "sample"} <= pool for pool in uses)
+
     def parts(self) -> tuple[tuple[str, ...], ...]:
         """Return the roles by the pool that they share."""
         return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)

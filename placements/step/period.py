@@ -35,7 +35,7 @@ class Period:
 
 
 def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: Sequence[float | None]) -> Period:
-    """Return the seconds of one step by itself; the cycle is its critical path, the chain of tasks that takes longest.
+    """Return the seconds of one step by itself, and its critical path: the longest chain of tasks.
 
     `before` has the places of the tasks that end before each task begins; all are earlier than it. Of equally long
     chains the one through earlier tasks is named; tasks of no time are not.

@@ -224,7 +224,7 @@ class _TaskSeconds:
 
 
 def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Schedule:
-    """Return a plan's tasks as a schedule to be played; the pause between steps is a task without a pool."""
+    """Return a plan's timed tasks as a Schedule to simulate; a pause between steps is a task without a pool."""
     scheduled = [ScheduledTask(task.name, task.kind, task.pools, task.seconds, shift=task.shift) for task in tasks]
     paused = [wait for wait in waits if wait.pause_s]
     direct = [TaskWait(wait.before, wait.after, wait.delay) for wait in waits if not wait.pause_s]

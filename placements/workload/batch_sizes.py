@@ -44,14 +44,14 @@ def solve_batch(
     response_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
-    """Return how a step of `prompts` prompts is cut by a named graph's settings, and by the data ranks of a plan.
+    """Return how one step of `prompts` prompts is divided into samples, minibatches, micro-batches and data ranks.
 
     `data_rows` are those of the data set, `prompt_tokens` those of the longest prompt and `response_tokens` of
     the longest response, in place of what samplers allow; `origins` has by name (`run.batch`,
     `policy.update.minibatch`) where a setting's value comes from. Settings are read by name: `n`,
     `max_tokens`, `groups` and `rounds` of samplers; `minibatch`, `micro_batch_tokens` and `epochs` of updates.
 
-    Raises BatchError for sizes that do not go together, with the nearest values of each setting that do.
+    Raises BatchError for sizes that contradict each other, with the nearest values of each setting that work.
     """
     longest = {"prompt_tokens": prompt_tokens, "response_tokens": response_tokens}
     sizes = sizes_of(graph, prompts, plan=plan, data_rows=data_rows, **longest, origins=origins)

@@ -143,7 +143,9 @@ def node_workloads(
         if settings := uncounted(node):
             names = ", ".join(f"`{name}`" for name in settings)
             why = f"does not declare how many responses it generates for each prompt, so its cost is unknown: {names}?"
-            hint = f'declare it: @node(kind="generate", samples={[*settings]!r}), or samples=[] if it is one'
+            hint = (
+                f'declare it: @node(kind="generate", samples={[*settings]!r}), or samples=[] if it generates only one'
+            )
             raise FlowTypeError.bad_node(str(node.at), node.op.name, why, hint)
     role_of = {name: role for role in reversed(roles(graph)) for name in role.nodes}
     stages, seen, loads = _stages(graph, role_of), set[object](), list[NodeWorkload]()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.roles import Role, Use, models_read, roles
 from flowgraph.cluster.calibration import Calibration, Phase
 from flowgraph.cluster.cluster import Cluster, DeviceKind
-from flowgraph.cluster.plan import Precision
+from flowgraph.cluster.plan import Plan, Precision
 from flowgraph.engines.capabilities import Support
 from flowgraph.engines.table import ENGINES
 from flowgraph.language.graph import Graph, carried_from
@@ -25,8 +25,9 @@ from placements.hardware.engine_constants import (
     host_constants,
 )
 from placements.hardware.topology import DeviceClass, classes
-from placements.workload.batch_sizes import most_ranks
-from placements.workload.graph_workload import read_together
+from placements.workload.batch_partition import BatchSizes
+from placements.workload.batch_sizes import most_ranks, solve_batch
+from placements.workload.graph_workload import StepWorkload, read_together
 from placements.workload.lengths import LengthDistribution
 from placements.workload.node_workload import NodeWorkload, node_workloads, of_role, stage_count
 
@@ -80,11 +81,32 @@ class PlanningProblem:
     ratio: tuple[int, int] | None = None
     streamed: bool = False
     keeps_caches: bool = False
-    without: frozenset[str] = frozenset()
+    without: Collection[str] = ()
     watched: Graph | None = None
     modelled: bool = False
     sample_rows: int = SAMPLE_ROWS
     forward_tokens: int = FORWARD_TOKENS
+
+    @property
+    def workload(self) -> StepWorkload:
+        """Return what a step reads, its prompts as long as the longest."""
+        return StepWorkload(
+            prompts=self.prompts,
+            prompt_tokens=int(self.prompt.most),
+            sample_rows=self.sample_rows,
+            forward_tokens=self.forward_tokens,
+        )
+
+    def batch_sizes(self, plan: Plan | None = None, **rows: Any) -> BatchSizes:
+        """Return how a step is cut: with a plan, by its ranks and for these lengths, else as the flow says.
+
+        `rows` are the `data_rows` and `origins` of `solve_batch`, where they are known. Raises BatchError for sizes
+        that do not go together.
+        """
+        if plan is not None:
+            rows["prompt_tokens"] = int(self.prompt.most)
+            rows["response_tokens"] = None if self.response is None else int(self.response.most)
+        return solve_batch(self.graph, self.prompts, plan=plan, **rows)
 
     @property
     def running(self) -> Graph:
@@ -182,7 +204,7 @@ class PlanningProblem:
 
     @cached_property
     def together(self) -> tuple[frozenset[int], ...]:
-        """Return the roles that must share a pool because one node reads their models, as places among the roles."""
+        """Return sets of indices into `roles`: those that must share a pool since one node reads their models."""
         place = {role.name: number for number, role in enumerate(self.roles)}
         return tuple(frozenset(place[name] for name in read if name in place) for read in read_together(self.running))
 

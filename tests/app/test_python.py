@@ -58,7 +58,7 @@ def test_a_plan_is_what_the_command_line_prints_as_json(tmp_path: Path) -> None:
     printed = json.loads(quietly(tmp_path, "plan", "grpo", *options(H100), "--json"))
     assert timeless(json.loads(json.dumps(result.data()))) == timeless(printed)
     assert list(result.notes) == printed["notes"]
-    assert result.notes[0] == "prompts are taken to have 512 tokens: --prompt-tokens says otherwise"
+    assert result.notes[0] == "assuming prompts of 512 tokens; set --prompt-tokens to change it"
     assert repr(result).startswith("<plan of grpo on 2x8xh100: 16 devices, ")
     assert {"text/plain"} < set(shown(result))
 

@@ -9,15 +9,15 @@ import pytest
 from tests.architecture.readability import PACKAGES, Sources
 
 LIMITS = {
-    "late_imports": 68,
+    "late_imports": 48,
     "shared_class_names": 0.004,
-    "filler_identifiers": 0.112,
-    "private_functions_used_once": 0.276,
-    "vague_docstrings": 0.012,
-    "old_phrases": 464,
-    "lines": 66_900,
+    "filler_identifiers": 0.024,
+    "private_functions_used_once": 0.199,
+    "vague_docstrings": 0.003,
+    "old_phrases": 39,
+    "lines": 66_700,
     "public_names": 20,
-    "planner_names": 79,
+    "planner_names": 18,
     "golden_lines": 10_850,
 }
 """The most that each figure of `Sources` may be; lower one whenever it has shrunk."""

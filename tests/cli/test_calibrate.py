@@ -189,7 +189,7 @@ def test_a_log_of_verl_calibrates_the_plan_it_is_of(flowgraph: Run, plan: Any) -
     assert "not used: v.log: 1 metric of other names" in said.err
     alone = flowgraph("calibrate", "v.log")
     assert (alone.code, alone.out) == (2, "")
-    assert alone.err.startswith("calibrate v.log: says nothing of what a run of it took")
+    assert alone.err.startswith("calibrate v.log: contains no measured seconds")
 
 
 def test_a_trace_calibrates_the_plan_it_is_of(flowgraph: Run, plan: Any) -> None:
@@ -214,7 +214,7 @@ def test_of_two_runs_the_one_that_is_far_off_is_named(flowgraph: Run, plan: Any)
 def test_a_node_is_measured_once(flowgraph: Run, plan: Any) -> None:
     twice = ("--measured", "policy.update=3", "--measured", "policy.update=4")
     assert refused(flowgraph("calibrate", "plan.json", *twice), 2) == (
-        "--measured policy.update=3: `policy.update` is said twice\n  hint: leave one of them out\n"
+        "--measured policy.update=3: `policy.update` is given twice\n  hint: leave one of them out\n"
     )
 
 
@@ -268,7 +268,7 @@ def test_what_is_no_runs_folder_is_named(flowgraph: Run, name: str, content: str
     assert refused(flowgraph("calibrate", name, *measured, "-o", "scales.json")).startswith(why)
     if content is not None:
         alone = refused(flowgraph("calibrate", name), 2)
-        assert alone.startswith(f"calibrate {name}: says nothing of what a run of it took")
+        assert alone.startswith(f"calibrate {name}: contains no measured seconds")
 
 
 def test_a_run_without_its_files_says_which(flowgraph: Run, plan: Any) -> None:
@@ -314,7 +314,7 @@ def test_a_plan_is_calibrated_by_what_another_system_took_for_its_nodes(flowgrap
 @pytest.mark.parametrize(
     ("measured", "why"),
     [
-        ((), "says nothing of what a run of it took"),
+        ((), "contains no measured seconds"),
         (("policy.generate",), "should be NODE=SECONDS"),
         (("policy.generate=-1",), "--measured policy.generate: seconds=-1.0, but it may be any number above 0"),
         (("nobody=1",), "plan.json: has measured no seconds of a node that is forecast"),

@@ -139,7 +139,7 @@ def test_faults_of_a_flow_are_told_on_devices_of_a_known_kind_too(flowgraph: Flo
     assert said.code == 1 and "runs no model, so there is nothing to place\n  hint: return update(…)" in said.out
     said = flowgraph("check", "grpo", *known, "--data", "digits", "--batch", "900")
     assert said.code == 1 and "nearest: --batch 800" in said.out
-    assert "no kind of device `h1000`" in flowgraph("check", "grpo", "--cluster", "2x8xh1000").out
+    assert "unknown device `h1000`" in flowgraph("check", "grpo", "--cluster", "2x8xh1000").out
 
 
 # ------------------------------------------------------------------------------------------- stages

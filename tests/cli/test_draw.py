@@ -175,7 +175,7 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
         ("grpo", "-o", "a.xyz"): "a.xyz: cannot draw a .xyz\n  hint: did you mean `.txt`?\n",
         ("grpo", "-o", "a.svgg"): "a.svgg: cannot draw a .svgg\n  hint: did you mean `.svg`?\n",
         ("grpo", "-o", "a.svg", "--to", "svg"): (
-            "--to svg: says the format again: a file's ending does\n  hint: leave it out\n"
+            "--to svg: cannot be combined with -o, whose file ending sets the format\n  hint: leave it out\n"
         ),
         ("grpo", "-o", "no/such/a.svg"): "no/such/a.svg: cannot be written: No such file or directory\n",
         ("no.json",): "no.json: cannot be read: No such file or directory\n",

@@ -164,7 +164,7 @@ def test_a_run_with_several_language_models_is_asked_which(flowgraph: Run, train
         "two: has the weights of 2 language models: policy, student\n  hint: --param policy\n"
     )
     assert "did you mean `student`?" in refused(flowgraph("eval", "two", "--param", "studnt"), code=2)
-    assert "draws no responses" in refused(flowgraph("eval", "two", "--param", "critic"))
+    assert "cannot generate responses" in refused(flowgraph("eval", "two", "--param", "critic"))
     name = told(flowgraph("eval", "two", "--param", "student", "--rows", 2, *HERE, "--json"))["about"]["model"]
     assert name == "two/weights/student"
 
@@ -210,7 +210,7 @@ NOT_ASKED_WELL = {
         "rows.parquet: lacks column `response`\n    it has: answer, prompt_index\n",
     ),
     "no rows": (("--generations", "empty.parquet"), 1, "empty.parquet: has no rows"),
-    "a model too": (("tiny", "--generations", "rows.parquet"), 2, "so MODEL says nothing"),
+    "a model too": (("tiny", "--generations", "rows.parquet"), 2, "so MODEL has no effect"),
     "a setting of drawing": (
         ("--generations", "good.parquet", "--set", "policy.generate.n=2"),
         2,

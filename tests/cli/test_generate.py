@@ -140,8 +140,8 @@ def test_columns_of_the_data_that_have_our_names_are_kept_apart_and_reach_rules(
 
 NOT_ASKED_WELL = {
     "names no model": (("-o", "out.parquet"), 2, "generate: names no model and no run"),
-    "nowhere to write": (("tiny",), 2, "generate: says not where to write\n  hint: -o FILE.parquet"),
-    "two kinds of prompts": (("tiny", "--prompt", "1", "--rows", "2"), 2, "so --rows says nothing"),
+    "nowhere to write": (("tiny",), 2, "generate: needs an output file\n  hint: -o FILE.parquet"),
+    "two kinds of prompts": (("tiny", "--prompt", "1", "--rows", "2"), 2, "so --rows has no effect"),
     "no Parquet": (("tiny", "-o", "out.json"), 2, "out.json: its name ends in `.json`, not in .parquet"),
     "a folder": (("tiny", "-o", "folder.parquet"), 2, "folder.parquet: is a folder"),
     "there already": (("tiny", "-o", "there.parquet"), 2, "there.parquet: exists; nothing was written"),

@@ -734,7 +734,7 @@ def test_an_imported_plan_is_checked_on_other_clusters(flowgraph: Run, read: Any
     assert few.code == 1
     assert "8 devices of one known kind" in few.out + few.err
     assert refused(flowgraph(*check, "1x8xh1000")) == (
-        "1x8xh1000: no kind of device `h1000`\n  hint: did you mean `h100`?\n"
+        "1x8xh1000: unknown device `h1000`\n  hint: did you mean `h100`?\n"
     )
     assert "nowhere.toml" in refused(flowgraph(*check, "nowhere.toml"))
 
@@ -843,11 +843,11 @@ def test_a_file_without_end_is_read_no_further_than_a_script_goes(flowgraph: Run
 OPTIONS: dict[tuple[str, ...], tuple[int, str]] = {
     ("--device", "h1000"): (
         2,
-        "--device: no kind of device `h1000` whose speed is known\n  hint: did you mean `h100`?",
+        "--device: unknown device `h1000` whose speed is known\n  hint: did you mean `h100`?",
     ),
-    ("--device", "gpu-80GiB"): (2, "--device: no kind of device `gpu-80GiB` whose speed is known\n"),
-    ("--device", "h100,1x8xa100"): (2, "--device: no kind of device `h100,1x8xa100` whose speed is known\n"),
-    ("--device", ""): (2, "--device: no kind of device `` whose speed is known\n"),
+    ("--device", "gpu-80GiB"): (2, "--device: unknown device `gpu-80GiB` whose speed is known\n"),
+    ("--device", "h100,1x8xa100"): (2, "--device: unknown device `h100,1x8xa100` whose speed is known\n"),
+    ("--device", ""): (2, "--device: unknown device `` whose speed is known\n"),
     ("--device", "h100-much"): (1, "1x8xh100-much: memory 'much' "),
     ("--prompt-tokens", "many"): (1, "--prompt-tokens: tokens='many': "),
     ("--response-tokens", "mean=4k,max=1k"): (1, "--response-tokens: "),

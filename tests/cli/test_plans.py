@@ -185,7 +185,7 @@ FILES: dict[str, tuple[bytes | None, str]] = {
     "empty.json": (b"", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
     "list.json": (b"[1]", "Input should be an object"),
     "deep.json": (b"[" * 100_000, "is not JSON: it is nested more than 100 deep"),
-    "binary.json": (bytes(range(256)), "is no text, so no plan"),
+    "binary.json": (bytes(range(256)), "is not text, so not a plan"),
     "missing.json": (None, "cannot be read: No such file or directory"),
     ".": (None, "cannot be read: Is a directory"),
 }
@@ -367,3 +367,14 @@ def test_a_run_refuses_a_plan_of_gpus_that_are_not_here(flowgraph: Run, count: i
     text = refused(flowgraph("run", "grpo", "--cluster", f"{count}xgpu-80GiB"))
     wanted = "a GPU" if count == 1 else f"{count} GPUs"
     assert text == f"node node-1: the plan counts on {wanted}; torch sees none here\n"
+
+
+def test_a_run_in_one_process_says_which_settings_of_a_plan_have_no_effect(
+    plan: Callable[[], dict[str, Any]], flowgraph: Run
+) -> None:
+    edited = plan()
+    trained = next(each for each in edited["placed"] if each["engine"] == "fsdp")
+    trained["running"]["checkpointing"] = "full"
+    said = flowgraph("run", "--plan", write(edited), "--runtime", "local", "--steps", 1)
+    assert "in one process policy runs on `local`, so the plan's checkpointing=full has no effect\n" in said.err
+    assert said.code == 0

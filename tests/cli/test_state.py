@@ -42,12 +42,12 @@ def test_state_that_is_not_returned_is_refused(flowgraph: Callable[..., Said]) -
     text = FLOW.read_text().replace("tuple[Policy, KLWeight]", "Policy")
     Path("mine.py").write_text(text.partition("    return update")[0] + "    return update(policy, loss)\n")
     said = flowgraph("run", "mine.py", "--steps", "1")
-    assert said.code != 0 and "`beta` is state, and is not returned" in said.err
+    assert said.code != 0 and "`beta` is state, but is not returned" in said.err
 
 
 def test_a_critic_that_is_returned_as_it_came_is_refused(flowgraph: Callable[..., Said]) -> None:
     text = (Path(__file__).parents[2] / "examples" / "ppo.py").read_text()
     Path("mine.py").write_text(text.partition(", update(critic")[0] + ", critic\n")
     said = flowgraph("run", "mine.py", "--steps", "1")
-    assert said.code != 0 and "`critic` can be trained, and is returned as it came" in said.err
+    assert said.code != 0 and "`critic` is trainable, but is returned without an update" in said.err
     assert not Path("runs").exists()

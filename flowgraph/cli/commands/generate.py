@@ -57,7 +57,7 @@ def generate(
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """Generate the responses of a model or run to prompts.
+    """Generate responses to prompts with a model or a run.
 
     They go to a Parquet file; with --prompt, they are printed.
     """

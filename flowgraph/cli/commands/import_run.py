@@ -28,7 +28,7 @@ def import_command(
     out: opt.PlanOut = None,
     found: Annotated[
         Path | None,
-        typer.Option("--found", help="Write the plan that a search finds instead.", metavar="PLAN.json"),
+        typer.Option("--found", help="Write the plan that the search found instead.", metavar="PLAN.json"),
     ] = None,
     cache: opt.Cache = None,
     json: opt.Json = False,

@@ -13,7 +13,7 @@ from flowgraph.cli.output import print_json, print_table
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder that has the runs.", metavar="FOLDER")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="The folder with the runs.", metavar="FOLDER")] = Path("runs"),
     json: opt.Json = False,
 ) -> None:
     """List runs: status, steps, reward and accuracy."""

@@ -21,7 +21,7 @@ def trace(
         Path | None,
         typer.Option("-o", "--out", help="The file to write. Default: RUN/trace.json.", metavar="TRACE.json"),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Number of last steps.", metavar="N")] = 10,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Number of most recent steps.", metavar="N")] = 10,
     compare: Annotated[
         bool, typer.Option("--compare", help="Print forecast and measured seconds and memory of each task.")
     ] = False,

@@ -73,7 +73,7 @@ class Grid:
 
 
 def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: bool) -> list[Any]:
-    """Shard a model in place, by its decoder layers and the rest; return these units, the whole model last.
+    """Shard a model in place: each decoder layer, then the whole model. Return these modules in that order.
 
     It computes on `device`, wherever its shards lie. Gradients are summed over ranks: each rank's loss is already
     divided by counts of the whole. `twice` says that each unit is called twice in a pass.

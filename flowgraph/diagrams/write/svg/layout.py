@@ -104,7 +104,7 @@ def _arranged(picture: Picture, labelled: bool) -> pygraphviz.AGraph:
     try:
         import pygraphviz
     except ImportError:
-        hint = "pip install 'flowgraph[draw]'; -o FILE.mmd and FILE.dot need nothing"
+        hint = "pip install '.[draw]' in flowgraph's folder; -o FILE.mmd and FILE.dot need nothing"
         raise UsageError("needs Graphviz, which is not installed", where="draw", hint=hint) from None
     settings = WITH_LABELS if labelled else WITHOUT_LABELS
     graph = pygraphviz.AGraph(directed=True, strict=False, name="G", nodesep="0.22", margin="0", **settings)

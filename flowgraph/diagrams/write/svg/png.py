@@ -22,7 +22,7 @@ def png(svg: str) -> bytes:
 
         folder = resources.files("font_roboto").joinpath("files")
     except ImportError as error:
-        hint = "pip install 'flowgraph[draw]'; or -o FILE.svg"
+        hint = "pip install '.[draw]' in flowgraph's folder; or -o FILE.svg"
         raise UsageError(f"needs {error.name}, which is not installed", where="a PNG", hint=hint) from None
     size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
     assert size is not None, "an SVG of a picture has a size"

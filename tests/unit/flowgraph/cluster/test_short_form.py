@@ -115,7 +115,7 @@ def test_a_kind_that_is_known_by_name_has_its_own_memory_unless_another_is_given
 def test_without_known_names_there_are_two_kinds() -> None:
     with pytest.raises(ClusterError) as caught:
         read_cluster("8xh100", here)
-    assert str(caught.value) == "8xh100: no kind of device `h100`\n  hint: known: cpu, gpu"
+    assert str(caught.value) == "8xh100: unknown device `h100`\n  hint: known: cpu, gpu"
 
 
 FORM = (
@@ -123,7 +123,7 @@ FORM = (
     "or a file that ends in .toml"
 )
 ALL_KINDS = ", ".join(sorted([*KNOWN, "cpu", "gpu"]))
-ONLY_HERE = "only this machine's memory is known; give that of other machines"
+ONLY_HERE = "only this machine's memory is known; give the memory of the other machines"
 UNITS = "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
 
 
@@ -137,13 +137,13 @@ UNITS = "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
         ("1xcpu-1GiB,", f"1xcpu-1GiB,: '': {FORM}"),
         ("2x2xcpu", f"2x2xcpu: {ONLY_HERE}\n  hint: as in 2x2xcpu-4GiB"),
         ("8xgpu", "8xgpu: a gpu needs its memory\n  hint: as in 8xgpu-80GiB"),
-        ("8xgpus-80GiB", "8xgpus-80GiB: no kind of device `gpus`\n  hint: did you mean `gpu`?"),
+        ("8xgpus-80GiB", "8xgpus-80GiB: unknown device `gpus`\n  hint: did you mean `gpu`?"),
         (
             "8xtrn-80GiB",
-            f"8xtrn-80GiB: no kind of device `trn`\n  hint: known: {ALL_KINDS}",
+            f"8xtrn-80GiB: unknown device `trn`\n  hint: known: {ALL_KINDS}",
         ),
-        ("2x8xh10", "2x8xh10: no kind of device `h10`\n  hint: did you mean `h100`?"),
-        ("8xh200-sxm-80g", "8xh200-sxm-80g: no kind of device `h200-sxm`\n  hint: did you mean `h100-sxm-80g`?"),
+        ("2x8xh10", "2x8xh10: unknown device `h10`\n  hint: did you mean `h100`?"),
+        ("8xh200-sxm-80g", "8xh200-sxm-80g: unknown device `h200-sxm`\n  hint: did you mean `h100-sxm-80g`?"),
         ("8xh100-", "8xh100-: memory '' should be a number and a unit, as in 2GiB"),
         ("8xh100-64", f"8xh100-64: memory '64' has no unit; known: {UNITS}"),
         ("8xh100-0GiB", "8xh100-0GiB: memory '0GiB' should be more than nothing"),
@@ -153,7 +153,7 @@ UNITS = "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB"
         ("9999x9999xh100", "9999x9999xh100: a cluster has at most 65,536 devices"),
         (
             f"8x{'h' * 5000}",
-            f"8x{'h' * 58}…: no kind of device `{'h' * 60}…`\n  hint: known: {ALL_KINDS}",
+            f"8x{'h' * 58}…: unknown device `{'h' * 60}…`\n  hint: known: {ALL_KINDS}",
         ),
         ("0xgpu-80GiB", "0xgpu-80GiB: should have at least one node and one device"),
         ("0x8xgpu-80GiB", "0x8xgpu-80GiB: should have at least one node and one device"),

@@ -71,12 +71,12 @@ class OneTemplate:
 
 def test_a_chat_template_that_eats_memory_or_time_is_refused_and_an_odd_one_is_not(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("{{ 'x' * 10**11 }}")
-    much = "FOLDER: its chat template takes more than 1.0 GiB or 1048576 characters for a chat of one question"
+    much = "FOLDER: its chat template takes more than 1.0 GiB or 1048576 characters for a one-message chat"
     assert refusal(folder) == much
     with pytest.raises(ModelError, match="or 1048576 characters"):
         try_template(OneTemplate("{% for i in range(99999) %}{{ 'spam' * 1000 }}{% endfor %}"), folder)
     loops = "".join(f"{{% for {name} in range(99999) %}}" for name in "abcd") + "{% endfor %}" * 4
-    with pytest.raises(ModelError, match="its chat template does not render a chat of one question in 2 s"):
+    with pytest.raises(ModelError, match="its chat template does not render a one-message chat in 2 s"):
         try_template(OneTemplate(loops), folder)
     for text in (
         "{% generation %}{{ messages[0].content }}{% endgeneration %}",

@@ -18,7 +18,8 @@ from placements.calibration.fit_scales import (
     Observation,
     fit_scales,
 )
-from placements.calibration.measured_runs import MeasuredRun, Timing, repair
+from placements.calibration.measured_runs import MeasuredRun, repair
+from placements.calibration.timings import Timing
 from placements.search.block_placements import homes_of
 from placements.search.search import find
 from placements.step.step_forecast import step_of

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from flowgraph.errors import DataError
-from placements.calibration.measured_runs import MeasuredRun, Timing, repair, seconds_by_node
+from placements.calibration.measured_runs import MeasuredRun, repair
+from placements.calibration.timings import Timing, seconds_by_node
 from placements.search.block_placements import homes_of
 from placements.search.search import find
 from placements.step.step_forecast import node_seconds, step_of

@@ -7,9 +7,30 @@ from typing import TYPE_CHECKING
 
 from placements.hardware.device_profiles import profile
 from placements.time.kernels import WIDER
+from placements.workload.node_workload import taken
 
 if TYPE_CHECKING:
     from placements.workload.planning_problem import PlanningProblem
+
+
+def planner_notes(problem: PlanningProblem) -> tuple[str, ...]:
+    """Return what a plan of the problem takes for granted: the loads of its step, its models, devices and flow."""
+    return (*taken(problem.running, problem.prompts), *cautions(problem))
+
+
+def scale_notes(problem: PlanningProblem) -> list[str]:
+    """Return what a user should know of a calibrated forecast: by what, with which factors, and what has none."""
+    calibration, notes = problem.calibration, list[str]()
+    if calibration is None:
+        return notes
+    for device in dict.fromkeys(of.model or of.kind for of in problem.classes):
+        here = [scale for scale in calibration.scales if scale.device == device]
+        measured = {scale.phase for scale in here if scale.role}
+        shown = [scale for scale in here if scale.role or scale.phase not in measured]
+        factors = ", ".join(f"{f'{each.phase} {each.role}'.strip()} ×{each.factor:.2f}" for each in shown)
+        other = f"the calibration by {calibration.source} has no scale for {device}, whose seconds are not scaled"
+        notes.append(f"calibrated on {device} by {calibration.source}: {factors}" if shown else other)
+    return notes
 
 
 def cautions(problem: PlanningProblem) -> tuple[str, ...]:
@@ -54,6 +75,6 @@ def _uncorrected_staleness(problem: PlanningProblem) -> Iterator[str]:
     if problem.staleness and not problem.staleness_bound and problem.synced:
         param = next(iter(problem.synced)).partition(".")[0]
         yield (
-            f"{problem.graph.name} says no bound of staleness: its loss corrects for none until the flow has "
-            f"`generate(stale({param}, at_most={problem.staleness}), …)`"
+            f"{problem.graph.name} declares no staleness bound: its loss is not corrected for stale "
+            f"rollouts until the flow has `generate(stale({param}, at_most={problem.staleness}), …)`"
         )

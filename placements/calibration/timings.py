@@ -1,0 +1,93 @@
+"""Measured seconds of nodes, tasks and steps: those that you give, and those that a run of ours has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from flowgraph.errors import DataError, UsageError
+from placements.calibration.fit_constants import refuse_no_seconds
+
+STEP: Final = "step"
+"""The name of a whole step among timings; it takes precedence over a node of this name."""
+
+SYNC: Final = "sync"
+"""The name of all weight syncs of a step among timings."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Measured seconds of nodes or tasks of a step, one after another; `label` describes them in texts."""
+
+    label: str
+    seconds: float
+    names: tuple[str, ...]
+
+
+def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
+    """Yield the seconds of texts `NODE=SECONDS` for the plan in the file `where`.
+
+    Raises UsageError if there are none, or for a text that is not seconds.
+    """
+    if not texts:
+        what = "contains no measured seconds"
+        hint = "a plan takes --measured policy.generate=310; a log takes --plan PLAN.json"
+        raise UsageError(what, where=f"calibrate {where}", hint=hint)
+    names = [text.partition("=")[0] for text in texts]
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            seconds = float(value)
+        except ValueError:
+            equals, seconds = "", 0.0
+        if not equals or not name:
+            raise UsageError("should be NODE=SECONDS", where=f"--measured {text}", hint="policy.generate=310")
+        if names.count(name) > 1:
+            raise UsageError(f"`{name}` is given twice", where=f"--measured {text}", hint="leave one of them out")
+        refuse_no_seconds(f"--measured {name}", seconds)
+        yield Timing(name, seconds, (name,))
+
+
+def recorded_timings(lines: Sequence[Mapping[str, Any]], where: str) -> Iterator[Timing]:
+    """Yield the seconds of each node in the metrics of a run; `where` is their file."""
+    for name, seconds in seconds_by_node(lines, where).items():
+        yield Timing(name, seconds, (name,))
+
+
+def seconds_by_node(lines: Sequence[Mapping[str, Any]], where: str) -> dict[str, float]:
+    """Return the median seconds of each node over the steps of a run but the first, which warms up.
+
+    `lines` are those of its metrics; `where` is their file.
+
+    >>> steps = [{"time": {"nodes_s": {"policy.update": seconds}}} for seconds in (9.0, 2.0, 3.0, 2.5)]
+    >>> seconds_by_node(steps, "metrics.jsonl")
+    {'policy.update': 2.5}
+
+    Raises DataError for a line without a table of seconds.
+    """
+    tables = [_nodes_s(line, f"{where}:{number}") for number, line in enumerate(lines, 1)]
+    return medians([table for table in tables if table])
+
+
+def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each name over all steps but the first, which warms up, if any other step has it.
+
+    >>> medians([{"a": 9.0, "c": 4.0}, {"a": 1.0, "b": 2.0}, {"a": 3.0}])
+    {'a': 2.0, 'c': 4.0, 'b': 2.0}
+    """
+    names = dict.fromkeys(name for step in steps for name in step)
+    values = {name: [step[name] for step in steps[1:] if name in step] for name in names}
+    return {name: median(later) if later else steps[0][name] for name, later in values.items()}
+
+
+def _nodes_s(line: Any, where: str) -> Mapping[str, float]:
+    """Return the seconds by node of one line; none from a line about something else."""
+    time = line.get("time", {}) if isinstance(line, Mapping) else None
+    nodes = time.get("nodes_s", {}) if isinstance(time, Mapping) else None
+    if not isinstance(nodes, Mapping):
+        raise DataError.unusable(where, "has no table of seconds by node, as `time.nodes_s`")
+    for name, seconds in nodes.items():
+        refuse_no_seconds(f"{where} {name}", seconds)
+    return nodes

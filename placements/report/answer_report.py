@@ -1,0 +1,91 @@
+"""The answer of a planner as text and as data, with the sizes of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from placements.format import COLUMNS, broken
+from placements.report.search_report import MEASURES, search_report, what_if_text
+from placements.report.staleness_report import staleness_text
+from placements.search.plan_options import PlanAnswer
+from placements.search.ranked_plan import RankedPlan
+from placements.search.search import SearchResult, value_of
+from placements.search.staleness import StalenessOption
+from placements.solver.problem import Objective
+from placements.workload.batch_partition import BatchSizes, batch_text
+
+
+def answer_text(answer: PlanAnswer, top: int) -> str:
+    """Return the best plan with at most `top` of those that were found, then other staleness and what-ifs."""
+    objective = answer.search.objective
+    parts = [search_report(answer.search, answer.plan, top=top, objective=objective)]
+    parts += [staleness_text(answer.staleness, answer.problem.lag)] if answer.staleness else []
+    parts += [what_if_text(answer.search, answer.what_if, objective)] if answer.what_if else []
+    return "\n\n".join(parts)
+
+
+def batch_lines(sizes: BatchSizes) -> list[str]:
+    """Return the sizes of a step as lines."""
+    return ["batch", *indented(batch_text(sizes).splitlines())]
+
+
+def indented(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines as they stand beneath a heading, each broken after a comma where it is too long."""
+    for line in lines:
+        first, *rest = broken(line, ", ", COLUMNS - 4)
+        yield f"  {first}"
+        yield from (f"    {more}" for more in rest)
+
+
+def answer_data(answer: PlanAnswer, top: int, notes: Sequence[str]) -> dict[str, Any]:
+    """Return the search with at most `top` of its plans, the notes, what-ifs and other staleness as data."""
+    objective = answer.search.objective
+    what_if = {
+        each.change: None if each.found is None else _ranked_data(each.found.best, objective) for each in answer.what_if
+    }
+    staleness = [_staleness_data(each) for each in answer.staleness]
+    return {**_search_data(answer.search, top), "notes": list(notes), "what_if": what_if, "staleness": staleness}
+
+
+def _search_data(search: SearchResult, top: int) -> dict[str, Any]:
+    """Return what a search found as data; `value` and `bound` are in the `unit` of the objective, both as played."""
+    objective = search.objective
+    return {
+        "search": {
+            "objective": objective,
+            "unit": MEASURES[objective].unit,
+            "value": value_of(search.best, objective),
+            "bound": search.bound,
+            "bound_s": search.bound_s,
+            "gap": search.gap,
+            "proven": search.proven,
+            "cut": search.cut,
+            "played": search.played,
+            "search_s": search.seconds,
+        },
+        "ranked": [_ranked_data(each, objective) for each in search.ranked[:top]],
+        "named": {v.name: None if each is None else _ranked_data(each, objective) for v, each in search.named},
+    }
+
+
+def _ranked_data(ranked: RankedPlan, objective: Objective) -> dict[str, Any]:
+    blocks = zip(ranked.parts(), ranked.blocks, strict=True)
+    return {
+        "step_s": ranked.step_s,
+        "value": value_of(ranked, objective),
+        "bound": ranked.bound,
+        "devices": ranked.devices,
+        "pools": [{"roles": list(part), "devices": sum(option.devices)} for part, (_, option) in blocks],
+    }
+
+
+def _staleness_data(option: StalenessOption) -> dict[str, Any]:
+    rollout, training = option.ratio
+    return {
+        "staleness": option.staleness,
+        "step_s": option.step_s,
+        "devices_that_draw": rollout,
+        "devices_that_train": training,
+        "sync_every": option.sync_every,
+    }

@@ -1,0 +1,137 @@
+"""A plan as another system runs it: its forecast, whether it fits, and other layouts that may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from flowgraph.analysis.roles import Use
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.plan import Layout, Plan, PlanAssumptions, RoleSettings
+from flowgraph.errors import ResourceError
+from placements.memory.footprint import room_bytes, total_bytes
+from placements.search.infeasibility import overflows
+from placements.search.plan_builder import plan_from
+from placements.search.role_options import RoleOptions
+from placements.step.role_costs import footprint
+from placements.step.role_placements import RolePlacement, device_group_for, homes_by
+from placements.workload.planning_problem import PlanningProblem
+
+MOST_TRIED = 200  # layouts of the trained role, fastest first, where the plan's own does not fit as a system runs it
+
+
+class _SharedDevices(Protocol):
+    """Roles that share devices, and how many."""
+
+    @property
+    def roles(self) -> Sequence[str]: ...
+    @property
+    def devices(self) -> int: ...
+
+
+class _SystemRun(Protocol):
+    """Where and how a system runs roles: who shares devices, and each role's engine, layout and settings."""
+
+    @property
+    def parts(self) -> Sequence[_SharedDevices]: ...
+    @property
+    def engines(self) -> Mapping[Use, str]: ...
+    @property
+    def layouts(self) -> Mapping[str, Layout]: ...
+    @property
+    def running(self) -> Mapping[str, RoleSettings]: ...
+    @property
+    def lag(self) -> int: ...
+
+
+def plan_of_run(problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions) -> Plan:
+    """Return a system's run as a plan. Raises ResourceError if the cluster has no such pools."""
+    return plan_from(problem, list(_homes(problem, run)), assumed)
+
+
+def forecast_run(
+    problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions
+) -> tuple[Plan | None, tuple[str, ...]]:
+    """Return the plan that a system runs, None where the cluster has no such pools, and why it does not fit."""
+    problem = replace(problem, engines=dict(run.engines), staleness=run.lag)
+    update = {"engines": dict(run.engines), "staleness": run.lag or assumed.staleness}
+    try:
+        homes = list(_homes(problem, run))
+        plan = plan_from(problem, homes, assumed.model_copy(update=update))
+    except ResourceError as error:
+        needs, has = sum(part.devices for part in run.parts), sum(of.count for of in problem.classes)
+        return None, (f"it takes {needs} devices, there are {has}" if needs > has else error.what,)
+    return plan, tuple(_faults(problem, homes, plan))
+
+
+def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
+    """Yield the plan with other layouts of the policy's training, fastest first, then with all else put away too."""
+    synced = set(problem.synced.values())
+    home = next((home for home in homes_by(problem, plan) if home.role.name in synced), None)
+    if home is None:
+        return
+    seat, room = home.seat, room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
+    options = [
+        (option.layout, option.running)
+        for option in RoleOptions(problem, home.role, seat).timed
+        if footprint(problem, home.role, seat, option.engine, option.layout, option.running).peak_bytes <= room
+    ]
+    for asleep in (False, True):
+        for layout, running in options[:MOST_TRIED]:
+            update = {"layout": layout, "running": running.model_copy(update={"sleeps": home.shared})}
+            placed = (each.model_copy(update=update) if each.role == home.role.name else each for each in plan.placed)
+            other = plan.model_copy(update={"placed": tuple(placed)})
+            yield _put_away(other) if asleep else other
+
+
+def _homes(problem: PlanningProblem, run: _SystemRun) -> Iterator[RolePlacement]:
+    """Yield where each role of a run lives: in the pools that it shares, in the layouts that it says."""
+    roles = {role.name: role for role in problem.roles}
+    for number, part in enumerate(run.parts):
+        names = [name for name in part.roles if name in roles]
+        shared = any(roles[name].use == "sample" for name in names)
+        seat = device_group_for(problem, f"pool{number}", part.devices)
+        for name in names:
+            yield RolePlacement(
+                role=roles[name],
+                pool=f"pool{number}",
+                seat=seat,
+                engine=problem.engines_of(roles[name].use)[0],
+                layout=run.layouts.get(name) or Layout(data=part.devices, sharding="full"),
+                running=run.running.get(name) or RoleSettings(precision="bfloat16"),
+                shared=shared,
+                lag=problem.lag_of(roles[name]),
+            )
+
+
+def _faults(problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan) -> Iterator[str]:
+    """Yield what is short of memory, on devices and on their hosts, and what is too short for one row."""
+    for error in overflows(plan, problem, plan.flow):
+        yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
+    for pool in dict.fromkeys(home.pool for home in homes):
+        here = [home for home in homes if home.pool == pool]
+        of = here[0].seat.of
+        room = of.host_memory_bytes // of.node_devices
+        needs = 0
+        for home in here:
+            held = footprint(problem, home.role, home.seat, home.engine, home.layout, home.running)
+            needs += total_bytes(held.host) + home.running.sleeps * total_bytes(held.asleep_host)
+        if needs > room:
+            what = f"`{pool}` keeps {show_bytes(needs)} in host memory for each device"
+            yield f"{what}, {show_bytes(needs - room)} more than its share of {show_bytes(room)}"
+    unknown = [task.name for task in plan.step.tasks if task.seconds is None] if plan.step is not None else []
+    if unknown:
+        yield f"the cache has no room for the longest row, or its speed is not known: {', '.join(unknown)}"
+
+
+def _put_away(plan: Plan) -> Plan:
+    """Return a plan in which nothing that shares a pool stays on its devices while others work."""
+    pools = [each.pool for each in plan.placed]
+    placed = (
+        each.model_copy(update={"running": each.running.model_copy(update={"sleeps": True, "offload": ()})})
+        if pools.count(each.pool) > 1
+        else each
+        for each in plan.placed
+    )
+    return plan.model_copy(update={"placed": tuple(placed)})

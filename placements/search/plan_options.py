@@ -1,0 +1,215 @@
+"""What you ask of a plan in texts, and its answer: a search, searches for other staleness, and what-ifs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from flowgraph.cluster.cluster import Cluster, of_unknown_speed
+from flowgraph.cluster.plan import Plan, PlanAssumptions
+from flowgraph.errors import PlanError, ResourceError, UsageError, nearest
+from flowgraph.lowering.program import HOST
+from placements.search.cautions import cautions
+from placements.search.named_placements import variant
+from placements.search.search import PlanRequest, SearchResult, find, pinned
+from placements.search.staleness import MAX_STALENESS, StalenessOption, best_staleness, stalenesses
+from placements.search.what_if import WhatIf, changed
+from placements.solver.problem import Objective, fused
+from placements.solver.solve import Method
+from placements.workload.batch_partition import many
+from placements.workload.planning_problem import PlanningProblem
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanAnswer:
+    """A plan, the search that found it, and the problem with the staleness that was chosen for it.
+
+    `what_if` are the searches with one thing changed, `staleness` the plans with other staleness, where you asked for
+    them. `notes` are about the chosen staleness.
+    """
+
+    problem: PlanningProblem
+    plan: Plan
+    search: SearchResult
+    what_if: tuple[WhatIf, ...] = ()
+    staleness: tuple[StalenessOption, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What you ask of a plan, as you write it.
+
+    `pin` has texts `ROLE=POOL`, `what_if` changes as `changed` reads them. `staleness` is a number of updates or
+    `auto`, and `ratio` that of rollout to training devices, `3:1`. If `robust`, the plan of the least regret comes
+    first.
+    """
+
+    objective: str = "step"
+    method: str = "auto"
+    pin: tuple[str, ...] = ()
+    placement: str = ""
+    what_if: tuple[str, ...] = ()
+    robust: bool = False
+    staleness: str = ""
+    ratio: str = ""
+    streamed: bool = False
+
+    def devices_ratio(self) -> tuple[int, int] | None:
+        """Return the ratio of rollout to training devices. Raises UsageError for another text."""
+        if not self.ratio:
+            return None
+        parts = self.ratio.split(":")
+        if len(parts) != 2 or not all(map(_is_count, parts)):
+            raise UsageError("should be two whole numbers from 1", where=f"--ratio {self.ratio}", hint="--ratio 3:1")
+        return int(parts[0]), int(parts[1])
+
+    def request(self, problem: PlanningProblem) -> PlanRequest:
+        """Return the request for a search. Raises UsageError or UnknownNameError for what is not known."""
+        request = PlanRequest(
+            objective=_one_of("--objective", self.objective, get_args(Objective)),
+            method=_one_of("--search", self.method, get_args(Method)),
+            pins=_pins(self.pin, problem),
+            placement=variant(self.placement).name if self.placement else "",
+        )
+        _refuse_contradictions(request, problem)
+        _refuse_too_few_devices(request, problem)
+        unpriced = dict.fromkeys(of.model or f"{of.kind}s" for of in problem.classes if of.price_per_hour is None)
+        if request.objective == "cost" and unpriced:
+            hint = "say `price_per_hour` of each machine in a cluster's file"
+            raise UsageError(f"what {' and '.join(unpriced)} cost is not known", where="--objective cost", hint=hint)
+        return request
+
+    def answer(
+        self, problem: PlanningProblem, assumed: PlanAssumptions, clusters: Callable[[str], Cluster], say: Say
+    ) -> PlanAnswer:
+        """Search the best plan with all that you ask beside it; `clusters` reads those of what-ifs.
+
+        `problem` has the ratio and the streamed rollouts of these options already, see `devices_ratio`. `say` receives
+        notes as they arise. Raises UsageError for options that contradict each other, ResourceError where nothing fits.
+        """
+        request, known = self.request(problem), cautions(problem)
+        staleness, tried = self._stalenesses(problem, request)
+        if staleness is not None:
+            problem = replace(problem, staleness=staleness)
+            assumed = assumed.model_copy(update={"staleness": staleness})
+        notes = [note for note in cautions(problem) if note not in known]
+        for note in notes:
+            say(note)
+        self._refuse_streamed_without_lag(problem, say)
+        search = next((each.found for each in tried if each.staleness == problem.staleness), None)
+        if search is None or self.robust:
+            search = find(problem, request, robust=self.robust)
+        search = replace(search, named=()) if self.objective == "devices" else search
+        if self.ratio and not search.best.disaggregated:
+            say(f"--ratio {self.ratio} holds nowhere: in the best plan drawing and training share a pool")
+        return PlanAnswer(
+            problem=problem,
+            plan=search.best.plan(assumed, request.pins),
+            search=search,
+            what_if=tuple(self._what_if(problem, text, clusters) for text in self.what_if),
+            staleness=tried,
+            notes=tuple(notes),
+        )
+
+    def _stalenesses(
+        self, problem: PlanningProblem, request: PlanRequest
+    ) -> tuple[int | None, tuple[StalenessOption, ...]]:
+        """Return the chosen staleness, None for the problem's own, and what `auto` tried.
+
+        It tries up to what the flow says, or MAX_STALENESS if it does not. Raises UsageError for a text that is not a
+        number of updates, and for more updates than the flow corrects for.
+        """
+        text, bound, tried = self.staleness, problem.staleness_bound, tuple[StalenessOption, ...]()
+        if not text:
+            return None, ()
+        if text == "auto":
+            tried = stalenesses(problem, bound or MAX_STALENESS, request)
+            if not tried:
+                return None, ()
+            chosen = best_staleness(tried).staleness
+        elif text == "0" or _is_count(text):
+            chosen = int(text)
+        else:
+            raise UsageError(
+                f"`{text}` is not a number of updates", where="--staleness", hint="a whole number, or auto"
+            )
+        if bound and chosen > bound:
+            what = f"{problem.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
+            raise UsageError(what, where=f"--staleness {chosen}", hint=f"--staleness {bound}, or auto")
+        return chosen, tried
+
+    def _refuse_streamed_without_lag(self, problem: PlanningProblem, say: Say) -> None:
+        """Refuse partial rollouts that continue across steps where weights may not lag; with `auto`, say so."""
+        if not self.streamed or problem.lag:
+            return
+        why = "a response that continues in the next step has tokens of older weights, and no staleness was asked for"
+        if self.staleness != "auto":
+            raise UsageError(why, where="--streamed", hint="--staleness 1, or auto")
+        say("--streamed changes nothing: no staleness makes the step shorter")
+
+    def _what_if(self, problem: PlanningProblem, text: str, clusters: Callable[[str], Cluster]) -> WhatIf:
+        """Search again with one thing changed. Raises UsageError for nominal seconds beside those of known devices."""
+        other = changed(problem, text, clusters)
+        if (unknown := of_unknown_speed(other.cluster)) and not of_unknown_speed(problem.cluster):
+            hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"
+            raise UsageError(f"the speed of {unknown}, is not known", where=f"--what-if {text}", hint=hint)
+        try:
+            return WhatIf(text, find(other, self.request(other)))
+        except ResourceError:
+            return WhatIf(text, None)
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0
+
+
+def _one_of(option: str, text: str, known: Sequence[Any]) -> Any:
+    if text not in known:
+        raise UsageError(f"no `{text}`", where=option, hint=nearest(text, known))
+    return text
+
+
+def _pins(texts: Sequence[str], problem: PlanningProblem) -> Mapping[str, str]:
+    known, pins = [role.name for role in problem.roles], dict[str, str]()
+    for text in texts:
+        role, equals, pool = text.partition("=")
+        if not equals or not pool:
+            raise UsageError("should be ROLE=POOL", where=f"--pin {text}", hint=f"--pin {known[0]}=pool0")
+        if role not in known:
+            raise UsageError(f"no role `{role}`", where=f"--pin {text}", hint=nearest(role, known))
+        if pool == HOST:
+            what = f"`{HOST}` is where nodes run that have no role"
+            raise UsageError(what, where=f"--pin {text}", hint="another name")
+        if pins.get(role, pool) != pool:
+            raise UsageError(f"is pinned to `{pins[role]}` too", where=f"--pin {text}", hint="leave one of them out")
+        pins[role] = pool
+    return pins
+
+
+def _refuse_too_few_devices(request: PlanRequest, problem: PlanningProblem) -> None:
+    """Refuse a named placement with more pools than there are devices."""
+    chosen = variant(request.placement) if request.placement else None
+    parts = chosen.parts_of(problem.graph) if chosen is not None else ()
+    devices = sum(of.count for of in problem.classes)
+    if chosen is not None and len(parts) > devices:
+        pools = f"{chosen.name} puts {problem.graph.name} on {len(parts)} pools, which take a device each"
+        notes = [f"pool{place}: {', '.join(part)}" for place, part in enumerate(parts)]
+        what = f"{pools}; the cluster has {many(devices, f'{problem.kind} device')}"
+        hint = f"--cluster {len(parts)}xcpu" if problem.kind == "cpu" else f"{len(parts)} gpu devices at least"
+        raise PlanError(what, where=f"plan of {problem.graph.name}", notes=notes, hint=hint)
+
+
+def _refuse_contradictions(request: PlanRequest, problem: PlanningProblem) -> None:
+    """Refuse pins and a placement where one shares a pool that the other keeps apart."""
+    together, apart = pinned(problem, request)
+    blocks = fused(together, len(problem.roles))
+    for pair in apart:
+        if any(pair <= block for block in blocks):
+            names = " and ".join(problem.roles[place].name for place in sorted(pair))
+            pins = " ".join(f"--pin {role}={pool}" for role, pool in request.pins.items())
+            what = f"{names} would share a pool and be apart"
+            raise UsageError(what, where=f"--placement {request.placement} {pins}", hint="leave one of them out")

@@ -1,0 +1,146 @@
+"""A plan that was made before: its forecast for a problem as it is now, and what is wrong with it.
+
+Not here: the laws of a plan (`flowgraph.checks.placed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flowgraph.cluster.plan import Plan, PlanAssumptions, StepForecast
+from flowgraph.engines.table import is_server
+from flowgraph.errors import FlowError, PlanError, ResourceError
+from placements.format import pool_sizes
+from placements.memory.footprint import FITS_SHARE
+from placements.search.infeasibility import overflows
+from placements.search.plan_builder import forecast_again, plan_from
+from placements.step.period import period
+from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.step_forecast import schedule_of
+from placements.time.cache_capacity import cache_tokens
+from placements.workload.batch_partition import many
+from placements.workload.planning_problem import PlanningProblem
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedPlan:
+    """A plan that keeps the laws, and the problem that it answers; `where` names it in errors.
+
+    Where the problem is of another cluster, pools are found anew `elsewhere`. A plan of what another system `ran` may
+    fill its devices, where one of ours leaves a tenth for the error of the forecast, and have tensor groups over
+    domains.
+    """
+
+    problem: PlanningProblem
+    plan: Plan
+    assumed: PlanAssumptions
+    where: str
+    elsewhere: bool = False
+    ran: bool = False
+
+    def forecast(self) -> Plan:
+        """Return the plan with its bytes and seconds as they are forecast now."""
+        if self.elsewhere:
+            return plan_from(self.problem, self.homes, self.assumed)
+        return forecast_again(self.problem, self.plan, self.assumed)
+
+    def timed_forecast(self) -> tuple[Plan, float]:
+        """Return the plan as it is forecast now, and the seconds of its step; whether it fits is not asked.
+
+        Raises FlowError for a role that cannot be where it is, PlanError where seconds are not known.
+        """
+        for fault in self.role_faults():
+            raise fault
+        plan = self.forecast()
+        return plan, known_step_s(plan.step, self.where)
+
+    @property
+    def homes(self) -> list[RolePlacement]:
+        """Return where each role lives."""
+        return homes_by(self.problem, self.plan)
+
+    def role_faults(self) -> Iterator[FlowError]:
+        """Yield a cache without room for one row, and tensor groups over several domains for no need unless it ran."""
+        for home in self.homes:
+            of, tensor = home.seat.of, home.layout.tensor
+            shares = home.role.use == "sample" and of.kind == "gpu" and is_server(home.engine)
+            longest = max(load.longest_tokens for load in self.problem.loads_of(home.role))
+            room = self._cache_tokens(home, tensor, home.running.cache_share or 1.0) if shares else longest
+            if room < longest:
+                yield _no_cache(home, room, longest, self.where)
+            if tensor > of.reach and not self.ran and (not shares or self._cache_tokens(home, of.reach, 1.0)):
+                domain = f"no domain there has more than {many(of.reach, 'device')}"
+                name = f"{self.where}: {home.role.name}"
+                yield ResourceError.not_here(name, f"tensor groups of {tensor} devices", domain)
+
+    def overflows(self, forecast: Plan) -> Iterator[ResourceError]:
+        """Yield an error for each pool of a forecast plan in which a phase needs more than a plan may fill."""
+        return overflows(forecast, self.problem, self.where)
+
+    def faults(self) -> Iterator[FlowError]:
+        """Yield what is wrong with the plan: its step, where its roles are, its seconds, and its bytes."""
+        try:
+            if self.plan.step is not None:
+                step_seconds(self.plan.step, self.where)
+            found = list(self.role_faults())
+            forecast = None if found else self.timed_forecast()[0]
+        except FlowError as error:
+            yield error
+            return
+        if forecast is None or (self.ran and fullest_share(forecast) <= 1):
+            yield from found
+        else:
+            yield from self.overflows(forecast)
+
+    def _cache_tokens(self, home: RolePlacement, tensor: int, share: float) -> int:
+        """Return the tokens of a sampler's cache, if its weights were cut into `tensor` shards and had that share."""
+        device, precision = home.seat.links.device, home.running.precision
+        shape, serving = self.problem.shape(home.role), self.problem.serving_of(home.engine)
+        return cache_tokens(shape, device, tensor, share, serving, precision)
+
+
+def _no_cache(home: RolePlacement, room: int, longest: int, where: str) -> FlowError:
+    share, layout = home.running.cache_share, home.layout
+    given = f"with cache_share={share:g} and tensor={layout.tensor}" if share is not None else f"with {layout}"
+    held = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
+    return PlanError.unreadable(where, home.role.name, f"{given} {held}, but its longest row has {longest:,}")
+
+
+def fullest_share(plan: Plan) -> float:
+    """Return the largest share of a device's memory that a plan's forecast takes; 0 where nothing is forecast."""
+    forecasts = {each.pool: each for each in plan.forecast}
+    peaks = ((forecasts[pool.name].worst, pool_sizes(plan, pool)) for pool in plan.pools if pool.name in forecasts)
+    return max((peak.memory_bytes / min(sizes) for peak, sizes in peaks if peak is not None and sizes), default=0.0)
+
+
+def tightness(plan: Plan) -> str:
+    """Return a note where a run takes more of a device than a plan of ours would, else ""."""
+    share = fullest_share(plan)
+    note = f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth"
+    return note if share > FITS_SHARE else ""
+
+
+def step_seconds(step: StepForecast, where: str) -> float | None:
+    """Return the seconds of a step as its tasks are played, None where those of one are not known.
+
+    Raises PlanError where there is no task, where one waits for what is not there, or where tasks wait in a circle.
+    """
+    if not step.tasks:
+        raise PlanError.unreadable(where, "step", "has no task")
+    try:
+        return period(schedule_of(step.tasks, step.waits)).seconds
+    except (FlowError, ValueError) as error:
+        raise PlanError.unreadable(where, "step", str(error)) from None
+
+
+def known_step_s(step: StepForecast | None, where: str) -> float:
+    """Return the seconds of a step. Raises PlanError where there is none, where they are not known or cannot be."""
+    if step is None:
+        why = "has no forecast of seconds; `plan` makes one on devices of a known kind"
+        raise PlanError.unreadable(where, "", why)
+    unknown = [task.name for task in step.tasks if task.seconds is None]
+    if unknown or step.period_s is None:
+        raise PlanError.unreadable(where, "step", f"the seconds of {', '.join(unknown) or 'a step'} are not known")
+    step_seconds(step, where)
+    return step.period_s
