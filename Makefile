@@ -51,9 +51,8 @@ site: $(SITE)  ## build the documentation as a site in build/site: its files nee
 lint: $(DEV)  ## ruff, mypy and pyright
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	@# Without this pyright asks a package index for its newest version on each run.
-	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+	@# Each type checker uses one core. Without its variable pyright asks a package index for its newest version.
+	$(BIN)/mypy & mypy=$$!; PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright; code=$$?; wait $$mypy && exit $$code
 
 format: $(DEV)  ## rewrite the sources as ruff would have them
 	$(BIN)/ruff check --fix
