@@ -18,6 +18,9 @@ SITE_VENV := .venv-site
 SITE := $(SITE_VENV)/.site
 IFRAME_WORKER_VERSION := 1.0.4
 
+# Where this is set, each of the tests' many processes compiles torch and transformers anew, for five seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -396,6 +396,6 @@ def run(rank: int, folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     warnings.simplefilter("error")
     torch.set_num_threads(1)
-    place = Path(sys.argv[2])
+    place = Path(sys.argv[3])
     answer = run(int(sys.argv[1]), place)
     (place / f"{sys.argv[1]}.json").write_text(json.dumps(answer))

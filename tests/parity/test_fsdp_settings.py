@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +10,11 @@ import pytest
 
 from tests.parity import settings_ranks
 from tests.parity.settings_ranks import COUNT, LAYOUTS, SOME_MOVES
+from tests.rank_processes import RankProcesses
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow(group="shards")]
 
 LIMIT, LIMIT_S = 1e-5, 280.0
-ROOT = Path(__file__).parents[2]
 Told = list[dict[str, Any]]
 
 
@@ -31,18 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def four(folder: Path) -> Told:
     """Return what each of four ranks told."""
-    calls = [[sys.executable, str(settings_ranks.__file__), str(rank), str(folder)] for rank in range(COUNT)]
-    told = os.environ | {"PYTHONPATH": str(ROOT)}
-    started = [subprocess.Popen(call, env=told, stderr=subprocess.PIPE, text=True) for call in calls]
-    until = time.monotonic() + LIMIT_S
-    try:
-        for rank, process in enumerate(started):
-            _, said = process.communicate(timeout=max(0.1, until - time.monotonic()))
-            assert process.returncode == 0, f"rank {rank}:\n{said}"
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
+    RankProcesses(str(settings_ranks.__file__), COUNT, folder).wait(LIMIT_S)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(COUNT)]
 
 

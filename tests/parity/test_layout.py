@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,6 +66,7 @@ from tests.parity.layout_ranks import (
     stepped,
     trained,
 )
+from tests.rank_processes import RankProcesses
 
 pytestmark = pytest.mark.processes  # its processes are started once
 
@@ -91,28 +88,19 @@ def asked(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def started(asked: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[subprocess.Popen[str]]]]:
+def started(asked: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, RankProcesses]]:
     """Start two ranks: they work while this process does."""
     folder, file = tmp_path_factory.mktemp("layout"), str(layout_ranks.__file__)
-    calls = [[sys.executable, file, str(rank), "2", str(folder), asked] for rank in range(2)]
-    told = os.environ | {"PYTHONPATH": str(ROOT)}
-    ranks = [subprocess.Popen(call, env=told, stderr=subprocess.PIPE, text=True) for call in calls]
+    ranks = RankProcesses(file, 2, folder, asked)
     yield folder, ranks
-    for process in ranks:
-        process.kill()
-        process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
+    ranks.end()
 
 
 @pytest.fixture(scope="module")
-def two(started: tuple[Path, list[subprocess.Popen[str]]]) -> Told:
+def two(started: tuple[Path, RankProcesses]) -> Told:
     """Return what each of two ranks told: gradients by batch and case."""
     folder, ranks = started
-    until = time.monotonic() + LIMIT_S
-    for rank, process in enumerate(ranks):
-        _, said = process.communicate(timeout=max(0.1, until - time.monotonic()))
-        assert process.returncode == 0, f"rank {rank}:\n{said}"
+    ranks.wait(LIMIT_S)
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(2)]
 
 

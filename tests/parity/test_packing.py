@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from flowgraph.engines.forward_pass.sequence_parallel import SequenceRanks
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows
 from flowgraph.models.heads import with_head
+from tests.rank_processes import RankProcesses
 
 pytestmark = pytest.mark.processes
 
@@ -112,19 +111,7 @@ def run(rank: int, count: int, folder: Path) -> dict[str, Any]:
 def peers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, np.ndarray]]:
     """Return what each of two processes was told."""
     folder = tmp_path_factory.mktemp("peers")
-    calls = [[sys.executable, __file__, str(rank), str(PEERS), str(folder)] for rank in range(PEERS)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    started = [subprocess.Popen(call, env=environment, stderr=subprocess.PIPE, text=True) for call in calls]
-    try:
-        for rank, process in enumerate(started):
-            _, said = process.communicate(timeout=LIMIT_S)
-            assert process.returncode == 0, f"rank {rank}:\n{said}"
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-            assert process.stderr is not None
-            process.stderr.close()
+    RankProcesses(__file__, PEERS, folder).wait(LIMIT_S)
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(PEERS)]
 
 
