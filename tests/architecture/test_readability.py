@@ -40,6 +40,10 @@ def test_circles_of_imports_only_shrink() -> None:
     assert [len(group) for group in sources().cycles] <= CYCLES
 
 
+def test_there_is_one_planner_one_memory_model_and_one_table_of_engines() -> None:
+    assert sources().second_ways == (1, 1, 1)
+
+
 def test_the_figures_are_read_from_all_packages() -> None:
     """A reader that finds nothing would hold every limit."""
     rooms = {module.name.partition(".")[0] for module in sources().modules}
