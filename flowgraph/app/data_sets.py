@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flowgraph.app.flow_inputs import cache_folder
+from flowgraph.app.planning.flow_inputs import cache_folder
 from flowgraph.errors import UsageError
 
 ABOUT = (

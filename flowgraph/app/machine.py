@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from flowgraph.app.flow_inputs import cache_folder
+from flowgraph.app.planning.flow_inputs import cache_folder
 from flowgraph.app.request import Say
 from flowgraph.cluster.this_machine import available_cores, free_bytes, plannable_bytes
 from flowgraph.engines.servers import environments

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flowgraph.app.runtime_launch import needed_bytes, refuse_other_machine, total_bytes
+from flowgraph.app.running.runtime_launch import needed_bytes, refuse_other_machine, total_bytes
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import available_cores

@@ -147,7 +147,7 @@ def test_names_on_the_command_line_come_back_without_controls(flowgraph: Run, tm
 def test_a_response_is_printed_without_controls_and_exactly_as_json(
     flowgraph: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flowgraph.app import generating
+    from flowgraph.app.responses import generating
 
     real = generating.generate_request
 

@@ -1,0 +1,125 @@
+"""`check`: every fault of a flow, its settings, its passes and its plan that can be found; no torch is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.app.planning.flow_inputs import compiled_flow, described_flow
+from flowgraph.app.planning.make_plan import searched
+from flowgraph.app.planning.plan_result import plan_of
+from flowgraph.app.planning.problem import prepare
+from flowgraph.app.planning.refusals import refuse_what_cannot_run
+from flowgraph.app.planning.replan import faults_of, plan_again, prepare_again
+from flowgraph.app.request import Request, Say, Workload
+from flowgraph.checks.placed import unsupported
+from flowgraph.diagrams.model.quantities import show_s
+from flowgraph.errors import FlowError, ResourceError
+from flowgraph.flows.flow_files import find_flow
+from flowgraph.flows.settings import setting_faults, split_assignments
+from flowgraph.lowering.lower import lower
+from flowgraph.passes import named
+from flowgraph.passes.verify import verified
+from nodes.mismatch import watch_engines
+
+if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """The faults of a flow; `notes` say what was assumed and not looked at, `pruned` which nodes nothing reads."""
+
+    flow: str
+    faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        """Return the faults and the notes."""
+        return {"flow": self.flow, "faults": list(self.faults), "notes": list(self.notes)}
+
+
+def check_flow(request: Request, say: Say) -> CheckResult:
+    """Find every fault of a flow.
+
+    A stage is looked at when the one before it has no fault: the flow's text; the settings; the passes, the models,
+    the data and the plan.
+    """
+    notes = list[str]()
+    with verified():
+        faults = tuple(dict.fromkeys(map(str, _faults(request, notes, say))))
+    pruned = () if faults else compiled_flow(request.workload).pruned
+    return CheckResult(flow=request.flow, faults=faults, notes=tuple(notes), pruned=pruned)
+
+
+def _faults(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
+    """Yield the faults of the first stage that has any."""
+    for stage in (_in_text, _in_settings):
+        found = list(stage(request.workload))
+        if found:
+            yield from found
+            return
+    try:
+        plan = plan_of(request.target)
+        yield from _on_devices(request, notes, say) if plan is None else _in_plan(plan, request, notes, say)
+    except FlowError as error:
+        yield error
+
+
+def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
+    """Return the faults of a plan from a file, for the models, rows and lengths that it or the request names."""
+    where = str(request.target)
+    prepared = prepare_again(plan, request, where)
+    yield from _raised(lambda: refuse_what_cannot_run(prepared))
+    found = list(faults_of(plan, prepared, where))
+    yield from found
+    only_modelled = unsupported(plan)
+    if not found:
+        yield from _raised(lambda: plan_again(plan, prepared, where, say, fits=False).batch)
+    if not found and not only_modelled:
+        yield from _raised(lambda: lower(prepared.setting.graph, plan, where=where, watch=watch_engines))
+    notes += [f"the plan names {name}, which cannot be run here" for name in only_modelled]
+
+
+def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
+    """Return the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
+    prepared, where = prepare(request), str(request.target)
+    yield from _raised(lambda: refuse_what_cannot_run(prepared))
+    if not request.workload.model and prepared.inputs is None:
+        command = f"flowgraph check {request.flow} --cluster {where} --model Qwen/Qwen3-8B"
+        notes.append(f"whether it fits on {where} is not known: no model is named\n  hint: {command}")
+        return
+    if prepared.inputs is None:
+        rows = f"{prepared.setting.prompts:,} prompts a step, of {prepared.assumed.prompt_tokens} tokens"
+        notes.append(f"taken: {rows}, and responses as long as they may be; `flowgraph plan` takes others")
+    try:
+        planned = searched(prepared, request.target, say)
+    except ResourceError as error:
+        yield error
+        return
+    yield from _raised(lambda: planned.batch)
+    yield from _raised(lambda: lower(planned.graph, planned.plan, where=where, watch=watch_engines))
+    if prepared.inputs is None and planned.search is not None:
+        best = planned.search.best
+        devices = "1 device" if best.devices == 1 else f"{best.devices} devices"
+        notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` says how")
+
+
+def _in_text(workload: Workload) -> Iterator[FlowError]:
+    file = find_flow(workload.flow)
+    own, _ = split_assignments(list(file.flow.signature.settings.model_fields), workload.settings)
+    yield from file.flow.faults(own)
+
+
+def _in_settings(workload: Workload) -> Iterator[FlowError]:
+    _, graph, chosen = described_flow(workload.flow, workload.settings)
+    yield from setting_faults(named(graph), chosen)
+
+
+def _raised(doing: Callable[[], object]) -> Iterator[FlowError]:
+    try:
+        doing()
+    except FlowError as error:
+        yield error
