@@ -821,7 +821,7 @@ def test_a_configuration_that_cannot_be_read_says_where_and_why(flowgraph: Run, 
 FILES: dict[str, tuple[bytes | None, str]] = {
     "nowhere.sh": (None, "nowhere.sh: cannot be read: No such file or directory\n"),
     ".": (None, ".: cannot be read: Is a directory\n"),
-    "binary.sh": (bytes(range(256)), "binary.sh: is no text\n"),
+    "binary.sh": (bytes(range(256)), "binary.sh: is not text\n"),
     "large.sh": (b"# " + b"x" * 4_000_000, "large.sh: cannot be read: it is larger than 4,000,000 bytes\n"),
     "long.sh": (b"# " + b"x" * 1_000_001, "long.sh:1: more than 1,000,000 characters are not a launch script\n"),
 }

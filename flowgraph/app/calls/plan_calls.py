@@ -40,7 +40,7 @@ from flowgraph.app.request import FlowLike, Say, fields
 from flowgraph.app.running.training import RunResult, silent
 from flowgraph.cluster.calibration import Calibration
 from flowgraph.cluster.plan import Plan
-from placements.calibration import CalibrationResult
+from placements import calibration as fits
 
 
 def plan(
@@ -112,14 +112,14 @@ def plan(
         ResourceError: nothing fits; the error names the smallest changes that do.
         PlanError: a plan that is not for this flow, or breaks a law.
     """
-    given = fields(locals(), but="calibration measured measured_on say")
+    values = fields(locals(), but="calibration measured measured_on say")
     with arguments():
         if not isinstance(calibration, Calibration):
             texts = request_of(settings=measured).workload.settings
             file = Path(plan) if isinstance(plan, str | Path) else None
             seconds_of = measured_plan(file, None if measured_on is None else Path(measured_on), texts)
             calibration = calibration_of(None if calibration is None else Path(calibration), texts, seconds_of, say)
-        request = request_of(**given, calibration=calibration)
+        request = request_of(**values, calibration=calibration)
         return make_plan(request, say)
 
 
@@ -141,9 +141,9 @@ def check(
 
     The arguments are those of `plan`. Nothing is raised for a fault of the flow.
     """
-    given = fields(locals(), but="say")
+    values = fields(locals(), but="say")
     with arguments():
-        request = request_of(**given)
+        request = request_of(**values)
         return check_flow(request, say)
 
 
@@ -180,12 +180,17 @@ def draw(
     Raises:
         UsageError: a picture that does not exist or that this has not, or options of a flow for anything else.
     """
-    given = fields(locals(), but="what picture steps unfold say")
+    values = fields(locals(), but="what picture steps unfold say")
     with arguments():
-        request = request_of(**given, flow="" if isinstance(what, Plan | PlanResult) else _name(what))
+        flow = str(folder_of(what)) if isinstance(what, Path | RunResult) else what
+        request = request_of(**values, flow="" if isinstance(flow, Plan | PlanResult) else flow)
         if picture is not None:
             refuse_unknown_picture(picture)
-        target = plan_target(what, say) if isinstance(what, Plan | PlanResult) else find_target(request, say)
+        if isinstance(what, Plan | PlanResult):
+            name = f"plan of {what.flow}" if isinstance(what, Plan) else what.plan.flow
+            target = plan_target(what, name, say)
+        else:
+            target = find_target(request, say)
         return draw_result(target, picture or "", PictureDetail(steps=steps, unfold=unfold))
 
 
@@ -215,9 +220,9 @@ def import_run(
     `command` is a launch script of verl or OpenRLHF, or verl's YAML, `device` what its devices are. The other arguments
     are those of `plan`. Raises DataError, with the line, for a file that cannot be read.
     """
-    given = fields(locals(), but="command device")
+    values = fields(locals(), but="command device")
     with arguments():
-        request = request_of(**given)
+        request = request_of(**values)
         return import_command(Path(command), device, request)
 
 
@@ -244,15 +249,11 @@ def calibrate(
     plan: PathLike | None = None,
     measured: Mapping[str, float] | Names | None = None,
     say: Say = silent,
-) -> CalibrationResult:
+) -> fits.CalibrationResult:
     """Fit scales to the seconds that runs have measured, by phase, role and device, each with its 90% interval.
 
     `runs` are run folders, logs or traces of runs of `plan`, or one plan's file with its `measured` seconds by node.
     """
     with arguments():
         texts = request_of(settings=measured).workload.settings
-        return calibrate_runs([Path(each) for each in runs], None if plan is None else Path(plan), texts, say)
-
-
-def _name(what: FlowLike | Path | RunResult) -> FlowLike:
-    return str(folder_of(what)) if isinstance(what, Path | RunResult) else what
+        return calibrate_runs(list(map(Path, runs)), None if plan is None else Path(plan), texts, say)

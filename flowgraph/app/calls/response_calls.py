@@ -67,9 +67,9 @@ def evaluate(
         RuleError: a rule that cannot be used.
         DataError: rows that lack what the rule compares with.
     """
-    given = fields(locals(), but="model say progress")
+    values = fields(locals(), but="model say progress")
     with arguments():
-        request = request_of(**given, subject=subject_of(model))
+        request = request_of(**values, subject=subject_of(model))
         return evaluate_request(request, say, progress)
 
 
@@ -108,7 +108,7 @@ def generate(
     Raises:
         UsageError: neither a prompt nor a file to write, or arguments that contradict each other.
     """
-    given = fields(locals(), but="model say progress")
+    values = fields(locals(), but="model say progress")
     with arguments():
-        request = request_of(**given, subject=subject_of(model))
+        request = request_of(**values, subject=subject_of(model))
         return generate_request(request, say, progress)

@@ -91,9 +91,9 @@ def run(
         RunFolderError: a folder that is taken.
         WorkerError: a process that failed; `resume` goes on with the run.
     """
-    given = fields(locals(), but="listeners say")
+    values = fields(locals(), but="listeners say")
     with arguments():
-        request = request_of(**given)
+        request = request_of(**values)
         return without_error(run_flow(request, Observers(say=say, listeners=listeners)))
 
 
@@ -127,9 +127,9 @@ def resume(
         NotResumableError: the flow, the rows or the weights are not what the run began with.
         RunFolderError: a folder that holds no run.
     """
-    given = fields(locals(), but="run listeners say")
+    values = fields(locals(), but="run listeners say")
     with arguments():
-        request = request_of(**given)
+        request = request_of(**values)
         return without_error(resume_run(folder_of(run), request, Observers(say=say, listeners=listeners)))
 
 

@@ -16,6 +16,7 @@ from flowgraph.diagrams.model.picture import Picture
 from flowgraph.errors import UsageError
 from flowgraph.flows.settings import settings_compared
 from flowgraph.serialize.graph_text import graph_text
+from placements import report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +27,18 @@ class ComparedTargets:
     new: DrawTarget
 
     def text(self) -> str:
-        """Return a unified diff, whole; "" when they are the same."""
+        """Return a unified diff with all lines; "" when they are the same."""
         return unified_diff(seen(_text(self.old)), seen(_text(self.new)), self.old.name, self.new.name)
 
     def drawn(self, detail: PictureDetail) -> DrawResult:
-        """Return both as one picture."""
+        """Return both as one picture: their flows, else their plans."""
 
-        def one() -> Picture:
-            return diff_picture(_picture(self.old, detail), _picture(self.new, detail))
+        def picture() -> Picture:
+            draw = pictures.flow if self.old.kind == "flow" else pictures.plan
+            return diff_picture(draw(self.old, detail), draw(self.new, detail))
 
         name = f"{self.old.name} and {self.new.name}"
-        return DrawResult(name=name, make=one, make_page=lambda: single_page(name, one()))
+        return DrawResult(name=name, make=picture, make_page=lambda: single_page(name, picture()))
 
 
 def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
@@ -45,20 +47,13 @@ def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
         what = f"is a {new.kind}, and {old.name} a {old.kind}: nothing to compare"
         raise UsageError(what, where=new.name, hint="two flows, or two plans: `flowgraph plan FLOW -o plan.json`")
     if old.kind == "flow" and old.graph is not None and new.graph is not None:
-        one, other = settings_compared(old.graph, new.graph)  # whoever wrote a default down
-        old, new = replace(old, flow=lambda: one), replace(new, flow=lambda: other)
+        graphs = settings_compared(old.graph, new.graph)  # whoever wrote a default down
+        old, new = replace(old, flow=lambda: graphs[0]), replace(new, flow=lambda: graphs[1])
     return ComparedTargets(old=old, new=new)
-
-
-def _picture(target: DrawTarget, detail: PictureDetail) -> Picture:
-    """Return the picture that is compared: a flow's own, else the plan's."""
-    return pictures.flow(target) if target.kind == "flow" else pictures.plan(target, detail)
 
 
 def _text(target: DrawTarget) -> str:
     """Return what is compared as text, without lines of files."""
     if target.kind == "flow" and target.graph is not None:
         return graph_text(target.graph, sites=False)
-    from placements import report
-
     return "\n".join(report.plan_lines(target.placement.plan))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.app.planning.flow_inputs import compiled_flow
@@ -39,23 +39,21 @@ if TYPE_CHECKING:
 Kind = Literal["flow", "plan", "program", "run", "picture"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DrawnPlan:
     """A plan that is drawn; its flow, and the sizes of what travels, where these are known."""
 
     plan: Plan
+    where: str
     graph: Graph | None = None
-    found: Callable[[], report.SearchResult] | None = None
     planned: PlanResult | None = None
     lowered: Program | None = None
-    where: str = "plan"
 
     @cached_property
     def program(self) -> Program | None:
-        """Return what the runtime would be told; None where the flow is not known."""
+        """Return what the runtime would run; None where the flow is not known."""
         if self.lowered is not None or self.graph is None:
             return self.lowered
-
         return lower(self.graph, self.plan, where=self.where, watch=watch_engines)
 
     @cached_property
@@ -66,8 +64,13 @@ class DrawnPlan:
         setting, graph = self.planned.setting, self.planned.graph if self.program is None else self.program.graph
         return report.arrow_sizes(graph, setting.shapes, setting.workload, self.plan)
 
+    @cached_property
+    def search(self) -> report.SearchResult | None:
+        """Return the search that found the plan, or that would; None where no seconds are known."""
+        return None if self.planned is None else self.planned.search or search_plan(self.planned.setting)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class DrawTarget:
     """A flow, plan, program or run that was named on a command line; `first` is the picture that is meant of it.
 
@@ -79,7 +82,7 @@ class DrawTarget:
     flow: Callable[[], Graph | None]
     placed: Callable[[], DrawnPlan]
     run: RunFolder | None = None
-    first: str = "flow"
+    first: str = "plan"
     drawing: Drawing | None = None
 
     @cached_property
@@ -92,121 +95,84 @@ class DrawTarget:
         """Return the plan, and what is known around it."""
         return self.placed()
 
-    @cached_property
-    def found(self) -> report.SearchResult | None:
-        """Return the search that found the plan, or that would; None where no seconds are known."""
-        return self.placement.found() if self.placement.found is not None else None
-
 
 def find_target(request: Request, say: Say) -> DrawTarget:
     """Find what a request's flow names: a run's folder, a file of a plan or a program, or else a flow.
 
     Raises UsageError for a file of JSON that holds neither, and for options that say of a flow what a file says itself.
     """
-    name, path = request.flow, Path(request.flow)
-    if isinstance(request.workload.flow, str):
-        if (path / "run.json").is_file() or (path.is_dir() and name != path.name):  # a flow's name is one word
-            _refuse_options(request, "a run")
-            return _run(path)
-        if path.suffix == ".json":
-            _refuse_options(request, "a file")
-            return _file(path, say)
+    name, path, is_name = request.flow, Path(request.flow), isinstance(request.workload.flow, str)
+    is_run = is_name and ((path / "run.json").is_file() or (path.is_dir() and name != path.name))  # flows are one word
+    is_file = is_name and path.suffix == ".json"
+    if (is_run or is_file) and request != Request(workload=Workload(flow=request.workload.flow)):
+        what = f"{'a run' if is_run else 'a file'} says itself what it was made for"
+        raise UsageError(what, where=name, hint=f"flowgraph draw {name}")
+    if is_run:
+        run = RunFolder.open(path)
+        file = run.path / "plan.json"
+        return DrawTarget(
+            name=str(path),
+            kind="run",
+            flow=run.graph,
+            placed=lambda: DrawnPlan(plan=read_plan(file), where=str(file), graph=run.graph()),
+            run=run,
+            first="run",
+        )
+    if is_file:
+        return _file_target(path, say)
     return DrawTarget(
         name=name,
         kind="flow",
         flow=lambda: compiled_flow(request.workload),
-        placed=lambda: _of(planned_for(request, say, fits=False)),
+        placed=lambda: _drawn(planned_for(request, say, fits=False)),
         first="flow" if request.target == Target() else "plan",
     )
 
 
-def plan_target(plan: Plan | PlanResult, say: Say) -> DrawTarget:
-    """Return the target of a plan that is here already."""
-    if isinstance(plan, Plan):
-        return _plan(plan, f"plan of {plan.flow}", say)
-    return DrawTarget(name=plan.plan.flow, kind="plan", flow=lambda: plan.graph, placed=lambda: _of(plan), first="plan")
-
-
-def _refuse_options(request: Request, what: str) -> None:
-    if request != Request(workload=Workload(flow=request.workload.flow)):
-        hint = f"flowgraph draw {request.flow}"
-        raise UsageError(f"{what} says itself what it was made for", where=request.flow, hint=hint)
-
-
-def _of(made: PlanResult) -> DrawnPlan:
-    """Return a plan to be drawn, with the search that found it, or that its file says it comes from."""
-
-    def search() -> report.SearchResult:
-        return search_plan(made.setting)
-
-    known = made.search
-    return DrawnPlan(made.plan, made.graph, search if known is None else lambda: known, made, where=made.where)
-
-
-def _file(path: Path, say: Say) -> DrawTarget:
-    """Read a plan, a program or a picture, told apart by what the file holds."""
-    data = _json(path)
-    if isinstance(data, dict) and "picture" in data:
-        return _picture(path)
-    if isinstance(data, dict) and "tasks" in data and "graph" in data:
-        return _program(path)
-    return _plan(read_plan(path), str(path), say)
-
-
-def _plan(plan: Plan, where: str, say: Say) -> DrawTarget:
-    return DrawTarget(where, "plan", lambda: _graph_of(plan, where), lambda: _placed(plan, where, say), first="plan")
-
-
-def _json(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    except ValueError as error:
-        what = f"holds no JSON, so no plan, program or picture: {error}"
-        raise UsageError(what, where=str(path)) from None
-
-
-def _program(path: Path) -> DrawTarget:
-
-    try:
-        program = program_from_json(read_text(path))
-    except FlowError as error:
-        error.where = error.where or str(path)
-        raise
-    made = DrawnPlan(program.plan, program.graph, None, None, program, where=str(path))
-    return DrawTarget(str(path), "program", lambda: program.graph, lambda: made, first="plan")
-
-
-def _picture(path: Path) -> DrawTarget:
-
-    drawing = from_json(read_text(path), str(path))
-
-    def no_plan() -> DrawnPlan:
-        raise UsageError("is a picture, and has no plan", where=str(path))
-
-    return DrawTarget(str(path), "picture", lambda: None, no_plan, first="", drawing=drawing)
-
-
-def _run(path: Path) -> DrawTarget:
-
-    run = RunFolder.open(path)
-
-    def graph() -> Graph:
-        return run.graph()
+def plan_target(plan: Plan | PlanResult, where: str, say: Say) -> DrawTarget:
+    """Return the target of a plan that is here already; `where` names it."""
+    if isinstance(plan, PlanResult):
+        return DrawTarget(name=where, kind="plan", flow=lambda: plan.graph, placed=lambda: _drawn(plan))
 
     def placed() -> DrawnPlan:
-        plan = read_plan(run.path / "plan.json")
-        return DrawnPlan(plan, graph(), where=str(run.path / "plan.json"))
+        if plan.assumed is None or _flow_is_gone(plan.assumed.flow):
+            return DrawnPlan(plan=plan, where=where, graph=_graph_of(plan, where))
+        return _drawn(plan_again(plan, prepare_from(plan, where), where, say, fits=False))
 
-    return DrawTarget(str(path), "run", graph, placed, run, first="run")
+    return DrawTarget(name=where, kind="plan", flow=lambda: _graph_of(plan, where), placed=placed)
 
 
-def _placed(plan: Plan, where: str, say: Say) -> DrawnPlan:
-    if plan.assumed is None or _flow_is_gone(plan.assumed.flow):
-        return DrawnPlan(plan, _graph_of(plan, where), where=where)
+def _drawn(planned: PlanResult) -> DrawnPlan:
+    return DrawnPlan(plan=planned.plan, where=planned.where, graph=planned.graph, planned=planned)
 
-    return _of(plan_again(plan, prepare_from(plan, where), where, say, fits=False))
+
+def _file_target(path: Path, say: Say) -> DrawTarget:
+    """Read a plan, a program or a picture, told apart by what the file holds."""
+    where = str(path)
+    try:
+        data = read_json(path)
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=where) from None
+    except ValueError as error:
+        what = f"holds no JSON, so it is not a plan, program or picture: {error}"
+        raise UsageError(what, where=where) from None
+    keys = data if isinstance(data, dict) else {}
+    if "picture" in keys:
+
+        def no_plan() -> DrawnPlan:
+            raise UsageError("is a picture, and has no plan", where=where)
+
+        drawing = from_json(read_text(path), where)
+        return DrawTarget(name=where, kind="picture", flow=lambda: None, placed=no_plan, first="", drawing=drawing)
+    if "tasks" in keys and "graph" in keys:
+        try:
+            program = program_from_json(read_text(path))
+        except FlowError as error:
+            error.where = error.where or where
+            raise
+        placement = DrawnPlan(plan=program.plan, where=where, graph=program.graph, lowered=program)
+        return DrawTarget(name=where, kind="program", flow=lambda: program.graph, placed=lambda: placement)
+    return plan_target(read_plan(path), where, say)
 
 
 def _graph_of(plan: Plan, where: str) -> Graph | None:

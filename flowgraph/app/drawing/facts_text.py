@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.facts import ValueFacts
@@ -31,61 +30,46 @@ def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
 def values_text(values: Sequence[ValueFacts]) -> str:
     """Print what is known of each value: whose rows it has, which mask aligns its tokens, which weights made it."""
     heads = ["value", "type", "kind", "rows of", "mask", "weights, at temperature"]
-    cells = [[each.value, each.type, each.kind, each.rows, each.mask, each.weights] for each in values]
-    return "\n".join(_indented([heads, *cells], ()))
+    cells = [[value.value, value.type, value.kind, value.rows, value.mask, value.weights] for value in values]
+    return "\n".join(_table([heads, *cells]))
 
 
 def _nodes(facts: report.StepFacts) -> Iterator[str]:
-    head = ["node", "kind", "role", "rows", "tokens", "FLOPs"]
-    rows = [
-        [each.node, each.kind, each.role, _count(each.rows), _count(each.tokens), show_flops(each.flops)]
-        for each in facts.nodes
+    def count(number: int | None) -> str:
+        return UNKNOWN if number is None else f"{number:,}"
+
+    heads = ["node", "kind", "role", "rows", "tokens", "FLOPs"]
+    cells = [
+        [node.node, node.kind, node.role, count(node.rows), count(node.tokens), show_flops(node.flops)]
+        for node in facts.nodes
     ]
-    total = ["all", "", "", "", "", show_flops(facts.flops)]
-    yield from _indented([head, *rows, total], right=(3, 4, 5))
+    return _table([heads, *cells, ["all", "", "", "", "", show_flops(facts.flops)]], right=(3, 4, 5))
 
 
 def _edges(edges: Sequence[report.EdgeFacts]) -> Iterator[str]:
     """Print each edge with its parts, on as many lines as they take."""
-    planned = any(each.crosses is not None for each in edges)
+    planned = any(edge.crosses is not None for edge in edges)
     rows = [["value", "read by", "bytes", *(["travels"] if planned else [])]]
-    rows += [[each.value, each.reader, _size(each), *(_travels(each) if planned else [])] for each in edges]
-    heads = list(_indented(rows, right=(2,)))
+    for edge in edges:
+        size = show_bytes(edge.known_bytes)
+        if edge.size_bytes is None:
+            size = f"{size} + {UNKNOWN}" if edge.known_bytes else UNKNOWN
+        rows.append([edge.value, edge.reader, size, *(["yes" if edge.crosses else "no"] if planned else [])])
+    heads = list(_table(rows, right=(2,)))
     place = max(map(len, heads)) + 2
     yield f"{heads[0].ljust(place)}parts"
     for head, edge in zip(heads[1:], edges, strict=True):
-        lines = _wrapped([_part(part.name, part.size_bytes) for part in edge.parts], COLUMNS - place)
-        yield from (start.ljust(place) + line for start, line in zip(chain([head], repeat("")), lines, strict=False))
+        start, line = head.ljust(place), ""
+        for part in edge.parts:
+            text = f"{part.name} {UNKNOWN if part.size_bytes is None else show_bytes(part.size_bytes)}"
+            if line and len(f"{line} · {text}") > COLUMNS - place:
+                yield start + line
+                start, line = " " * place, ""
+            line = f"{line} · {text}" if line else text
+        yield start + line
 
 
-def _wrapped(parts: Sequence[str], width: int) -> Iterator[str]:
-    line = ""
-    for part in parts:
-        if line and len(f"{line} · {part}") > width:
-            yield line
-            line = ""
-        line = f"{line} · {part}" if line else part
-    yield line
-
-
-def _size(edge: report.EdgeFacts) -> str:
-    known = show_bytes(edge.known_bytes)
-    return known if edge.size_bytes is not None else f"{known} + {UNKNOWN}" if edge.known_bytes else UNKNOWN
-
-
-def _part(name: str, size_bytes: int | None) -> str:
-    return f"{name} {UNKNOWN if size_bytes is None else show_bytes(size_bytes)}"
-
-
-def _travels(edge: report.EdgeFacts) -> list[str]:
-    return ["yes" if edge.crosses else "no"]
-
-
-def _count(count: int | None) -> str:
-    return UNKNOWN if count is None else f"{count:,}"
-
-
-def _indented(rows: Sequence[Sequence[str]], right: Sequence[int]) -> Iterator[str]:
+def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
     return (f"  {line}" for line in columns(rows, right))
 
 
@@ -107,19 +91,19 @@ def facts_json(facts: report.StepFacts, state: Sequence[StateItem]) -> dict[str,
     """Return facts and state as JSON does; null is what is not known."""
     edges = [
         {
-            "value": each.value,
-            "reader": each.reader,
-            "crosses": each.crosses,
-            "bytes": each.size_bytes,
-            "parts": {part.name: part.size_bytes for part in each.parts},
+            "value": edge.value,
+            "reader": edge.reader,
+            "crosses": edge.crosses,
+            "bytes": edge.size_bytes,
+            "parts": {part.name: part.size_bytes for part in edge.parts},
         }
-        for each in facts.edges
+        for edge in facts.edges
     ]
     return {
         "flow": facts.flow,
         "prompts": facts.prompts,
         "prompt_tokens": facts.prompt_tokens,
-        "nodes": [asdict(each) for each in facts.nodes],
+        "nodes": [asdict(node) for node in facts.nodes],
         "edges": edges,
         "state": state_json(state),
     }

@@ -11,11 +11,12 @@ from flowgraph.app.drawing.draw_target import DrawTarget, find_target
 from flowgraph.app.drawing.page import page_of
 from flowgraph.app.drawing.pictures import PictureDetail, picture_named
 from flowgraph.app.request import Request, Say
-from flowgraph.app.written_files import write_bytes
+from flowgraph.app.user_files import write_bytes
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.write.formats import FORMATS, format_of, text_in
 from flowgraph.diagrams.write.svg.png import png, uncovered
 from flowgraph.errors import UsageError, nearest
+from placements import report
 
 FORECASTS = ("plan", "timeline", "memory", "placements", "search")
 """Pictures of seconds and bytes that are forecast."""
@@ -90,7 +91,6 @@ class DrawResult:
 
 def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> DrawResult:
     """Return the picture of a target that is named, or the one that is meant if none is."""
-    from placements import report
 
     def errors() -> Iterable[str]:
         forecast = target.kind in ("flow", "plan", "run") and (picture or target.first) in FORECASTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from flowgraph.app.drawing.draw_target import DrawTarget
@@ -15,6 +16,7 @@ from flowgraph.diagrams.write.svg.any_picture import svg
 from flowgraph.diagrams.write.svg.svg_frame import Look
 from flowgraph.diagrams.write.tables import table_of
 from flowgraph.errors import UsageError
+from placements import report
 
 TITLES: Mapping[str, str] = {
     "run": "The run",
@@ -28,21 +30,34 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def page_of(subject: DrawTarget, shown: PictureDetail, only: str = "") -> str:
-    """Return the page of a subject: every picture that it has, or `only` one of them."""
-    if only or subject.drawing is not None:
-        return single_page(subject.name, picture_named(only, subject, shown), _pools(subject, only))
-    drawn, lacking = _drawn(subject, shown)
-    plan = subject.placement.plan
+def page_of(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
+    """Return the page of a target: every picture that it has, or `only` one of them."""
+    if only or target.drawing is not None:
+        has_pools = only not in ("", "flow", "run")
+        pools = tuple(pool.name for pool in target.placement.plan.pools) if has_pools else ()
+        return single_page(target.name, picture_named(only, target, detail), pools)
+    plan = target.placement.plan
     pools = tuple(pool.name for pool in plan.pools)
-    sections = [_section(TITLES[name], drawing, pools) for name, drawing in drawn.items()]
-    if "plan" in drawn:
-        sections.insert(list(drawn).index("plan") + 1, Section("Which model is on which device", table=_devices(plan)))
+    sections, lacking = list[Section](), list[str]()
+    for name, title in TITLES.items():
+        if name == "run" and target.run is None:
+            continue
+        try:
+            sections.append(_section(title, PICTURES[name](target, detail), pools))
+        except UsageError as error:
+            lacking.append(f"{title}: {error.what.rpartition(': ')[2]}")
+            continue
+        if name == "plan":
+            sections.append(Section("Which model is on which device", table=_devices(plan)))
     if lacking:
         sections.append(Section("What is not drawn", notes=tuple(lacking)))
-    title = plan.flow if subject.name == plan.flow else f"{plan.flow} · {subject.name}"
-    page = Page(title=title, about=_about(subject), facts=tuple(_facts(subject)), sections=tuple(sections), pools=pools)
-    return page_html(page)
+    title = plan.flow if target.name == plan.flow else f"{plan.flow} · {target.name}"
+    about = f"Where each model of {plan.flow} lives on {_cluster_text(plan.cluster)}, and what a step takes."
+    if target.run is not None:
+        facts = target.run.facts()
+        steps = f"{facts['steps_done']} of {facts['steps']} steps, {facts['status']}"
+        about = f"{steps}; began {facts.get('started', '')}."
+    return page_html(Page(title=title, about=about, facts=tuple(_facts(target)), sections=tuple(sections), pools=pools))
 
 
 def single_page(title: str, drawing: Drawing, pools: tuple[str, ...] = ()) -> str:
@@ -50,72 +65,43 @@ def single_page(title: str, drawing: Drawing, pools: tuple[str, ...] = ()) -> st
     return page_html(Page(title, sections=(_section(drawing.title, drawing, pools),), pools=pools))
 
 
-def _pools(subject: DrawTarget, only: str) -> tuple[str, ...]:
-    return () if only in ("", "flow", "run") else tuple(pool.name for pool in subject.placement.plan.pools)
-
-
-def _drawn(subject: DrawTarget, shown: PictureDetail) -> tuple[dict[str, Drawing], list[str]]:
-    """Make each picture that the subject has, in the order of a page, and say why others are not there."""
-    drawn, lacking = dict[str, Drawing](), list[str]()
-    for name in TITLES:
-        if name == "run" and subject.run is None:
-            continue
-        try:
-            drawn[name] = PICTURES[name](subject, shown)
-        except UsageError as error:
-            lacking.append(f"{TITLES[name]}: {error.what.rpartition(': ')[2]}")
-    return drawn, lacking
-
-
 def _section(title: str, drawing: Drawing, pools: tuple[str, ...]) -> Section:
-    return Section(
-        title=title, about=drawing.about, svg=svg(drawing, Look(embedded=True, pools=pools)), table=table_of(drawing)
-    )
+    picture = svg(drawing, Look(embedded=True, pools=pools))
+    return Section(title=title, about=drawing.about, svg=picture, table=table_of(drawing))
 
 
 def _devices(plan: Plan) -> PageTable:
     """Return of each role on which devices it is, in which layout, and what it holds on each."""
-    from placements import report
-
-    rows, pools = list[tuple[TableCell, ...]](), list[str]()
+    rows = list[tuple[TableCell, ...]]()
     for placed in plan.placed:
-        pool = plan.pool(placed.pool)
-        held = sum(placed.memory.values())
+        pool, memory_bytes = plan.pool(placed.pool), sum(placed.memory.values())
         devices = () if pool is None else pool.devices
-        told = TableCell(report.show_devices(devices)), TableCell(str(len(devices)), len(devices))
-        how = TableCell(placed.engine), TableCell(f"{placed.layout} {placed.running} {placed.late}".strip())
-        rows.append((TableCell(placed.role), TableCell(placed.pool), *told, *how, TableCell(show_bytes(held), held)))
-        pools.append(placed.pool)
+        cells = (
+            TableCell(placed.role),
+            TableCell(placed.pool),
+            TableCell(report.show_devices(devices)),
+            TableCell(str(len(devices)), len(devices)),
+            TableCell(placed.engine),
+            TableCell(f"{placed.layout} {placed.running} {placed.late}".strip()),
+            TableCell(show_bytes(memory_bytes), memory_bytes),
+        )
+        rows.append(cells)
     heads = ("role", "pool", "devices", "count", "engine", "layout and running", "holds on each")
-    return PageTable(heads, tuple(rows), numeric=(3, 6), pools=tuple(pools))
+    return PageTable(heads, tuple(rows), numeric=(3, 6), pools=tuple(placed.pool for placed in plan.placed))
 
 
-def _about(subject: DrawTarget) -> str:
-    if subject.run is not None:
-        facts = subject.run.facts()
-        return f"{facts['steps_done']} of {facts['steps']} steps, {facts['status']}; began {facts.get('started', '')}."
-    plan = subject.placement.plan
-    return f"Where each model of {plan.flow} lives on {cluster_text(plan.cluster)}, and what a step takes."
+def _cluster_text(cluster: Cluster) -> str:
+    devices = [device for node in cluster.nodes for device in node.devices]
+    kinds = Counter(f"{device.model or device.kind} of {show_bytes(device.memory_bytes)}" for device in devices)
+    counts = " and ".join(f"{count:,} × {name}" for name, count in kinds.items())
+    return f"{counts} on {many(len(cluster.nodes), 'machine')}"
 
 
-def cluster_text(cluster: Cluster) -> str:
-    """Return in a few words what a cluster is."""
-    kinds = dict[str, int]()
-    for node in cluster.nodes:
-        for device in node.devices:
-            name = f"{device.model or device.kind} of {show_bytes(device.memory_bytes)}"
-            kinds[name] = kinds.get(name, 0) + 1
-    devices = " and ".join(f"{count:,} × {name}" for name, count in kinds.items())
-    return f"{devices} on {many(len(cluster.nodes), 'machine')}"
-
-
-def _facts(subject: DrawTarget) -> Iterator[tuple[str, str]]:
-    """Yield what one wants to know first."""
-    from placements import report
-
-    plan = subject.placement.plan
-    if subject.run is not None:
-        facts = subject.run.facts()
+def _facts(target: DrawTarget) -> Iterator[tuple[str, str]]:
+    """Yield what a reader wants first."""
+    plan = target.placement.plan
+    if target.run is not None:
+        facts = target.run.facts()
         yield "steps", f"{facts['steps_done']} of {facts['steps']}"
         yield "status", str(facts["status"])
     if plan.step is not None and plan.step.period_s is not None:
@@ -124,9 +110,9 @@ def _facts(subject: DrawTarget) -> Iterator[tuple[str, str]]:
     used = len({place for pool in plan.pools for place in pool.devices})
     yield "devices", f"{used:,} of {sum(len(node.devices) for node in plan.cluster.nodes):,}"
     yield "pools", str(len(plan.pools))
-    peak = max((peak.memory_bytes for each in plan.forecast for peak in each.peaks), default=None)
-    if peak is not None:
-        yield "fullest device", show_bytes(peak)
+    peaks = [peak.memory_bytes for pool in plan.forecast for peak in pool.peaks]
+    if peaks:
+        yield "fullest device", show_bytes(max(peaks))
     if plan.assumed is not None:
         yield "models", ", ".join(f"{name} {model}" for name, model in plan.assumed.models.items())
         yield "a step reads", f"{many(plan.assumed.batch, 'prompt')} of {plan.assumed.prompt_tokens} tokens"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from flowgraph.app.drawing.draw_target import DrawTarget
-from flowgraph.cluster.plan import Plan
+from flowgraph.app.running.run_report import curves_picture
 from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.build.measured_lanes import lanes_beside, measured_lanes
 from flowgraph.diagrams.build.memory_picture import memory_picture
@@ -19,6 +19,7 @@ from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.model.quantities import many
 from flowgraph.errors import UsageError, nearest
 from flowgraph.runtime.measure.measured_file import read_measured
+from placements import report, simulate
 
 STEPS = 2  # of a timeline: one shows what a step is, the next what it waits for
 PLANNED = "flowgraph plan FLOW -o plan.json"  # a plan that has every picture but that of a run
@@ -32,14 +33,14 @@ class PictureDetail:
     unfold: bool = False
 
 
-def picture_named(name: str, subject: DrawTarget, shown: PictureDetail) -> Drawing:
-    """Make one picture. Raises UsageError for a name that none has, and where the subject has no such picture."""
-    if subject.drawing is not None:
+def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawing:
+    """Make one picture. Raises UsageError for a name that none has, and where the target has no such picture."""
+    if target.drawing is not None:
         if name:
-            raise UsageError("is one picture already", where=subject.name, hint=f"leave out --picture {name}")
-        return subject.drawing
+            raise UsageError("is one picture already", where=target.name, hint=f"leave out --picture {name}")
+        return target.drawing
     refuse_unknown_picture(name)
-    return PICTURES[name](subject, shown)
+    return PICTURES[name](target, detail)
 
 
 def refuse_unknown_picture(name: str) -> None:
@@ -49,108 +50,86 @@ def refuse_unknown_picture(name: str) -> None:
         raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
 
 
-def flow(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
+def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
     """Draw the flow: nodes by kind, values by type, each loss as a frame."""
-    if subject.graph is None:
-        flow = subject.placement.plan.flow
-        raise _none("flow", subject, f"flow `{flow}` is not found, or is no longer the one that was planned")
-    return flow_picture(subject.graph)
+    if target.graph is None:
+        flow = target.placement.plan.flow
+        raise _lacks("flow", target, f"flow `{flow}` is not found, or is no longer the one that was planned")
+    return flow_picture(target.graph)
 
 
-def plan(subject: DrawTarget, shown: PictureDetail = PictureDetail()) -> Picture:
+def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture:
     """Draw the plan: pools as frames, in them each copy of weights with what runs on it; roles alone without a flow."""
-    program = subject.placement.program
+    program = target.placement.program
     if program is None:
-        return roles_picture(subject.placement.plan, unfold=shown.unfold)
-    return plan_picture(program, subject.placement.sizes, unfold=shown.unfold)
+        return roles_picture(target.placement.plan, unfold=detail.unfold)
+    return plan_picture(program, target.placement.sizes, unfold=detail.unfold)
 
 
-def sequence(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Draw who tells whom what in a step."""
-    program = subject.placement.program
+def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
+    """Draw the calls of a step: who sends what to whom."""
+    program = target.placement.program
     if program is None:
-        raise _none("sequence", subject, "the plan's flow is not known")
+        raise _lacks("sequence", target, "the plan's flow is not known")
     return sequence_picture(program)
 
 
-def timeline(subject: DrawTarget, shown: PictureDetail = PictureDetail()) -> Lanes:
+def timeline(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Lanes:
     """Draw when each pool works and what it waits for: as forecast, and of a run as measured beside it."""
-    steps = [] if subject.run is None else read_measured(subject.run.path)[-shown.steps :]
-    forecast = forecast_lanes(subject.placement.plan, len(steps) or shown.steps, steps[0].step if steps else 0)
+    plan = target.placement.plan
+    steps = [] if target.run is None else read_measured(target.run.path)[-detail.steps :]
+    forecast: Lanes | None = None
+    if plan.step is not None and plan.step.tasks and all(task.seconds is not None for task in plan.step.tasks):
+        count = len(steps) or detail.steps
+        lanes = simulate(plan.step, count).chart(
+            f"{plan.flow}: {many(count, 'step')}", first_step=steps[0].step if steps else 0
+        )
+        order = {pool.name: place for place, pool in enumerate(plan.pools)}  # what runs on any machine comes last
+        in_order = sorted(lanes.lanes, key=lambda lane: order.get(lane.pool, len(order)))
+        forecast = replace(lanes, lanes=tuple(in_order))
     if steps:
-        title = forecast.title if forecast is not None else f"{subject.placement.plan.flow}, measured"
+        title = forecast.title if forecast is not None else f"{plan.flow}, measured"
         return lanes_beside(forecast or Lanes(title, (), 0.0), measured_lanes(steps))
     if forecast is None:
-        raise _none("timeline", subject, "no seconds are forecast", PLANNED)
+        raise _lacks("timeline", target, "no seconds are forecast", PLANNED)
     return forecast
 
 
-def forecast_lanes(plan: Plan, steps: int, first_step: int = 0) -> Lanes | None:
-    """Play steps of a plan; None where it does not forecast the seconds of each task."""
-    from placements import simulate
-
-    if plan.step is None or not plan.step.tasks or any(task.seconds is None for task in plan.step.tasks):
-        return None
-    played = simulate(plan.step, steps)
-    return _in_order(played.chart(f"{plan.flow}: {many(steps, 'step')}", first_step=first_step), plan)
-
-
-def _in_order(lanes: Lanes, plan: Plan) -> Lanes:
-    """Sort lanes as the plan has its pools, what runs on any machine last."""
-    order = {pool.name: place for place, pool in enumerate(plan.pools)}
-    return replace(lanes, lanes=tuple(sorted(lanes.lanes, key=lambda lane: order.get(lane.pool, len(order)))))
-
-
-def memory(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
+def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Draw what each device holds, phase by phase, against what it has."""
-    from placements import report
-
-    steps = [] if subject.run is None else read_measured(subject.run.path)
-    measured = [each for step in steps for each in step.forecast]
-    plan = subject.placement.plan
+    steps = [] if target.run is None else read_measured(target.run.path)
+    measured = [pool for step in steps for pool in step.forecast]
+    plan = target.placement.plan
     if not plan.forecast and not measured:
-        raise _none("memory", subject, "the plan forecasts no memory", PLANNED)
+        raise _lacks("memory", target, "the plan forecasts no memory", PLANNED)
     return memory_picture(plan, measured, fills=report.FILLS)
 
 
-def placements(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
+def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
     """Draw the plan beside the named placements, by the seconds of a step."""
-    from placements import report
-
-    if subject.found is not None:
-        return report.comparison_chart(subject.found, plan=subject.placement.plan)
-    raise _none("placements", subject, "nothing was searched", PLANNED)
+    if target.placement.search is None:
+        raise _lacks("placements", target, "nothing was searched", PLANNED)
+    return report.comparison_chart(target.placement.search, plan=target.placement.plan)
 
 
-def search(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
+def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
     """Draw the candidates of the search by seconds and memory."""
-    from placements import report
-
-    if subject.found is None:
-        raise _none("search", subject, "nothing was searched", PLANNED)
-    return report.search_chart(subject.found, plan=subject.placement.plan)
+    if target.placement.search is None:
+        raise _lacks("search", target, "nothing was searched", PLANNED)
+    return report.search_chart(target.placement.search, plan=target.placement.plan)
 
 
-def run(subject: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
+def run(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
     """Draw the numbers of a run over its steps."""
-    from flowgraph.app.running.run_report import curves_picture
-
-    if subject.run is None:
-        raise _none("run", subject, "it is no run's folder", "flowgraph draw runs/grpo-1")
-    return curves_picture(subject.run)
+    if target.run is None:
+        raise _lacks("run", target, "it is not a run's folder", "flowgraph draw runs/grpo-1")
+    return curves_picture(target.run)
 
 
 PICTURES: Mapping[str, Callable[[DrawTarget, PictureDetail], Drawing]] = {
-    "flow": flow,
-    "plan": plan,
-    "sequence": sequence,
-    "timeline": timeline,
-    "memory": memory,
-    "placements": placements,
-    "search": search,
-    "run": run,
+    picture.__name__: picture for picture in (flow, plan, sequence, timeline, memory, placements, search, run)
 }
 
 
-def _none(name: str, subject: DrawTarget, why: str, hint: str = "") -> UsageError:
-    return UsageError(f"has no picture `{name}`: {why}", where=subject.name, hint=hint)
+def _lacks(name: str, target: DrawTarget, why: str, hint: str = "") -> UsageError:
+    return UsageError(f"has no picture `{name}`: {why}", where=target.name, hint=hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.facts import values_of
@@ -15,6 +16,7 @@ from flowgraph.app.planning.flow_inputs import compiled_flow, described_flow
 from flowgraph.app.planning.make_plan import planned_for
 from flowgraph.app.request import Request, Say
 from flowgraph.errors import UsageError, nearest
+from flowgraph.language.graph import Graph
 from flowgraph.language.laws import STAGES
 from flowgraph.lowering.lower import lower
 from flowgraph.passes import named
@@ -45,55 +47,58 @@ class FlowStage:
 
     def text(self, *, sites: bool = True) -> str:
         """Return it as text; `sites` adds the flow's file and line."""
-        workload = self.request.workload
-        if self.stage == "described":
-            return graph_text(described_flow(workload.flow, workload.settings)[1], sites=sites)
-        if self.stage == "named":
-            return graph_text(compiled_flow(workload), sites=sites)
-        planned = self._planned()
+        if (graph := self._graph) is not None:
+            return graph_text(graph, sites=sites)
+        planned = self._planned
         if self.stage == "placed":
             return placed_text(planned.graph, planned.plan, sites=sites)
-        return program_text(self._lowered(planned))
+        return program_text(self._lowered)
 
     def data(self) -> dict[str, Any]:
         """Return it as data, with its schema's version."""
-        workload = self.request.workload
-        if self.stage == "described":
-            return flat(described_flow(workload.flow, workload.settings)[1])
-        if self.stage == "named":
-            graph = compiled_flow(workload)
-            return flat(graph) | {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
-        planned = self._planned()
+        if (graph := self._graph) is not None:
+            hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
+            return flat(graph) | (hashes if self.stage == "named" else {})
         if self.stage == "placed":
-            return {"graph": flat(planned.graph), "plan": json.loads(planned.plan.to_json())}
-        data: dict[str, Any] = json.loads(program_to_json(self._lowered(planned)))
+            return {"graph": flat(self._planned.graph), "plan": json.loads(self._planned.plan.to_json())}
+        data: dict[str, Any] = json.loads(program_to_json(self._lowered))
         return data
 
     def compared_text(self) -> str:
         """Return it as it is compared: without lines of files, and by names where passes come first."""
-        workload = self.request.workload
-        if self.stage == "described":
-            return graph_text(named(described_flow(workload.flow, workload.settings)[1]), sites=False)
+        if self.stage == "described" and (graph := self._graph) is not None:
+            return graph_text(named(graph), sites=False)
         return self.text(sites=False)
 
+    @cached_property
+    def _graph(self) -> Graph | None:
+        # at the two stages that come before a plan
+        workload = self.request.workload
+        if self.stage == "described":
+            return described_flow(workload.flow, workload.settings)[1]
+        return compiled_flow(workload) if self.stage == "named" else None
+
+    @cached_property
     def _planned(self) -> PlanResult:
-        """Plan the flow, whether the plan fits or not."""
         return planned_for(self.request, self.say, fits=False)
 
-    def _lowered(self, planned: PlanResult) -> Program:
+    @property
+    def _lowered(self) -> Program:
+        planned = self._planned
         return lower(planned.graph, planned.plan, where=str(self.request.target), watch=watch_engines)
 
 
-def compared_stages(one: FlowStage, other: FlowStage) -> str:
+def compared_stages(old: FlowStage, new: FlowStage) -> str:
     """Return a unified diff of two stages of a flow; "" when they are the same."""
-    names = [f"{each.request.flow} {each.stage}" for each in (one, other)]
-    return unified_diff(one.compared_text(), other.compared_text(), names[0], names[1])
+    old_name, new_name = (f"{stage.request.flow} {stage.stage}" for stage in (old, new))
+    return unified_diff(old.compared_text(), new.compared_text(), old_name, new_name)
 
 
-def unified_diff(one: str, other: str, one_name: str, other_name: str) -> str:
-    """Return a unified diff of two texts, whole; "" when they are the same."""
-    old, new = (f"{each}\n".splitlines(keepends=True) for each in (one, other))
-    return "".join(difflib.unified_diff(old, new, one_name, other_name, n=max(len(old), len(new))))
+def unified_diff(old: str, new: str, old_name: str, new_name: str) -> str:
+    """Return a unified diff of two texts, with all their lines; "" when they are the same."""
+    old_lines, new_lines = (f"{text}\n".splitlines(keepends=True) for text in (old, new))
+    lines = difflib.unified_diff(old_lines, new_lines, old_name, new_name, n=max(len(old_lines), len(new_lines)))
+    return "".join(lines)
 
 
 @dataclass(frozen=True)
@@ -104,16 +109,17 @@ class FlowFacts:
 
     def text(self) -> str:
         """Return tables; `?` is what is not known."""
-        facts, state = self._step(), state_of(self.planned.graph)
+        facts, state = self._step_facts, state_of(self.planned.graph)
         values = values_text(values_of(self.planned.graph))
         return f"{facts_text(facts, state)}\n\nwhat is known of each value\n{values}"
 
     def data(self) -> dict[str, Any]:
         """Return the facts as data."""
-        values = [asdict(each) for each in values_of(self.planned.graph)]
-        return facts_json(self._step(), state_of(self.planned.graph)) | {"values": values}
+        values = [asdict(value) for value in values_of(self.planned.graph)]
+        return facts_json(self._step_facts, state_of(self.planned.graph)) | {"values": values}
 
-    def _step(self) -> Any:
+    @property
+    def _step_facts(self) -> report.StepFacts:
         planned = self.planned
         return report.step_facts(planned.graph, planned.setting.shapes, planned.setting.workload, planned.plan)
 

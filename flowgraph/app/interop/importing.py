@@ -5,73 +5,81 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.app.interop.exported_plan import ExportTarget, exported, searched
-from flowgraph.app.interop.run_lengths import as_long_as_its_rows, fitting_lengths
+from flowgraph.app.interop.exporting import ExportSearch, ExportTarget, exported, searched
 from flowgraph.app.planning.problem import PreparedProblem, prepare
 from flowgraph.app.planning.replan import faults_of
 from flowgraph.app.request import Request
+from flowgraph.app.user_files import text_of
 from flowgraph.cluster.plan import MOST_PROMPTS, Plan, RoleSettings
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import DataError, ModelError, SettingError, UsageError, nearest
-from flowgraph.files.untrusted import read_bytes
 from flowgraph.models.table import full_name
-from nodes.interop import NEEDLESS, UNREAD, exported_versions, read_command, read_yaml, system_of
+from nodes.interop import NEEDLESS, UNREAD, changes, exported_versions, read_command, read_yaml, system_of
 from placements import known_devices, report
-from placements.format import flowing
 from placements.search import as_run
 
-MOST_BYTES = 4_000_000  # of a launch script or a configuration
-MOST_SHOWN = 60  # letters of a value that was not read
+MAX_BYTES = 4_000_000  # of a launch script or a configuration
+MAX_LETTERS = 60  # of a value that was not read
 WHOLE = "the command"  # where an error stands that is of the whole text
+PARTS = (2, 4, 8, 16)  # of the longest rows: the lengths to try for a run that does not fit with the longest
 
 if TYPE_CHECKING:
-    from flowgraph.app.interop.exported_plan import ExportSearch
-    from flowgraph.app.interop.run_lengths import ShorterLengths
     from nodes.interop import Change, Imported
+    from placements import PlanningProblem
 
 
 def import_command(path: Path, device: str, request: Request) -> ImportResult:
     """Read another system's command as a flow and a plan: what that takes, and what a search finds instead."""
     as_written = imported(path)
 
-    def at(request: Request) -> tuple[PreparedProblem, Imported, Plan, tuple[str, ...]]:
+    def at(request: Request) -> tuple[PreparedProblem, ImportedRun]:
         prepared = _prepared(as_written, path, device, request)
-        read = as_long_as_its_rows(prepared.setting, as_written)
+        read = _with_micro_batches(prepared.setting, as_written)
         plan = as_run.plan_of_run(prepared.setting, read.system_run, prepared.assumed)
-        return prepared, read, plan, tuple(str(each) for each in faults_of(plan, prepared, str(path), ran=True))
+        faults = tuple(map(str, faults_of(plan, prepared, str(path), ran=True)))
+        return prepared, ImportedRun(path, read, plan, faults)
 
-    def fits(lengths: ShorterLengths) -> bool:
-        shorter = request.changed(prompt_tokens=str(lengths.prompt), response_tokens=str(lengths.response))
-        return not at(shorter)[-1]
-
-    prepared, read, plan, faults = at(request)
-    run = ImportedRun(path, read, plan, faults)
+    prepared, run = at(request)
+    read, shorter = run.read, None
     notes = [*read.notes, *_unread(read), *prepared.notes]
-    shorter = None
     if request.workload.prompt_tokens is None and request.workload.response_tokens is None:
-        notes.append(_assumed_lengths(read))
-        shorter = fitting_lengths(read, fits) if faults else None
-    tight = "" if faults else report.tightness(plan)
-    notes += [tight] if tight else []
+        longest = f"{read.prompt_tokens:,} + {read.response_tokens:,} tokens"
+        otherwise = "--prompt-tokens and --response-tokens say otherwise"
+        notes.append(f"every row is taken to have all that the run allows, {longest}: {otherwise}")
+        for part in PARTS if run.faults else ():
+            tokens = [max(1, length // part) for length in (read.prompt_tokens, read.response_tokens)]
+            if not at(request.changed(prompt_tokens=str(tokens[0]), response_tokens=str(tokens[1])))[1].faults:
+                shorter = ShorterLengths(prompt=tokens[0], response=tokens[1])
+                break
+    if tight := "" if run.faults else report.tightness(run.plan):
+        notes.append(tight)
     best = searched(prepared, run.target)
+    replaced = _replacement(prepared, run, best)
     return ImportResult(
-        prepared=prepared,
-        run=run,
-        notes=tuple(notes),
-        best=best,
-        beside=_beside(prepared, run, best),
-        shorter=shorter,
+        prepared=prepared, run=run, notes=tuple(notes), best=best, replaced_by=replaced, shorter=shorter
     )
+
+
+@dataclass(frozen=True)
+class ShorterLengths:
+    """Lengths of prompts and responses, shorter than a run allows, in tokens."""
+
+    prompt: int
+    response: int
+
+    def __str__(self) -> str:
+        return f"--prompt-tokens {self.prompt} --response-tokens {self.response}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportResult:
     """Another system's run as a flow and a plan, and what a search finds instead for the same devices.
 
-    `best` is what the search found, `beside` the fastest of these plans that the system can run, and `shorter`
+    `best` is what the search found, `replaced_by` the fastest of these plans that the system can run, and `shorter`
     the lengths with which a run fits that does not fit with those that it allows; each None where there is none.
     """
 
@@ -79,7 +87,7 @@ class ImportResult:
     run: ImportedRun
     notes: tuple[str, ...]
     best: ExportSearch | None
-    beside: RunReplacement | None
+    replaced_by: RunReplacement | None
     shorter: ShorterLengths | None
 
     @property
@@ -90,7 +98,7 @@ class ImportResult:
     @property
     def replacement(self) -> Plan | None:
         """Return the fastest plan of the search that the imported system can run; None if there is none."""
-        return self.beside.plan if self.beside is not None else None
+        return self.replaced_by.plan if self.replaced_by is not None else None
 
     def data(self) -> dict[str, Any]:
         """Return it as `flowgraph import --json` prints it."""
@@ -104,8 +112,8 @@ class ImportResult:
             "fits_with": None if shorter is None else {"prompt": shorter.prompt, "response": shorter.response},
             "notes": list(self.notes),
             "again": list(read.again),
-            "searched_s": self.best.best.step_s if self.best is not None else None,
-            "found": self.beside and self.beside.data(),
+            "searched_s": self.best.search.best.step_s if self.best is not None else None,
+            "found": self.replaced_by and self.replaced_by.data(),
         }
 
     def text(self) -> str:
@@ -114,14 +122,8 @@ class ImportResult:
         names = ", ".join(f"{name} {model}" for name, model in models.items() if name not in read.unused)
         head = f"{read.system} {read.version}: {read.flow}, {names}; {read.placement or 'a placement of its own'}"
         hint = [f"it fits where rows are shorter: {self.shorter}"] if self.shorter is not None else []
-        found = _compared(self.run, self.best, self.beside)
-        return "\n".join([head, *report.plan_lines(self.plan), *self.run.faults, *hint, *found])
-
-
-def _assumed_lengths(read: Imported) -> str:
-    most = f"{read.prompt_tokens:,} + {read.response_tokens:,} tokens"
-    otherwise = "--prompt-tokens and --response-tokens say otherwise"
-    return f"every row is taken to have all that the run allows, {most}: {otherwise}"
+        compared = _compared(self.run, self.best, self.replaced_by)
+        return "\n".join([head, *report.plan_lines(self.plan), *self.run.faults, *hint, *compared])
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,8 @@ class ImportedRun:
     @property
     def target(self) -> ExportTarget:
         """Return the system, in the version that was read, or in the oldest after it that is written."""
-        known = exported_versions(system_of(self.read.system))
-        version = self.read.version if self.read.version in known else known[0]
+        versions = exported_versions(system_of(self.read.system))
+        version = self.read.version if self.read.version in versions else versions[0]
         return ExportTarget(system=self.read.system, version=version)
 
     @property
@@ -148,9 +150,9 @@ class ImportedRun:
     @property
     def on(self) -> str:
         """Name the devices that a search has."""
-        machines, each = self.read.machines
-        whole = machines * each == self.read.devices
-        return "the same devices" if whole else f"all {machines * each} devices of its machines"
+        machines, per_machine = self.read.machines
+        devices = machines * per_machine
+        return "the same devices" if devices == self.read.devices else f"all {devices} devices of its machines"
 
 
 @dataclass(frozen=True)
@@ -167,36 +169,35 @@ class RunReplacement:
         pools = {pool.name: len(pool.devices) for pool in self.plan.pools}
         roles = [
             {
-                "role": each.role,
-                "pool": each.pool,
-                "devices": pools[each.pool],
-                "engine": each.engine,
-                "layout": each.layout.model_dump(),
-                "running": each.running.model_dump(mode="json"),
-                "lag": each.lag,
+                "role": placed.role,
+                "pool": placed.pool,
+                "devices": pools[placed.pool],
+                "engine": placed.engine,
+                "layout": placed.layout.model_dump(),
+                "running": placed.running.model_dump(mode="json"),
+                "lag": placed.lag,
             }
-            for each in self.plan.placed
+            for placed in self.plan.placed
         ]
-        changed = [{"key": each.key, "value": each.value, "was": each.was} for each in self.changes]
+        changed = [{"key": change.key, "value": change.value, "was": change.was} for change in self.changes]
         return {"step_s": self.step_s, "roles": roles, "changes": changed, "notes": list(self.notes)}
 
 
-def _beside(prepared: PreparedProblem, run: ImportedRun, best: ExportSearch | None) -> RunReplacement | None:
+def _replacement(prepared: PreparedProblem, run: ImportedRun, best: ExportSearch | None) -> RunReplacement | None:
     """Return what a search finds that the system runs, in the words of the run's own command."""
-    from nodes.interop import changes
-
-    found = best.found if best is not None else None
-    if found is None or found.plan is None or found.step_s is None:
+    fastest = best.fastest if best is not None else None
+    if fastest is None or fastest.plan is None or fastest.step_s is None:
         return None
-    own = exported(prepared, run.plan, run.target)
-    told = changes(run.read, own.files["run.sh"], found.exported.files["run.sh"])
-    return RunReplacement(found.plan, found.step_s, told, tuple(n for n in found.exported.notes if n not in own.notes))
+    before, after = exported(prepared, run.plan, run.target), fastest.exported
+    changed = changes(run.read, before.files["run.sh"], after.files["run.sh"])
+    notes = tuple(note for note in after.notes if note not in before.notes)
+    return RunReplacement(fastest.plan, fastest.step_s, changed, notes)
 
 
 def _unread(read: Imported) -> Iterator[str]:
     """Yield which keys were not read, each with why, and in one line those that no plan depends on."""
     yield from (f"{key} was not read: {why}" for key, why in read.ignored if why not in (NEEDLESS, UNREAD))
-    unread = [f"{key}={read.overrides[key][:MOST_SHOWN]}" for key, why in read.ignored if why == UNREAD]
+    unread = [f"{key}={read.overrides[key][:MAX_LETTERS]}" for key, why in read.ignored if why == UNREAD]
     if unread:
         yield f"not read, though they may change what is computed: {', '.join(unread)}"
     needless = [key for key, why in read.ignored if why == NEEDLESS]
@@ -206,42 +207,32 @@ def _unread(read: Imported) -> Iterator[str]:
         yield f"a plan keeps none of these: tell them again to what is exported from it: {' '.join(read.again)}"
 
 
-def _compared(run: ImportedRun, best: ExportSearch | None, beside: RunReplacement | None) -> Iterator[str]:
+def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacement | None) -> Iterator[str]:
     """Yield what a search finds on the machines of a run, and what of the run's command changes with it."""
     where, system = f"searched on {run.on}", f"{run.target.system} {run.target.version}"
     if best is None:
         yield f"{where}: no plan fits"
         return
-    pools = report.pools_of(best.best)
-    if beside is None:
-        yield f"{where}: {show_s(best.best.step_s)} a step: {pools}; {system} runs none of what was found"
+    fastest = best.search.best
+    pools = report.pools_of(fastest)
+    if replaced is None:
+        yield f"{where}: {show_s(fastest.step_s)} a step: {pools}; {system} runs none of what was found"
         return
-    known = run.step_s is not None and not run.faults
-    more = beside.step_s / run.step_s - 1 if known and run.step_s else None
-    if more is not None and more > report.TIED_SHARE:
+    share = replaced.step_s / run.step_s - 1 if run.step_s and not run.faults else None
+    if share is not None and share > report.TIED_SHARE:
         yield f"{where}: no faster plan was found"
         return
-    if more is not None and more >= -report.TIED_SHARE:
-        yield f"{where}: this run is as good as what a search finds, {show_s(beside.step_s)} a step"
+    if share is not None and share >= -report.TIED_SHARE:
+        yield f"{where}: this run is as good as what a search finds, {show_s(replaced.step_s)} a step"
         return
-    if best.best.step_s < beside.step_s * (1 - report.TIED_SHARE):
-        yield f"{where}: {show_s(best.best.step_s)} a step: {pools}; {system} does not run that as it is"
-    change = f", {more:+.0%}" if more is not None else ""
-    yield f"{where}: {show_s(beside.step_s)} a step{change}, as {system} runs it"
-    yield from _roles(beside.plan)
-    yield f"what changes in {run.path}, in the words of {system}" if beside.changes else "nothing in it changes"
-    yield from (f"  {each}" for each in beside.changes)
-    yield from (f"  the search's own plan is run otherwise: {note}" for note in beside.notes)
-
-
-def _roles(plan: Plan) -> Iterator[str]:
-
-    for pool in plan.pools:
-        yield f"{pool.name}: {len(pool.devices)} devices"
-        here = [each for each in plan.placed if each.pool == pool.name]
-        yield from flowing(
-            [[each.role, each.engine, str(each.layout), f"{each.running} {each.late}".strip()] for each in here]
-        )
+    if fastest.step_s < replaced.step_s * (1 - report.TIED_SHARE):
+        yield f"{where}: {show_s(fastest.step_s)} a step: {pools}; {system} does not run that as it is"
+    change = f", {share:+.0%}" if share is not None else ""
+    yield f"{where}: {show_s(replaced.step_s)} a step{change}, as {system} runs it"
+    yield from report.pool_lines(replaced.plan)
+    yield f"what changes in {run.path}, in the words of {system}" if replaced.changes else "nothing in it changes"
+    yield from (f"  {change}" for change in replaced.changes)
+    yield from (f"  the search's own plan is run otherwise: {note}" for note in replaced.notes)
 
 
 def imported(path: Path) -> Imported:
@@ -249,12 +240,7 @@ def imported(path: Path) -> Imported:
 
     Raises DataError, with the file and the line, for what is no text, and for what it says wrong.
     """
-    try:
-        text = read_bytes(path, MOST_BYTES).decode("utf-8-sig")
-    except OSError as error:
-        raise DataError.unusable(path, f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise DataError.unusable(path, "is no text") from None
+    text = text_of(path, "", lambda why: DataError.unusable(path, why), MAX_BYTES).removeprefix("\ufeff")
     try:
         return read_yaml(text) if path.suffix.lower() in (".yaml", ".yml") else read_command(text)
     except UsageError as error:
@@ -268,7 +254,9 @@ def _prepared(read: Imported, path: Path, device: str, request: Request) -> Prep
     """Pose the question of a run; what it says that no flow takes is an error of its file."""
     notes = list[str]()
     if read.batch > MOST_PROMPTS:
-        raise DataError.unusable(path, f"draws {read.batch:,} prompts in a step; {MOST_PROMPTS:,} are the most")
+        raise DataError.unusable(
+            path, f"samples {read.batch:,} prompts in a step; at most {MOST_PROMPTS:,} are allowed"
+        )
     try:
         prepared = prepare(_request(read, device, request, notes)).having(staleness=read.lag, without=read.unused)
     except SettingError as error:
@@ -276,22 +264,21 @@ def _prepared(read: Imported, path: Path, device: str, request: Request) -> Prep
             raise
         raise DataError.unusable(path, error.what, error.hint) from None
     except ModelError as error:
-        if request.workload.model:
-            raise
-        raise _naming_a_base(error, read) from None
+        if not request.workload.model:
+            param = next((name for name, text in read.models.items() if _base(text)[0] in str(error)), "policy")
+            sizes = f"--model {param}=NAME plans with the sizes of another, as of the model that it was trained from"
+            error.hint = f"{error.hint}; {sizes}".lstrip("; ")
+        raise
     return replace(prepared, notes=(*notes, *prepared.notes))
-
-
-def _naming_a_base(error: ModelError, read: Imported) -> ModelError:
-    """Return in an error of a run's model how to name one of the same sizes."""
-    param = next((name for name, text in read.models.items() if _base(text)[0] in str(error)), "policy")
-    base = f"--model {param}=NAME plans with the sizes of another, as of the model that it was trained from"
-    return ModelError(error.what, where=error.where, notes=error.notes, hint=f"{error.hint}; {base}".lstrip("; "))
 
 
 def _request(read: Imported, device: str, request: Request, notes: list[str]) -> Request:
     """Return the request that another system's run stands for, with its longest lengths unless others are given."""
-    machines, each = read.machines
+    known_names, name = known_devices(), device.lower()
+    if "," in name or not any(name == known_name or name.startswith(f"{known_name}-") for known_name in known_names):
+        hint = nearest(name, known_names)
+        raise UsageError(f"unknown device `{device}` whose speed is known", where="--device", hint=hint)
+    machines, per_machine = read.machines
     precision = read.running.get("policy.sample", RoleSettings()).precision
     return request.changed(
         flow=read.flow,
@@ -300,7 +287,7 @@ def _request(read: Imported, device: str, request: Request, notes: list[str]) ->
         settings=read.settings,
         prompt_tokens=request.workload.prompt_tokens or str(read.prompt_tokens),
         response_tokens=request.workload.response_tokens or str(read.response_tokens),
-        cluster=f"{machines}x{each}x{_device(device)}",
+        cluster=f"{machines}x{per_machine}x{device}",
         engine=tuple(f"{use}={engine}" for use, engine in read.engines.items()),
         precision=precision if precision in ("fp8", "fp4") else None,
     )
@@ -309,24 +296,29 @@ def _request(read: Imported, device: str, request: Request, notes: list[str]) ->
 def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ...]:
     """Return the models of a run, those that the request names in place of its own.
 
-    What the run starts from the policy's weights is the policy's too, and adapters stay.
+    What the run starts from the policy's weights is the policy's too, and adapters stay. A model in a folder that is
+    not here is planned with the sizes of the model that the folder is named after.
     """
-    texts = [text.partition("=") for text in request.workload.model]
-    given = dict(
-        (name, model) if name.isidentifier() and equals else ("policy", f"{name}{equals}{model}")
-        for name, equals, model in texts
-    )
+    requested = dict[str, str]()
+    for text in request.workload.model:
+        name, equals, model = text.partition("=")
+        requested |= {name: model} if equals and name.isidentifier() else {"policy": text}
     models, policy = dict[str, str](), _base(read.models["policy"])[0]
     for name, text in read.models.items():
         base, adapters = _base(text)
-        other = given.get(name) or (_base(given.get("policy", ""))[0] if base == policy else "")
-        if not other:
-            models[name] = _model(text, notes)
-            continue
-        models[name] = other if "+lora=" in other else f"{other}{adapters}"
-        note = f"`{base}` is planned with the sizes of {_base(other)[0]}"
-        notes += [note] if note not in notes else []
-    return tuple(f"{name}={model}" for name, model in (given | models).items())
+        model = requested.get(name) or (_base(requested.get("policy", ""))[0] if base == policy else "")
+        in_folder = base.startswith(("~", "/", ".")) or base.count("/") > 1
+        note = ""
+        if model:
+            models[name] = model if "+lora=" in model else f"{model}{adapters}"
+            note = f"`{base}` is planned with the sizes of {_base(model)[0]}"
+        elif in_folder and (hub_name := full_name(Path(base).name)) and not Path(base).expanduser().is_dir():
+            models[name] = f"{hub_name}{adapters}"
+            note = f"`{base}` is not here: its sizes are those of {hub_name}, by its name"
+        else:
+            models[name] = text
+        notes += [note] if note and note not in notes else []
+    return tuple(f"{name}={model}" for name, model in (requested | models).items())
 
 
 def _base(text: str) -> tuple[str, str]:
@@ -335,25 +327,29 @@ def _base(text: str) -> tuple[str, str]:
     >>> _base("org/name+lora=8"), _base("org/name")
     (('org/name', '+lora=8'), ('org/name', ''))
     """
-    base, plus, adapters = text.rpartition("+lora=") if "+lora=" in text else (text, "", "")
-    return base, f"{plus}{adapters}"
+    base, plus, rank = text.rpartition("+lora=")
+    return (base, f"{plus}{rank}") if plus else (text, "")
 
 
-def _device(text: str) -> str:
-    """Return a kind of device whose speed is known, with its memory if that is given too."""
-    known, name = known_devices(), text.lower()
-    if not any(name == each or name.startswith(f"{each}-") for each in known) or "," in name:
-        raise UsageError(f"unknown device `{text}` whose speed is known", where="--device", hint=nearest(name, known))
-    return text
+def _with_micro_batches(setting: PlanningProblem, read: Imported) -> Imported:
+    """Return a run with the micro-batches that it has at the lengths of a setting.
 
-
-def _model(text: str, notes: list[str]) -> str:
-    """Return a model by its name where a run has it in a folder that is not here: its sizes are those of that name."""
-    base, adapters = _base(text)
-    folder = Path(base).name
-    known = full_name(folder) if base.startswith(("~", "/", ".")) or base.count("/") > 1 else None
-    if known is None or Path(base).expanduser().is_dir():
-        return text
-    note = f"`{base}` is not here: its sizes are those of {known}, by its name"
-    notes += [note] if note not in notes else []
-    return f"{known}{adapters}"
+    A run says how long its rows may be, not how long they are; a budget of many tokens, or of many rows, is seldom
+    full. What goes through at once is no more than a rank has in a minibatch, and never less than a row.
+    """
+    running = dict(read.running)
+    for role in setting.roles:
+        settings, layout, loads = running.get(role.name), read.layouts.get(role.name), setting.loads_of(role)
+        if settings is None or layout is None or role.use == "sample" or not loads:
+            continue
+        if (tokens := settings.micro_batch_tokens) is None:
+            continue
+        rows = read.rows_at_once.get(role.name)  # of a budget that counts rows without their padding
+        if rows is not None:
+            tokens = ceil(rows * max(load.row_tokens for load in loads))
+        longest = max(load.longest_tokens for load in loads)
+        updates = [load for load in loads if load.phase == "update"] or loads
+        of_a_rank = max(load.tokens.tokens / max(1, load.steps // load.epochs) / layout.data for load in updates)
+        tokens = max(longest, min(tokens, ceil(of_a_rank)))
+        running[role.name] = settings.model_copy(update={"micro_batch_tokens": tokens})
+    return replace(read, running=running)

@@ -12,9 +12,9 @@ from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import prepare
 from flowgraph.app.planning.refusals import refuse_what_cannot_run
 from flowgraph.app.planning.replan import faults_of, plan_again, prepare_again
-from flowgraph.app.request import Request, Say, Workload
+from flowgraph.app.request import Request, Say
 from flowgraph.checks.placed import unsupported
-from flowgraph.diagrams.model.quantities import show_s
+from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.errors import FlowError, ResourceError
 from flowgraph.flows.flow_files import find_flow
 from flowgraph.flows.settings import setting_faults, split_assignments
@@ -56,11 +56,16 @@ def check_flow(request: Request, say: Say) -> CheckResult:
 
 def _faults(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
     """Yield the faults of the first stage that has any."""
-    for stage in (_in_text, _in_settings):
-        found = list(stage(request.workload))
-        if found:
-            yield from found
-            return
+    workload = request.workload
+    file = find_flow(workload.flow)
+    options, _ = split_assignments(list(file.flow.signature.settings.model_fields), workload.settings)
+    if faults := list(file.flow.faults(options)):
+        yield from faults
+        return
+    _, graph, settings = described_flow(workload.flow, workload.settings)
+    if faults := list(setting_faults(named(graph), settings)):
+        yield from faults
+        return
     try:
         plan = plan_of(request.target)
         yield from _on_devices(request, notes, say) if plan is None else _in_plan(plan, request, notes, say)
@@ -69,22 +74,22 @@ def _faults(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]
 
 
 def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Return the faults of a plan from a file, for the models, rows and lengths that it or the request names."""
+    """Yield the faults of a plan from a file, for the models, rows and lengths that it or the request names."""
     where = str(request.target)
     prepared = prepare_again(plan, request, where)
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
-    found = list(faults_of(plan, prepared, where))
-    yield from found
-    only_modelled = unsupported(plan)
-    if not found:
+    faults = list(faults_of(plan, prepared, where))
+    yield from faults
+    not_run_here = unsupported(plan)
+    if not faults:
         yield from _raised(lambda: plan_again(plan, prepared, where, say, fits=False).batch)
-    if not found and not only_modelled:
+    if not faults and not not_run_here:
         yield from _raised(lambda: lower(prepared.setting.graph, plan, where=where, watch=watch_engines))
-    notes += [f"the plan names {name}, which cannot be run here" for name in only_modelled]
+    notes += [f"the plan names {name}, which cannot be run here" for name in not_run_here]
 
 
 def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Return the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
+    """Yield the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
     prepared, where = prepare(request), str(request.target)
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
     if not request.workload.model and prepared.inputs is None:
@@ -103,23 +108,12 @@ def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowEr
     yield from _raised(lambda: lower(planned.graph, planned.plan, where=where, watch=watch_engines))
     if prepared.inputs is None and planned.search is not None:
         best = planned.search.best
-        devices = "1 device" if best.devices == 1 else f"{best.devices} devices"
+        devices = many(best.devices, "device")
         notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` says how")
 
 
-def _in_text(workload: Workload) -> Iterator[FlowError]:
-    file = find_flow(workload.flow)
-    own, _ = split_assignments(list(file.flow.signature.settings.model_fields), workload.settings)
-    yield from file.flow.faults(own)
-
-
-def _in_settings(workload: Workload) -> Iterator[FlowError]:
-    _, graph, chosen = described_flow(workload.flow, workload.settings)
-    yield from setting_faults(named(graph), chosen)
-
-
-def _raised(doing: Callable[[], object]) -> Iterator[FlowError]:
+def _raised(action: Callable[[], object]) -> Iterator[FlowError]:
     try:
-        doing()
+        action()
     except FlowError as error:
         yield error

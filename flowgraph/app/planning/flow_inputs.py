@@ -22,7 +22,7 @@ from nodes.data.suggestions import batch_for, suggested
 if TYPE_CHECKING:
     from nodes.data.sets import DataSet
 
-DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_STEPS = "tiny", "digits", 100
+DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_STEPS, DEFAULT_BATCH = "tiny", "digits", 100, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class FlowInputs:
 
     def row_origins(self) -> dict[str, Any]:
         """Return the rows of the data set, and where each setting comes from, for the sizes of a step."""
-        origins = {each.name: each.origin for each in self.resolved}
+        origins = {setting.name: setting.origin for setting in self.resolved}
         return {"data_rows": self.data.train.num_rows, "origins": origins}
 
 
@@ -53,8 +53,8 @@ def cache_folder(cache: Path | None) -> Path:
 def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
     """Find a flow; return its file, its graph as described, and the settings that are for its nodes."""
     file = find_flow(flow)
-    own, chosen = split_assignments(list(file.flow.signature.settings.model_fields), sets)
-    return file, file.flow.graph(own), chosen
+    flow_settings, node_settings = split_assignments(list(file.flow.signature.settings.model_fields), sets)
+    return file, file.flow.graph(flow_settings), node_settings
 
 
 def compiled_flow(workload: Workload) -> Graph:
@@ -70,22 +70,22 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
     Raises UnknownNameError for a name that is not there, UsageError for one that is not a function.
     """
     for name in names:
-        found, (file, _, function) = None, name.rpartition(":")
+        function: object
+        file, _, function_name = name.rpartition(":")
         if not file.endswith(".py"):
-            found = load("flowgraph.passes", name)
+            function = load("flowgraph.passes", name)
         elif not Path(file).is_file():
             raise UnknownNameError(f"there is no file {file}", where="--pass")
         else:
             module = import_file(Path(file))
-            if not hasattr(module, function):
-                functions = (each for each, value in vars(module).items() if callable(value) and each[0] != "_")
-                raise UnknownNameError.of("pass", function, functions, where=file)
-            found = getattr(module, function)
-        if not callable(found):
-            raise UsageError(
-                f"`{name}` is no function", where="--pass", hint="a pass takes a Graph and returns a Graph"
-            )
-        yield cast("Pass", found)
+            functions = (name for name, value in vars(module).items() if callable(value) and name[0] != "_")
+            if not hasattr(module, function_name):
+                raise UnknownNameError.of("pass", function_name, functions, where=file)
+            function = getattr(module, function_name)
+        if not callable(function):
+            hint = "a pass takes a Graph and returns a Graph"
+            raise UsageError(f"`{name}` is not a function", where="--pass", hint=hint)
+        yield cast("Pass", function)
 
 
 def read_inputs(workload: Workload) -> FlowInputs:
@@ -102,20 +102,20 @@ def read_inputs(workload: Workload) -> FlowInputs:
     tips.append(Suggestion(f"known for data {rows.data_source}", suggested(rows.data_source)))
     graph, resolved = resolve_settings(graph, tips, chosen)
     graph = simplified(graph, passes)
-    main = next(iter(sources.values()), None)
-    own_steps = main.suggest().get("run.steps") if main else None
-    known = f"known for model {main.name}" if main else ""
-    steps = _pick("run.steps", workload.steps, own_steps, known, DEFAULT_STEPS)
-    known = f"known for data {rows.data_source}"
-    batch = _pick("run.batch", workload.batch, batch_for(rows.data_source), known, 16)
-    picked = [
-        *(steps, batch, ResolvedSetting(name="run.seed", value=seed, origin="--seed" if seed else "default")),
-        *(
-            ResolvedSetting(name=f"run.model.{name}", value=source.name, origin=_model_origin(name, workload.model))
-            for name, source in sources.items()
-        ),
-        ResolvedSetting(name="run.data", value=data, origin="--data" if workload.data else "default"),
-    ]
+    main, of_data = next(iter(sources.values()), None), f"known for data {rows.data_source}"
+    main_steps, of_main = (main.suggest().get("run.steps"), f"known for model {main.name}") if main else (None, "")
+    steps = _pick("steps", workload.steps, DEFAULT_STEPS, main_steps, of_main)
+    batch = _pick("batch", workload.batch, DEFAULT_BATCH, batch_for(rows.data_source), of_data)
+    named_models = {text.partition("=")[0] if "=" in text.partition(":")[0] else "" for text in workload.model}
+    models = (
+        ResolvedSetting(
+            name=f"run.model.{name}",
+            value=source.name,
+            origin="--model" if {name, ""} & named_models else "default",
+        )
+        for name, source in sources.items()
+    )
+    seed_setting, data_setting = _pick("seed", seed or None, 0), _pick("data", workload.data or None, DEFAULT_DATA)
     return FlowInputs(
         file=file,
         graph=graph,
@@ -123,32 +123,21 @@ def read_inputs(workload: Workload) -> FlowInputs:
         data=rows,
         batch=int(batch.value),
         steps=int(steps.value),
-        resolved=(*picked, *resolved),
+        resolved=(steps, batch, seed_setting, *models, data_setting, *resolved),
     )
 
 
-def _pick(name: str, asked: Any, known: Any, origin: str, default: Any) -> ResolvedSetting:
-    if asked is not None:
-        return ResolvedSetting(name=name, value=asked, origin=f"--{name.partition('.')[2]}")
-    return (
-        ResolvedSetting(name=name, value=known, origin=origin)
-        if known is not None
-        else ResolvedSetting(name=name, value=default, origin="default")
-    )
-
-
-def _model_origin(name: str, models: Sequence[str]) -> str:
-    return (
-        "--model"
-        if any(text.startswith(f"{name}=") or "=" not in text.partition(":")[0] for text in models)
-        else "default"
-    )
+def _pick(name: str, option: Any, default: Any, tip: Any = None, tip_origin: str = "") -> ResolvedSetting:
+    value, origin = (default, "default") if tip is None else (tip, tip_origin)
+    if option is not None:
+        value, origin = option, f"--{name}"
+    return ResolvedSetting(name=f"run.{name}", value=value, origin=origin)
 
 
 def model_params(graph: Graph) -> list[Param]:
     """Return the flow's model parameters, trained ones first."""
-    found = [param for param in graph.params if issubclass(param.type, Model)]
-    return sorted(found, key=lambda param: not issubclass(param.type, Trainable))
+    params = [param for param in graph.params if issubclass(param.type, Model)]
+    return sorted(params, key=lambda param: not issubclass(param.type, Trainable))
 
 
 def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, ModelSource]:
@@ -157,20 +146,20 @@ def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, 
     A frozen model is as the trained one without its adapters.
     """
     params = model_params(graph)
-    named, bare = dict[str, str](), list[str]()
+    names, named, bare = [param.name for param in params], dict[str, str](), list[str]()
     for text in texts:
         name, equals, source = text.partition("=")
-        if equals and name.isidentifier():
-            if name not in [param.name for param in params]:
-                hint = nearest(name, [param.name for param in params])
-                raise UsageError(f"flow {graph.name} has no model `{name}`", where=f"--model {text}", hint=hint)
+        if not (equals and name.isidentifier()):
+            bare.append(text)
+        elif name in names:
             named[name] = source
         else:
-            bare.append(text)
+            hint = nearest(name, names)
+            raise UsageError(f"flow {graph.name} has no model `{name}`", where=f"--model {text}", hint=hint)
     if len(bare) > 1:
         raise UsageError(f"two models without a parameter: {', '.join(bare)}", where="--model", hint="--model policy=…")
     if not params:
         return {}
-    main = resolve(named.get(params[0].name) or (bare[0] if bare else DEFAULT_MODEL), cache=cache)
-    given = {name: resolve(text, cache=cache) for name, text in named.items()}
-    return {p.name: given.get(p.name, main if issubclass(p.type, State) else main.base) for p in params}
+    main = resolve(named.get(names[0]) or (bare[0] if bare else DEFAULT_MODEL), cache=cache)
+    sources = {name: resolve(text, cache=cache) for name, text in named.items()}
+    return {p.name: sources.get(p.name, main if issubclass(p.type, State) else main.base) for p in params}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -24,46 +24,40 @@ def make_plan(request: Request, say: Say) -> PlanResult:
         notes.append(line)
         say(line)
 
-    if request.target.plan is None:
-        result = _best_plan(request, note)
-    else:
+    if request.target.plan is not None:
         _refuse_search_options(request)
         result = planned_for(request, note)
         for line in report.scale_notes(result.setting):
             note(line)
+    else:
+        search = request.search.model_dump(include={field.name for field in fields(PlanOptions)})
+        options = PlanOptions(placement=request.target.placement, **search)
+        prepared = prepare(request)
+        prepared = prepared.having(streamed=options.streamed, ratio=options.devices_ratio())
+        answer = _answer(prepared, options, note, prepared.notes)
+        prepared = replace(
+            prepared,
+            setting=answer.problem,
+            assumed=answer.plan.assumed or prepared.assumed,
+            notes=(*prepared.notes, *answer.notes),
+        )
+        result = PlanResult(prepared=prepared, plan=answer.plan, where=str(request.target), answer=answer)
+        _ = result.batch  # refuses sizes that do not go together
     return replace(result, notes=tuple(notes), workload=request.workload)
-
-
-def _best_plan(request: Request, say: Say) -> PlanResult:
-    """Search the best plan, with all that the request asks beside it."""
-    search = request.search.model_dump(include={field.name for field in fields(PlanOptions)})
-    options = PlanOptions(placement=request.target.placement, **search)
-    prepared = prepare(request)
-    prepared = prepared.having(streamed=options.streamed, ratio=options.devices_ratio())
-    options.request(prepared.setting)  # refuses what cannot be asked, before anything is said
-    for line in (*warnings_for(prepared.setting.cluster), *prepared.notes):
-        say(line)
-    answer = options.answer(prepared.setting, prepared.assumed, cluster_of, say)
-    prepared = PreparedProblem(
-        setting=answer.problem,
-        assumed=answer.plan.assumed or prepared.assumed,
-        notes=(*prepared.notes, *answer.notes),
-        inputs=prepared.inputs,
-    )
-    result = PlanResult(prepared=prepared, plan=answer.plan, where=str(request.target), answer=answer)
-    _ = result.batch  # refuses sizes that do not go together
-    return result
 
 
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
     """Search the fastest plan of a problem. Raises ResourceError where nothing fits."""
-    options = PlanOptions(placement=target.placement)
-    options.request(prepared.setting)
-    for line in warnings_for(prepared.setting.cluster):
-        say(line)
-    answer = options.answer(prepared.setting, prepared.assumed, cluster_of, say)
+    answer = _answer(prepared, PlanOptions(placement=target.placement), say)
     check_plan(answer.plan, prepared.setting.graph, f"plan of {answer.plan.flow}")
     return PlanResult(prepared=prepared, plan=answer.plan, where=str(target), answer=answer)
+
+
+def _answer(prepared: PreparedProblem, options: PlanOptions, say: Say, notes: Iterable[str] = ()) -> report.PlanAnswer:
+    options.request(prepared.setting)  # refuses what cannot be asked, before any note
+    for line in (*warnings_for(prepared.setting.cluster), *notes):
+        say(line)
+    return options.answer(prepared.setting, prepared.assumed, cluster_of, say)
 
 
 Check = Callable[[PreparedProblem], None]
@@ -102,11 +96,9 @@ def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequenc
 
 def _refuse_search_options(request: Request) -> None:
     """Refuse options that only a search answers beside a plan's file."""
-    workload, plain, search = request.workload, Search(), request.search
-    names = [name for name in ("prompt_tokens", "response_tokens") if getattr(workload, name) is not None]
-    names += [
-        name for name in Search.model_fields if name != "calibration" and getattr(search, name) != getattr(plain, name)
-    ]
+    names = [name for name in ("prompt_tokens", "response_tokens") if getattr(request.workload, name) is not None]
+    default = Search(calibration=request.search.calibration)
+    names += [name for name in Search.model_fields if getattr(request.search, name) != getattr(default, name)]
     if names:
         hint = f"leave out --plan: flowgraph plan {request.flow} --cluster 2x8xh100"
         what = f"{', '.join(map(option, names))}: no effect: nothing is searched where a plan is given"

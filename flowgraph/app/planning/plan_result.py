@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.app.request import Target, Workload
+from flowgraph.app.user_files import text_of, write_text
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import PlanError
-from flowgraph.files.untrusted import read_text
 from flowgraph.language.notebook import mimebundle
 from flowgraph.runtime.record.fingerprint import without_bits
 from placements import report
@@ -75,8 +75,6 @@ class PlanResult:
 
     def save(self, path: str | Path) -> Path:
         """Write the plan's file, which `run`, `draw` and `export` take; return its path."""
-        from flowgraph.app.written_files import write_text
-
         write_text(Path(path), self.plan.to_json())
         return Path(path)
 
@@ -94,7 +92,6 @@ class PlanResult:
         return "\n\n".join([report.answer_text(self.answer, top), "\n".join(self._batch_lines())])
 
     def _batch_lines(self) -> list[str]:
-        """Return the sizes of a step as lines, then what of a plan promises no same bits."""
         lines = report.batch_lines(self.batch)
         if loose := without_bits(self.plan):
             alike = "the same command, or `resume`, gives a run alike on average"
@@ -120,10 +117,5 @@ def plan_of(target: Target) -> Plan | None:
 
 def read_plan(path: Path) -> Plan:
     """Read a plan from its file. Raises PlanError for a file that is not there or holds no plan."""
-    try:
-        text = read_text(path)
-    except OSError as error:
-        raise PlanError.unreadable(str(path), "", f"cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise PlanError.unreadable(str(path), "", "is not text, so not a plan") from None
+    text = text_of(path, "plan", lambda why: PlanError.unreadable(str(path), "", why))
     return Plan.from_json(text, str(path))

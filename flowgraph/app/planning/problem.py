@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -19,22 +19,21 @@ from flowgraph.app.planning.flow_inputs import (
     model_sources,
     read_inputs,
 )
-from flowgraph.app.planning.length_texts import anywhere, lengths
-from flowgraph.app.request import Request, Workload
+from flowgraph.app.request import Request, Search, Workload
+from flowgraph.app.user_files import text_of
 from flowgraph.cluster.cluster import Cluster, of_unknown_speed, parse_bytes
 from flowgraph.cluster.plan import Plan, PlanAssumptions, Precision
 from flowgraph.cluster.short_form import read_cluster
 from flowgraph.cluster.this_machine import laptop
 from flowgraph.engines.table import engines_for
-from flowgraph.errors import FlowTypeError, ModelError, PlanError, UsageError, nearest
-from flowgraph.files.untrusted import read_text
+from flowgraph.errors import DataError, FlowTypeError, ModelError, PlanError, UsageError, nearest
 from flowgraph.flows.flow_files import flow_text
 from flowgraph.language.graph import Graph
 from flowgraph.models.sizes import shape
 from flowgraph.models.table import nearest_names
 from flowgraph.runtime.hosting import heads_of
 from nodes.mismatch import watch_engines
-from placements import PlanningProblem, calibration, known_devices, report
+from placements import LengthDistribution, PlanningProblem, calibration, known_devices, report
 
 if TYPE_CHECKING:
     from flowgraph.language.values import Head
@@ -71,20 +70,16 @@ def cluster_of(text: str, memory: str | None = None) -> Cluster:
 
     Raises ClusterError for what is none, UsageError for memory of devices that have their own.
     """
-    bound = None if memory is None else parse_bytes(memory)
-
-    def here(devices: int) -> Cluster:
-        return laptop(devices, bound)
-
-    cluster = read_cluster(text or DEFAULT_CLUSTER, here, known_devices())
+    memory_bytes = None if memory is None else parse_bytes(memory)
+    cluster = read_cluster(text or DEFAULT_CLUSTER, lambda devices: laptop(devices, memory_bytes), known_devices())
     if memory is not None and all(device.kind == "gpu" for node in cluster.nodes for device in node.devices):
         what = f"applies to this machine only, and the devices of {text} have memory of their own"
         raise UsageError(what, where=f"--memory {memory}", hint="set it per device: --cluster 2x8xh100-40GiB")
     return cluster
 
 
-def prepare(request: Request, there: Cluster | None = None, inputs: FlowInputs | None = None) -> PreparedProblem:
-    """Read everything that a request names, for its own cluster or for another that is `there`.
+def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs | None = None) -> PreparedProblem:
+    """Read everything that a request names, for its own cluster or for another `cluster`.
 
     `inputs` are the flow, rows and settings where they have been read already.
 
@@ -93,7 +88,7 @@ def prepare(request: Request, there: Cluster | None = None, inputs: FlowInputs |
     which names the option.
     """
     workload, search = request.workload, request.search
-    cluster = there or cluster_of(request.target.cluster, request.target.memory)
+    cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
     by_lengths = workload.prompt_tokens is not None or not of_unknown_speed(cluster)
     if inputs is None and not (workload.data is None and by_lengths):
         inputs = read_inputs(workload)
@@ -106,14 +101,11 @@ def prepare(request: Request, there: Cluster | None = None, inputs: FlowInputs |
         models={name: source.name for name, source in sources.items()},
         data="" if inputs is None else workload.data or DEFAULT_DATA,
         batch=workload.batch or (DEFAULT_BATCH if inputs is None else inputs.batch),
-        prompt_tokens=anywhere(workload.prompt_tokens or prompt_tokens),
-        response_tokens=_capped(anywhere(workload.response_tokens or ""), graph, workload.settings),
+        prompt_tokens=_anywhere(workload.prompt_tokens or prompt_tokens),
+        response_tokens=_capped(_anywhere(workload.response_tokens or ""), graph, workload),
         settings=workload.settings,
         passes=workload.passes,
-        engines=_by_use(_engines(search.engine)),
-        precision=_precision(search.precision),
-        constants={engine: dict(values) for engine, values in _constants_of(search.constants).items()},
-        calibration=search.calibration,
+        **_search_assumptions(search),
         sample_rows=request.execution.sample_rows,
         forward_tokens=request.execution.forward_tokens,
     )
@@ -143,36 +135,45 @@ def prepare_from(
     """
     if plan.assumed is None:
         raise PlanError.unreadable(where, "", "does not say what it was made for, so nothing can be forecast from it")
-    wanted = workload_of(plan.assumed, workload)
-    graph = compiled_flow(wanted)
+    full = workload_of(plan.assumed, workload)
+    graph = compiled_flow(full)
     if structure_hash(graph) != plan.structure_hash:
         error = PlanError.other_graph(where, plan.flow, plan.structure_hash, graph.name, structure_hash(graph))
         if workload is None and graph.name != plan.flow:  # the flow is the file's own word
             error.hint = f"the file names this flow as `assumed.flow`: flowgraph plan {graph.name}"
         raise error
-    _refuse_unnamed_models(graph, plan.assumed, workload, where)
+    params = [param.name for param in model_params(graph)]
+    for name in plan.assumed.models:
+        if name not in params:
+            raise PlanError.unknown(where, "model parameter of the flow:", name, params)
+    missing = [name for name in params if name not in plan.assumed.models]
+    if missing and not (workload and workload.model):
+        raise PlanError.unreadable(where, "assumed.models", f"names no model for {', '.join(missing)}")
+    for use in USES:
+        if (engine := plan.assumed.engines.get(use)) is not None and engine not in engines_for(use):
+            raise PlanError.unknown(where, f"engine to {use}:", engine, engines_for(use))
     try:
-        inputs = None if wanted.data is None else read_inputs(wanted)
-        sources = model_sources(graph, wanted.model, cache_folder(wanted.cache))
+        inputs = None if full.data is None else read_inputs(full)
+        sources = model_sources(graph, full.model, cache_folder(full.cache))
     except ModelError as error:
         error.where = error.where or where
         raise
     graph = graph if inputs is None else inputs.graph
     changes = {
-        "flow": flow_text(wanted.flow),
-        "data": wanted.data or "",
+        "flow": flow_text(full.flow),
+        "data": full.data or "",
         "models": {name: source.name for name, source in sources.items()},
-        "batch": wanted.batch or DEFAULT_BATCH,
-        "settings": wanted.settings,
-        "passes": wanted.passes,
-        "engines": _by_use(_engines_in(plan.assumed, where)),
+        "batch": full.batch or DEFAULT_BATCH,
+        "settings": full.settings,
+        "passes": full.passes,
+        "engines": {use: plan.assumed.engines[use] for use in USES if use in plan.assumed.engines},
         "constants": {
             engine: calibration.constants_in(engine, table, where) for engine, table in plan.assumed.constants.items()
         },
     }
     assumed = plan.assumed.model_copy(update=changes)
     setting = _setting(assumed, graph, sources, cluster or plan.cluster, where)
-    lags = {each.lag for each in plan.placed if each.role in setting.synced}
+    lags = {placed.lag for placed in plan.placed if placed.role in setting.synced}
     sync_lag = min(lags, default=setting.lag)  # the file's own word, which a person may have lowered
     staleness = None if setting.staleness is None else min(setting.staleness, sync_lag)
     return PreparedProblem(
@@ -182,28 +183,17 @@ def prepare_from(
     )
 
 
-def _refuse_unnamed_models(graph: Graph, assumed: PlanAssumptions, workload: Workload | None, where: str) -> None:
-    """Refuse a plan without the model of a parameter, or with one of no parameter, unless models are given."""
-    params = [param.name for param in model_params(graph)]
-    for name in assumed.models:
-        if name not in params:
-            raise PlanError.unknown(where, "model parameter of the flow:", name, params)
-    missing = [name for name in params if name not in assumed.models]
-    if missing and not (workload and workload.model):
-        raise PlanError.unreadable(where, "assumed.models", f"names no model for {', '.join(missing)}")
-
-
-def workload_of(assumed: PlanAssumptions, given: Workload | None = None) -> Workload:
-    """Return what a plan from a file was made for; what is `given` goes before it."""
-    given = given or Workload(flow=assumed.flow)
-    return given.model_copy(
+def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> Workload:
+    """Return what a plan from a file was made for; what `workload` says goes before it."""
+    workload = workload or Workload(flow=assumed.flow)
+    return workload.model_copy(
         update={
-            "flow": given.flow or assumed.flow,
-            "model": given.model or tuple(f"{name}={model}" for name, model in assumed.models.items()),
-            "data": given.data or assumed.data or None,
-            "batch": given.batch or assumed.batch,
-            "settings": (*assumed.settings, *given.settings),
-            "passes": given.passes or assumed.passes,
+            "flow": workload.flow or assumed.flow,
+            "model": workload.model or tuple(f"{name}={model}" for name, model in assumed.models.items()),
+            "data": workload.data or assumed.data or None,
+            "batch": workload.batch or assumed.batch,
+            "settings": (*assumed.settings, *workload.settings),
+            "passes": workload.passes or assumed.passes,
         }
     )
 
@@ -215,15 +205,14 @@ def _setting(
     cluster: Cluster,
     where: str = "",
 ) -> PlanningProblem:
-    """Return the setting of all that is assumed; `where` is the file that says so, where one does."""
     heads, response = heads_of(graph), assumed.response_tokens
     setting = PlanningProblem(
         graph=graph,
         cluster=cluster,
         shapes={name: _shape(source, heads[name]) for name, source in sources.items()},
         prompts=assumed.batch,
-        prompt=lengths(where or "--prompt-tokens", assumed.prompt_tokens),
-        response=lengths(where or "--response-tokens", response) if response else None,
+        prompt=_lengths(where or "--prompt-tokens", assumed.prompt_tokens),
+        response=_lengths(where or "--response-tokens", response) if response else None,
         engines={use: assumed.engines[use] for use in USES if use in assumed.engines},
         sampling=assumed.precision,
         calibrated=assumed.constants,
@@ -235,74 +224,69 @@ def _setting(
         sample_rows=assumed.sample_rows,
         forward_tokens=assumed.forward_tokens,
     )
-    return replace(setting, watched=_watched(setting))
+    # Where one engine samples from what another trains, a run measures their mismatch in its graph. No plan has two
+    # engines if one CPU device is all there is.
+    differs = {*setting.engines_of("train")} - {*setting.engines_of("sample")}
+    single = setting.kind == "cpu" and sum(group.count for group in setting.classes) == 1
+    if not differs or (single and "train" not in setting.engines):
+        return setting
+    trained = [role.param for role in roles(graph) if role.use == "train"]
+    return replace(setting, watched=watch_engines(graph, trained))
 
 
 def _shape(source: ModelSource, head: Head) -> ModelShape:
-    """Return the sizes of a model; an error of one that is not here names those that are nearest."""
     try:
         return shape(source, head)
     except ModelError as error:
-        near = nearest_names(source.base.name.rpartition("/")[2]) if source.kind == "hub" else ()
-        error.hint = (
-            f"did you mean {' or '.join(f'`{each}`' for each in near)}? Or {error.hint}" if near else error.hint
-        )
+        names = nearest_names(source.base.name.rpartition("/")[2]) if source.kind == "hub" else ()
+        if names:
+            error.hint = f"did you mean {' or '.join(f'`{name}`' for name in names)}? Or {error.hint}"
         raise
 
 
-def _capped(text: str, graph: Graph, sets: Sequence[str]) -> str:
-    """Return lengths of responses that say no longest one the most tokens that the command line sets a sampler."""
-    most = [
+def _capped(text: str, graph: Graph, workload: Workload) -> str:
+    """Return lengths of responses, without a longest one, with the most tokens that the request sets a sampler."""
+    limits = [
         int(getattr(node.settings, "max_tokens", 0))
         for node in graph.nodes
-        if node.op.kind == "generate" and any(each.startswith(f"{node.name}.max_tokens=") for each in sets)
+        if node.op.kind == "generate" and workload.sets(f"{node.name}.max_tokens")
     ]
-    return f"{text},max={max(most)}" if most and "=" in text and "max=" not in text else text
+    return f"{text},max={max(limits)}" if limits and "=" in text and "max=" not in text else text
 
 
-def _watched(setting: PlanningProblem) -> Graph | None:
-    """Return the graph that a run has where one engine samples what another trains: their mismatch is measured in it.
+def _search_assumptions(search: Search) -> dict[str, Any]:
+    """Return the engine of each use, the precision, the constants and the calibration of a search.
 
-    None where no plan of the setting has two: of one CPU device, or with one engine for both.
+    Raises UsageError for a text of the command line that means none of these.
     """
-    apart = {*setting.engines_of("train")} - {*setting.engines_of("sample")}
-    alone = setting.kind == "cpu" and sum(of.count for of in setting.classes) == 1
-    if not apart or (alone and "train" not in setting.engines):
-        return None
-    return watch_engines(setting.graph, [role.param for role in roles(setting.graph) if role.use == "train"])
-
-
-def _engines(texts: Sequence[str]) -> Mapping[Use, str]:
     engines = dict[Use, str]()
-    for text in texts:
-        use, equals, engine = text.partition("=")
-        known = USES[USES.index(use)] if use in USES else None
-        if not equals or known is None:
-            raise UsageError(
-                "should be USE=ENGINE", where=f"--engine {text}", hint=f"uses are {', '.join(USES)}: train=megatron"
-            )
-        offered = engines_for(known)
-        if engines.get(known, engine) != engine:
-            raise UsageError(f"what does {use} is said to be `{engines[known]}` too", where=f"--engine {text}")
-        if engine not in offered:
-            raise UsageError(f"no engine `{engine}` for {use}", where=f"--engine {text}", hint=nearest(engine, offered))
-        engines[known] = engine
-    return engines
-
-
-def _engines_in(assumed: PlanAssumptions, where: str) -> Mapping[Use, str]:
-    """Return the engine of each use that a plan's file names. Raises PlanError for one that does not have the use."""
-    found = dict[Use, str]()
-    for use in USES:
-        engine = assumed.engines.get(use)
-        if engine is not None and engine not in engines_for(use):
-            raise PlanError.unknown(where, f"engine to {use}:", engine, engines_for(use))
-        found |= {use: engine} if engine is not None else {}
-    return found
-
-
-def _by_use(engines: Mapping[Use, str]) -> dict[str, str]:
-    return {use: engines[use] for use in USES if use in engines}
+    for text in search.engine:
+        use_name, equals, engine = text.partition("=")
+        where = f"--engine {text}"
+        if not equals or use_name not in USES:
+            hint = f"uses are {', '.join(USES)}: train=megatron"
+            raise UsageError("should be USE=ENGINE", where=where, hint=hint)
+        use = USES[USES.index(use_name)]
+        if engines.get(use, engine) != engine:
+            raise UsageError(f"the engine of {use} is `{engines[use]}` already", where=where)
+        if engine not in engines_for(use):
+            hint = nearest(engine, engines_for(use))
+            raise UsageError(f"no engine `{engine}` for {use}", where=where, hint=hint)
+        engines[use] = engine
+    precision, precisions = search.precision, get_args(Precision)
+    if precision is not None and precision not in precisions:
+        hint = nearest(precision, precisions)
+        raise UsageError(f"no precision `{precision}`", where="--precision", hint=hint)
+    constants: Mapping[str, Mapping[str, float]] = {}
+    if (file := search.constants) is not None:
+        text = text_of(file, "profile", lambda why: UsageError(why, where=f"--profile {file}"))
+        constants = calibration.read_profile(text, str(file))
+    return {
+        "engines": {use: engines[use] for use in USES if use in engines},
+        "precision": precision,
+        "constants": {engine: dict(values) for engine, values in constants.items()},
+        "calibration": search.calibration,
+    }
 
 
 def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None) -> list[str]:
@@ -314,49 +298,63 @@ def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None
         notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
     if unknown := of_unknown_speed(setting.cluster):
         notes.append(f"the speed of {unknown}, is not known: seconds are nominal, to tell one plan from another")
-    response, text = setting.response, workload.response_tokens or ""
-    if (
-        response is not None
-        and "=" in text
-        and "max=" not in text
-        and not any("max_tokens" in each for each in workload.settings)
-    ):
-        notes.append(
-            f"no longest response is said, so some have {int(response.most):,} tokens: {text},max=N says otherwise"
-        )
+    text, longest = workload.response_tokens or "", 0 if setting.response is None else int(setting.response.most)
+    bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)
+    if longest and "=" in text and not bounded:
+        notes.append(f"no longest response is said, so some have {longest:,} tokens: {text},max=N says otherwise")
     for node in setting.graph.nodes:
-        most = getattr(node.settings, "max_tokens", None)
-        if response is not None and isinstance(most, int) and (node.op.kind == "generate" or node.op.rows == "new"):
-            longest = int(response.most)
-            if longest > most:
-                notes.append(f"a run cuts responses at {node.name}.max_tokens={most:,}; these go up to {longest:,}")
+        limit = getattr(node.settings, "max_tokens", None)
+        samples = node.op.kind == "generate" or node.op.rows == "new"
+        if samples and isinstance(limit, int) and longest > limit:
+            notes.append(f"a run cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
     for load in setting.loads:
-        if (
-            inputs is None
-            and load.steps >= MANY_STEPS
-            and not any(each.startswith(f"{load.node}.minibatch=") for each in workload.settings)
-        ):
+        if inputs is None and load.steps >= MANY_STEPS and not workload.sets(f"{load.node}.minibatch"):
             fewer = f"--set {load.node}.minibatch={max(1, setting.prompts // 4)}"
             notes.append(f"{load.node} makes {load.steps} optimizer steps in each step: {fewer} makes fewer")
     return notes
 
 
-def _precision(text: str | None) -> Precision | None:
-    known: tuple[Precision, ...] = get_args(Precision)
-    if text is None:
-        return None
-    if text not in known:
-        raise UsageError(f"no precision `{text}`", where="--precision", hint=nearest(text, known))
-    return known[known.index(text)]
+# ------------------------------------------------------------------------------------------------- lengths of rows
 
 
-def _constants_of(profile: Path | None) -> Mapping[str, Mapping[str, float]]:
-    """Return the constants of a file, by engine."""
-    if profile is None:
-        return {}
+def _lengths(option: str, text: str) -> LengthDistribution:
+    """Return lengths from their text, or from a column of a Parquet file.
+
+    Raises SettingError for a text that names no lengths, DataError for a file that cannot be read.
+    """
+    file, column = _file_and_column(text)
+    if not file:
+        return LengthDistribution.parse(text, option)
+    if not column:
+        raise UsageError("names no column", where=f"{option} {text}", hint=f"{option} {text}:tokens")
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    path = Path(file).expanduser()
     try:
-        return calibration.read_profile(read_text(profile), str(profile))
-    except UnicodeDecodeError:
-        raise UsageError("is no text, so no profile", where=f"--profile {profile}") from None
+        names = parquet.read_schema(path).names
+        if column not in names:
+            raise DataError.lacks_column(file, column, names)
+        return LengthDistribution.of_column(parquet.read_table(path, columns=[column]).column(column), option)
+    except pyarrow.ArrowInvalid as error:
+        raise DataError.corrupt(Path(file), error) from None
     except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", where=f"--profile {profile}") from None
+        raise DataError.missing(file, str(error)) from None
+
+
+def _file_and_column(text: str) -> tuple[str, str]:
+    """Return the Parquet file that lengths are in, and its column, each "" if the text names none.
+
+    >>> _file_and_column("a/b.parquet:tokens"), _file_and_column("b.parquet"), _file_and_column("mean=2k")
+    (('a/b.parquet', 'tokens'), ('b.parquet', ''), ('', ''))
+    """
+    file, _, column = text.rpartition(":")
+    if file.endswith(".parquet"):
+        return file, column
+    return (text, "") if text.endswith(".parquet") else ("", "")
+
+
+def _anywhere(text: str) -> str:
+    """Return lengths as they are read from any folder: the path of a file in full."""
+    file, column = _file_and_column(text)
+    return f"{Path(file).expanduser().absolute()}:{column}" if file and column else text

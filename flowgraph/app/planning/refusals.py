@@ -16,65 +16,58 @@ from nodes.scoring.rules import reference_of, refuse_missing, resolve
 from nodes.scoring.truths import refuse_missing_truths
 from nodes.values import Prompts
 
-RULED = ("score", "refill")  # nodes that score by a rule
+SCORING = ("score", "refill")  # nodes that score by a rule
 
 
 def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     """Refuse a flow that returns no model or takes what a data set cannot give, and rows that it cannot score."""
     inputs = prepared.inputs
-    if inputs is None:
-        _refuse_untrainable(prepared.setting.graph)
-        return
-    prepared.setting.batch_sizes(**inputs.row_origins())
-    _refuse_untrainable(inputs.graph)
-    for node in inputs.graph.nodes:
-        by = getattr(node.settings, "by", "data") if node.op.name in RULED else None
-        if isinstance(by, str):
-            refuse_missing_truths(by, inputs.data.train, inputs.data.name)
-
-
-def _refuse_untrainable(graph: Graph) -> None:
-    """Refuse a flow that returns no model or takes what a data set cannot give, whatever it runs on."""
-    where = str(graph.at)
-    for node in graph.nodes:
-        by = getattr(node.settings, "by", "data") if node.op.name in RULED else "data"
-        if by != "data":
-            refuse_missing(resolve(by if isinstance(by, str) else reference_of(by)))
+    if inputs is not None:
+        prepared.setting.batch_sizes(**inputs.row_origins())
+    graph = prepared.setting.graph if inputs is None else inputs.graph
+    rules = [getattr(node.settings, "by", "data") for node in graph.nodes if node.op.name in SCORING]
+    for rule in rules:
+        if rule != "data":
+            refuse_missing(resolve(rule if isinstance(rule, str) else reference_of(rule)))
+    why = ""
     if not graph.carries():
-        raise FlowTypeError.bad_flow(
-            where, graph.name, "returns no model, so a run would train nothing", "return update(…)"
-        )
-    if not any(node.root is not None for node in graph.nodes):
+        why = "returns no model, so a run would train nothing"
+    elif not any(node.root is not None for node in graph.nodes):
         why = "updates no model, so a run would train nothing"
-        raise FlowTypeError.bad_flow(where, graph.name, why, "return update(…)")
+    if why:
+        raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
     for param in graph.params:
-        _refuse_param(graph, param, where)
+        _refuse_param(graph, param)
+    for rule in rules if inputs is not None else ():
+        if isinstance(rule, str):
+            refuse_missing_truths(rule, inputs.data.train, inputs.data.name)
 
 
-def _refuse_param(graph: Graph, param: Param, where: str) -> None:
+def _refuse_param(graph: Graph, param: Param) -> None:
     """Refuse a parameter that nothing reads or updates, whose next version is lost, or that a run cannot give."""
+    name, kind, carried = param.name, param.type.__name__, param.name in graph.carries()
+    trainable = issubclass(param.type, Trainable)
     read = {edge.source for node in graph.nodes for edge in node.edges()}
-    kind = param.type.__name__
-    if param.name in graph.carries() and issubclass(param.type, Model) and param not in read:
-        why = f"`{param.name}` is returned, but nothing reads it"
-        raise FlowTypeError.bad_flow(where, graph.name, why, "leave it out")
-    if issubclass(param.type, Trainable) and param in {edge.source for edge in graph.outputs}:
-        why = f"`{param.name}` is trainable, but is returned without an update"
-        raise FlowTypeError.bad_flow(where, graph.name, why, f"return update({param.name}, …), or take a Reference")
-    if issubclass(param.type, Trainable) and param.name not in graph.carries():
-        why = f"`{param.name}` can be trained, but its next version is not returned: its update would be lost"
-        raise FlowTypeError.bad_flow(where, graph.name, why, "return it too, or take a Reference if it is frozen")
-    if param in model_params(graph) or param.type is Prompts:
+    why, hint = "", ""
+    if carried and issubclass(param.type, Model) and param not in read:
+        why, hint = f"`{name}` is returned, but nothing reads it", "leave it out"
+    elif trainable and param in {edge.source for edge in graph.outputs}:
+        why = f"`{name}` is trainable, but is returned without an update"
+        hint = f"return update({name}, …), or take a Reference"
+    elif trainable and not carried:
+        why = f"`{name}` can be trained, but its next version is not returned: its update would be lost"
+        hint = "return it too, or take a Reference if it is frozen"
+    elif param in model_params(graph) or param.type is Prompts:
         return
-    if not issubclass(param.type, State):
-        why = f"`{param.name}` takes {kind}; a run gives prompts, models and state"
-        raise FlowTypeError.bad_flow(where, graph.name, why)
-    if param.initial is None:
-        hint = f"say what it starts from, as its default: `{param.name}: {kind} = {kind}(…)`"
-        raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` starts from nothing", hint)
-    if param.name not in graph.carries():
-        hint = "return what a node that carries it gives"
-        raise FlowTypeError.bad_flow(where, graph.name, f"`{param.name}` is state, but is not returned", hint)
+    elif not issubclass(param.type, State):
+        why = f"`{name}` takes {kind}; a run gives prompts, models and state"
+    elif param.initial is None:
+        why = f"`{name}` starts from nothing"
+        hint = f"say what it starts from, as its default: `{name}: {kind} = {kind}(…)`"
+    elif not carried:
+        why, hint = f"`{name}` is state, but is not returned", "return what a node that carries it gives"
+    if why:
+        raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, hint)
 
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:

@@ -41,8 +41,8 @@ class NamedPlan:
         if isinstance(plan, Plan):
             return cls(plan=plan, where=f"plan of {plan.flow}")
         flow = plan.workload.flow if plan.workload is not None else ""
-        own = Workload(flow=flow) if isinstance(flow, Flow) else None
-        return cls(plan=plan.plan, where=f"plan of {plan.plan.flow}", workload=own)
+        workload = Workload(flow=flow) if isinstance(flow, Flow) else None
+        return cls(plan=plan.plan, where=f"plan of {plan.plan.flow}", workload=workload)
 
     def prepare(self, cluster: Cluster | None = None) -> PreparedProblem:
         """Prepare again the problem that the plan answers, on its own cluster or on another."""
@@ -55,7 +55,7 @@ def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
     What the request says of them goes before it; a file that names none answers what the request says.
     """
     if plan.assumed is None:
-        return prepare(request, there=plan.cluster)
+        return prepare(request, cluster=plan.cluster)
     prepared = prepare_from(plan, where, workload=request.workload)
     calibration = request.search.calibration
     return prepared if calibration is None else prepared.having(calibration=calibration)
@@ -100,8 +100,8 @@ def faults_of(
 
     What is found last is looked for only in a plan that keeps the laws. Another system may have `ran` it.
     """
-    found = [*law_faults(plan, prepared.setting, where)] or [*forecast_faults(plan, where)]
-    yield from found or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
+    broken = [*law_faults(plan, prepared.setting, where)] or [*forecast_faults(plan, where)]
+    yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
 def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:
@@ -124,4 +124,4 @@ def refuse(faults: Iterator[FlowError]) -> None:
 
 def experts_of(problem: PlanningProblem) -> dict[str, int]:
     """Return how many experts a layer of each model has; 0 for a model without."""
-    return {name: each.experts for name, each in problem.shapes.items()}
+    return {name: shape.experts for name, shape in problem.shapes.items()}

@@ -32,17 +32,12 @@ class SimulatedPlan:
 
     def data(self) -> dict[str, Any]:
         """Return each task and each time that a pool waits, in seconds."""
-        idle, events = self.played.idle, self.played.events
+        event_keys, idle_keys = ("task", "pool", "step", "start_s", "end_s"), ("pool", "start_s", "end_s", "why")
         return {
             "period_s": self.period_s,
             "played_s": self.played.period_s,
-            "events": [
-                {"task": each.task, "pool": each.pool, "step": each.step, "start_s": each.start_s, "end_s": each.end_s}
-                for each in events
-            ],
-            "bubbles": [
-                {"pool": each.pool, "start_s": each.start_s, "end_s": each.end_s, "why": each.why} for each in idle
-            ],
+            "events": [{key: getattr(event, key) for key in event_keys} for event in self.played.events],
+            "bubbles": [{key: getattr(idle, key) for key in idle_keys} for idle in self.played.idle],
         }
 
     def text(self, columns: int = 100) -> str:
@@ -85,20 +80,20 @@ def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
     """Return plans that are compared."""
     if len(plans) < 2:
         raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
-    saved = [NamedPlan.of(each) for each in plans]
-    for each in saved:
-        refuse_broken(each.plan, each.where)
+    saved = [NamedPlan.of(plan) for plan in plans]
+    for named in saved:
+        refuse_broken(named.plan, named.where)
     in_files = all(isinstance(plan, str | Path) for plan in plans)
-    names = [each.where if in_files else f"{place}: {each.where}" for place, each in enumerate(saved, 1)]
-    return ComparedPlans(tuple((name, each.plan) for name, each in zip(names, saved, strict=True)))
+    names = (named.where if in_files else f"{place}: {named.where}" for place, named in enumerate(saved, 1))
+    return ComparedPlans(tuple((name, named.plan) for name, named in zip(names, saved, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedPlan:
-    """Why each role of a plan, or `one` of them, is where it is; `faults` say why the plan does not fit."""
+    """Why each role of a plan is where it is, of one also its `layouts`; `faults` say why the plan does not fit."""
 
     roles: tuple[str, ...]
-    one: bool
+    layouts: bool
     step_s: float
     faults: tuple[str, ...]
     explanation: report.Explanation
@@ -116,8 +111,8 @@ class ExplainedPlan:
                 "beside": list(self.explanation.neighbours(role)),
                 "step_s": self.step_s,
                 "elsewhere": [
-                    {"beside": list(other.beside), "step_s": other.ranked.step_s if other.ranked else None}
-                    for other in self.elsewhere[role]
+                    {"beside": list(move.beside), "step_s": move.ranked.step_s if move.ranked else None}
+                    for move in self.elsewhere[role]
                 ],
             }
             for role in self.roles
@@ -129,7 +124,7 @@ class ExplainedPlan:
         lines = [faster] if faster else []
         for role in self.roles:
             lines.append(self.explanation.text(role, self.elsewhere[role]))
-            lines += [self.explanation.layouts_text(role)] if self.one else []
+            lines += [self.explanation.layouts_text(role)] if self.layouts else []
         return "\n".join(lines)
 
 
@@ -137,14 +132,14 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
     """Find why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
     saved = NamedPlan.of(plan)
     prepared, where = saved.prepare(), saved.where
-    roles = [each.name for each in prepared.setting.roles]
+    roles = [role.name for role in prepared.setting.roles]
     if role is not None and role not in roles:
         raise UsageError(f"no role `{role}`", where=f"explain {where}", hint=nearest(role, roles))
     checked = saved_plan(saved.plan, prepared, where)
     forecast, step_s = checked.timed_forecast()
     return ExplainedPlan(
         roles=tuple(roles) if role is None else (role,),
-        one=role is not None,
+        layouts=role is not None,
         step_s=step_s,
         faults=tuple(map(str, checked.overflows(forecast))),
         explanation=explain(prepared.setting, forecast),
@@ -169,18 +164,18 @@ def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
     """Return whether a plan is for its flow and fits its cluster, or another."""
     saved = NamedPlan.of(path)
     plan, where = saved.plan, saved.where
-    other = None if cluster is None else cluster_of(cluster)
+    elsewhere = None if cluster is None else cluster_of(cluster)
     try:
-        prepared = saved.prepare(other)
-        faults = tuple(str(each) for each in faults_of(plan, prepared, cluster or where, other))
+        prepared = saved.prepare(elsewhere)
+        faults = tuple(map(str, faults_of(plan, prepared, cluster or where, elsewhere)))
     except FlowError as error:
         return CheckedPlan(plan=where, faults=(str(error),))
     if faults:
         return CheckedPlan(plan=where, faults=faults)
     notes = list[str]()
-    _, step_s = saved_plan(plan, prepared, where, other).timed_forecast()
+    _, step_s = saved_plan(plan, prepared, where, elsewhere).timed_forecast()
     saved_s = plan.step.period_s if plan.step is not None else None
-    if other is not None:
+    if elsewhere is not None:
         notes.append(f"a step takes {show_s(step_s)} there")
     elif saved_s is not None and not isclose(saved_s, step_s, rel_tol=SETTLED_SHARE):
         notes.append(f"its file says {show_s(saved_s)} a step; it is forecast to take {show_s(step_s)}")

@@ -8,16 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.app.request import Request, Say
-from flowgraph.app.responses.generations import BatchFiles, check_out, parts_for
-from flowgraph.app.responses.sampling import (
-    Progress,
-    SamplingRun,
-    keep,
-    prepare_sampling,
-    prompts_of,
-    sample,
-    select_prompts,
-)
+from flowgraph.app.responses.generations import check_out
+from flowgraph.app.responses.sampling import Progress, prepare_sampling, prompts_of, sample, select_prompts
 from flowgraph.app.responses.weights import model_under_test, named_model
 from flowgraph.errors import UsageError
 from nodes.evaluation import respond
@@ -46,60 +38,34 @@ class GenerateResult:
 
 def generate_request(request: Request, say: Say, progress: Progress) -> GenerateResult:
     """Sample responses into a file, or as rows where the prompts are texts."""
+    import pyarrow.parquet as pq
+
     texts, out = request.sampling.prompt, request.output.out
     if out is not None:
         check_out(out, (".parquet",), request.output.overwrite)
     elif not texts:
         raise UsageError("needs an output file", where="generate", hint="-o FILE.parquet")
-    _refuse_both(request)
-    model = model_under_test(
-        named_model(request.sampling.subject, "generate"), request.sampling.param, request.workload.cache
-    )
-    prompts = prompts_of(texts) if texts else select_prompts(request, model, say)
-    if request.sampling.temperature is None:
-        request = request.changed(temperature=TEMPERATURE)
-    run = prepare_sampling(respond, request, model, prompts, {}, say)
-    with parts_for(out) as parts:
-        return _generate_into(parts, run, out, say, progress, as_rows=bool(texts))
-
-
-def _refuse_both(request: Request) -> None:
-    """Refuse prompts from two places."""
     workload, sampling = request.workload, request.sampling
-    given = {
+    options = {
         "--data": workload.data,
         "--held-out": workload.held_out,
         "--split": sampling.split,
         "--rows": sampling.rows,
     }
-    others = [name for name, value in given.items() if value is not None]
-    if sampling.prompt and others:
-        raise UsageError(f"the prompts are given, so {others[0]} has no effect", where="--prompt")
+    names = [name for name, value in options.items() if value is not None]
+    if texts and names:
+        raise UsageError(f"the prompts are given, so {names[0]} has no effect", where="--prompt")
+    model = model_under_test(named_model(sampling.subject, "generate"), sampling.param, workload.cache)
+    prompts = prompts_of(texts) if texts else select_prompts(request, model, say)
+    if sampling.temperature is None:
+        request = request.changed(temperature=TEMPERATURE)
+    run = prepare_sampling(respond, request, model, prompts, {}, say)
+    rows = list[Mapping[str, Any]]()
 
+    def read(path: Path, failures: Mapping[str, int]) -> str:
+        if texts:
+            rows.extend(pq.read_table(path, columns=list(COLUMNS)).to_pylist())
+        return ""
 
-def _generate_into(
-    parts: BatchFiles, run: SamplingRun, out: Path | None, say: Say, progress: Progress, *, as_rows: bool
-) -> GenerateResult:
-    import pyarrow.parquet as pq
-
-    prompts, show = 0, progress("generate", run.prompts.table.num_rows, "prompts")
-
-    def done(path: Path, lost: Mapping[str, int]) -> None:
-        nonlocal prompts
-        more = pq.read_metadata(path).num_rows // run.facts["n"]
-        prompts += more
-        show(more, "")
-
-    try:
-        facts = sample(run, parts, done, {}, say)
-    except KeyboardInterrupt:
-        keep(parts, out, run.facts, prompts, say)
-        return GenerateResult(interrupted=True)
-    except Exception:
-        keep(parts, out, run.facts, prompts, say)
-        raise
-    files = parts.there() if as_rows else []
-    rows = [row for path in files for row in pq.read_table(path, columns=list(COLUMNS)).to_pylist()]
-    if out is not None:
-        parts.join(out, facts)
-    return GenerateResult(rows=tuple(rows), out=out)
+    end = sample(run, out, read, {}, say, progress("generate", prompts.table.num_rows, "prompts"))
+    return GenerateResult(interrupted=True) if end.interrupted else GenerateResult(rows=tuple(rows), out=out)

@@ -55,20 +55,15 @@ def table_of(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
     columns = dict[str, Any]()
     for name in rollout.column_names:
         if name.startswith("columns."):
-            own = name.removeprefix("columns.")
-            columns[f"{OWN}{own}" if own in COLUMNS else own] = rollout.column(name)
+            data_name = name.removeprefix("columns.")
+            columns[f"{OWN}{data_name}" if data_name in COLUMNS else data_name] = rollout.column(name)
     columns |= {name: rollout.column(part) for name, part in PARTS.items()}
-    columns |= {name: _constant(facts[name], rollout.num_rows) for name in CONSTANT}
+    for name in CONSTANT:
+        kind = {str: pa.string(), float: pa.float64()}.get(type(facts[name]), pa.int64())
+        columns[name] = pa.array([facts[name]] * rollout.num_rows, kind)
     if scores:
         columns["score"] = scores[0].column("value")
     return pa.table(columns).replace_schema_metadata({FACTS: json.dumps(facts).encode()})
-
-
-def _constant(value: Any, rows: int) -> Any:
-    import pyarrow as pa
-
-    kind = {str: pa.string(), float: pa.float64()}.get(type(value), pa.int64())
-    return pa.array([value] * rows, kind)
 
 
 def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path) -> None:
@@ -91,17 +86,13 @@ class BatchFiles:
         """Name the file of one batch."""
         return self.folder / f"{batch:08d}.parquet"
 
-    def there(self) -> list[Path]:
-        """List the files, in order of batches."""
-        return sorted(self.folder.glob("*.parquet"))
-
     def join(self, out: Path, facts: Mapping[str, Any]) -> None:
         """Write all parts as one file, a row group each, and put it in its place by one rename."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        draft = self.folder / "whole"
-        first, *rest = self.there()
+        draft = self.folder / "joined"
+        first, *rest = sorted(self.folder.glob("*.parquet"))
         table = pq.read_table(first, page_checksum_verification=True)
         schema = table.schema.with_metadata({FACTS: json.dumps(facts).encode()})
         try:
@@ -147,10 +138,8 @@ def partial_path(out: Path) -> Path:
 def check_out(out: Path, endings: Sequence[str], overwrite: bool) -> None:
     """Refuse a file to write whose ending says nothing known, or that is there already."""
     if out.suffix not in endings:
-        known = " or ".join(endings)
-        raise UsageError(
-            f"its name ends in `{out.suffix}`, not in {known}", where=str(out), hint=f"-o FILE{endings[0]}"
-        )
+        what = f"its name ends in `{out.suffix}`, not in {' or '.join(endings)}"
+        raise UsageError(what, where=str(out), hint=f"-o FILE{endings[0]}")
     if out.is_dir():
         raise UsageError("is a folder", where=str(out), hint=f"-o {out / f'out{endings[0]}'}")
     if out.exists() and not overwrite:
@@ -170,16 +159,37 @@ class GenerationsFile:
     @classmethod
     def open(cls, path: Path) -> GenerationsFile:
         """Look at a file's columns; refuse one that holds no responses, or does not say to which prompts."""
-        schema, rows = _schema_of(path)
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not path.is_file():
+            raise DataError.missing(path)
+        try:
+            with pq.ParquetFile(path) as file:
+                schema, rows = file.schema_arrow, file.metadata.num_rows
+        except PermissionError as fault:
+            raise DataError.failed(path, "cannot be read", fault) from fault
+        except (OSError, pa.ArrowException) as fault:
+            raise DataError.corrupt(path, fault) from fault
         names = list(schema.names)
-        rollout = "text" in names and "group" in names
-        renamed = _of_rollout(names) if rollout else {name: name for name in names}
-        for wanted in ("response", "prompt_index"):
-            if wanted not in renamed.values():
-                raise _lacks(path, wanted, names)
+        renamed = {name: name for name in names}
+        if "text" in names and "group" in names:  # a run's rollout
+            columns = {name: name.removeprefix("columns.") for name in names if name.startswith("columns.")}
+            renamed = {name: f"{OWN}{column}" if column in COLUMNS else column for name, column in columns.items()}
+            renamed |= {part: name for name, part in PARTS.items() if part in names}
+        for name in ("response", "prompt_index"):
+            if name not in renamed.values():
+                notes = [f"it has: {', '.join(sorted(names))}"]
+                hint = "`flowgraph generate` writes such a file, and a run's rollouts are such files"
+                raise DataError(f"lacks column `{name}`", where=str(path), notes=notes, hint=hint)
         if not rows:
             raise DataError.unusable(path, "has no rows")
-        facts = _facts(path, (schema.metadata or {}).get(FACTS, b"{}"))
+        try:
+            facts = parse_json((schema.metadata or {}).get(FACTS, b"{}"))
+        except ValueError as error:
+            raise DataError.unusable(path, f"its facts cannot be read: {error}") from None
+        if not isinstance(facts, dict):
+            raise DataError.unusable(path, "its facts are not a JSON object")
         return cls(path, rows, facts, renamed)
 
     def tables(self) -> Iterator[pa.Table]:
@@ -194,44 +204,6 @@ class GenerationsFile:
                     yield table.select(list(self.renamed)).rename_columns(list(self.renamed.values()))
         except (OSError, pa.ArrowException) as fault:
             raise DataError.corrupt(self.path, fault) from fault
-
-
-def _facts(path: Path, text: bytes) -> dict[str, Any]:
-    try:
-        found = parse_json(text)
-    except ValueError as error:
-        raise DataError.unusable(path, f"its facts cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise DataError.unusable(path, "its facts are no JSON object")
-    return found
-
-
-def _of_rollout(names: Sequence[str]) -> dict[str, str]:
-    """Return our names for the columns of a run's rollout."""
-    own = {name: name.removeprefix("columns.") for name in names if name.startswith("columns.")}
-    held = {name: f"{OWN}{given}" if given in COLUMNS else given for name, given in own.items()}
-    return held | {part: ours for ours, part in PARTS.items() if part in names}
-
-
-def _schema_of(path: Path) -> tuple[Any, int]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not path.is_file():
-        raise DataError.missing(path)
-    try:
-        with pq.ParquetFile(path) as file:
-            return file.schema_arrow, file.metadata.num_rows
-    except PermissionError as fault:
-        raise DataError.failed(path, "cannot be read", fault) from fault
-    except (OSError, pa.ArrowException) as fault:
-        raise DataError.corrupt(path, fault) from fault
-
-
-def _lacks(path: Path, column: str, names: Sequence[str]) -> DataError:
-    has = f"it has: {', '.join(sorted(names))}"
-    hint = "`flowgraph generate` writes such a file, and a run's rollouts are such files"
-    return DataError(f"lacks column `{column}`", where=str(path), notes=[has], hint=hint)
 
 
 def rule_rows(table: pa.Table) -> list[dict[str, object]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,15 @@ from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import prepare
 from flowgraph.app.planning.replan import plan_again
 from flowgraph.app.request import Execution, Request, Say, Workload
-from flowgraph.app.responses.generations import BatchFiles, partial_path, write_part
+from flowgraph.app.responses.generations import partial_path, parts_for, write_part
 from flowgraph.app.responses.weights import ModelUnderTest
 from flowgraph.app.running.interrupts import Interrupts
 from flowgraph.app.running.runtime_launch import RuntimeChoice, choose, opened
 from flowgraph.checks.placed import refuse_unsupported
-from flowgraph.cluster.plan import Plan
 from flowgraph.errors import DataError, FlowError, PlanError, UsageError
 from flowgraph.flows.flow_files import SHIPPED, FlowFile
 from flowgraph.flows.settings import resolve_settings, split_assignments
 from flowgraph.language.flow import Flow
-from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.values import Group
 from flowgraph.lowering.follow import follow
@@ -43,17 +41,18 @@ if TYPE_CHECKING:
 
 
 SPLITS = ("held-out", "train")
-DEFAULT_MAX_TOKENS = 256
 PARAM = "policy"  # of the flows that respond
 
 
-Progress = Callable[[str, int, str], Callable[[int, str], None]]
-"""Makes, of a verb, a count and its noun, what receives how many more are done, and a text on how it goes."""
+Show = Callable[[int, str], None]
+"""Receives how many prompts were done since the last call, and a text on how it goes."""
+Progress = Callable[[str, int, str], Show]
+"""Makes one, of a verb, a count and its noun."""
 
 
-def no_progress(verb: str, count: int, noun: str) -> Callable[[int, str], None]:
+def no_progress(verb: str, count: int, noun: str) -> Show:
     """Show nothing of how far it is."""
-    return lambda done, text: None
+    return lambda count, text: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,7 @@ class PromptSelection:
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Some prompts of a table, a source of rows: those from `first` on, whatever the step."""
+    """Some prompts of a table, a source of rows: those from row `first` on, whatever the step."""
 
     table: pa.Table
     first: int
@@ -79,9 +78,8 @@ class PromptBatch:
         """Return the prompts; a row's place in the whole table is its prompt's identity."""
         import torch
 
-        return Prompts(
-            group=Group(torch.arange(self.first, self.first + self.table.num_rows)), columns=Columns(self.table)
-        )
+        places = torch.arange(self.first, self.first + self.table.num_rows)
+        return Prompts(group=Group(places), columns=Columns(self.table))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +94,12 @@ class SamplingRun:
     batch: int
     facts: Mapping[str, Any]
 
-    def batches(self) -> Iterator[PromptBatch]:
-        """Cut the prompts into batches."""
-        for first in range(0, self.prompts.table.num_rows, self.batch):
-            yield PromptBatch(self.prompts.table.slice(first, self.batch).combine_chunks(), first)
-
 
 def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptSelection:
     """Read the prompts: held-out ones if the data has any and nothing else is asked for; of a run, its own data."""
     workload, split = request.workload, request.sampling.split
     if split not in (None, *SPLITS):
-        raise UsageError(f"no split `{split}`", where="--split", hint=f"known: {', '.join(SPLITS)}")
+        raise UsageError(f"no split `{split}`", where="--split", hint=f"facts_before: {', '.join(SPLITS)}")
     spec = workload.data or model.data or DEFAULT_DATA
     # Rows that are made here are those of the run's own seed: with another, some would have been trained on.
     rows = data_sets.load(spec, cache=cache_folder(workload.cache), held_out=workload.held_out, seed=model.seed)
@@ -140,35 +133,39 @@ def prepare_sampling(
     request: Request,
     model: ModelUnderTest,
     prompts: PromptSelection,
-    settings: Mapping[str, object],
+    values: Mapping[str, object],
     say: Say,
 ) -> SamplingRun:
-    """Settle everything before anything heavy is loaded; `settings` are of the flow itself."""
-    graph = _graph_of(flow, request, model, prompts, settings)
-    execution, rows = request.execution, prompts.table.num_rows
+    """Settle everything before anything heavy is loaded; `values` are settings of the flow itself.
+
+    Other settings are those of the request, else those of the run, else those for the data.
+    """
+    workload, execution, sampling, rows = request.workload, request.execution, request.sampling, prompts.table.num_rows
+    max_tokens = sampling.max_tokens or model.max_tokens or suggested(prompts.source).get("generate.max_tokens", 256)
+    flow_settings, chosen = split_assignments(list(flow.signature.settings.model_fields), workload.settings)
+    settings = {"n": sampling.n, "temperature": sampling.temperature, **values, "max_tokens": max_tokens}
+    graph = simplified(resolve_settings(named(flow.graph(settings | flow_settings)), (), chosen)[0])
     sampler = next(dict(node.settings) for node in graph.nodes if node.op.kind == "generate")
-    batch = min(request.workload.batch or max(1, execution.sample_rows // sampler["n"]), rows)
     file = FlowFile(flow, Path(flow.signature.at.file), SHIPPED)
-    data = DataSet(
-        name=prompts.name, train=prompts.table, held_out=None, origin="", digest=prompts.digest
-    )  # of a step, as the planner reads it
     inputs = FlowInputs(
-        file=file, graph=graph, sources={PARAM: model.source}, data=data, batch=batch, steps=1, resolved=()
+        file=file,
+        graph=graph,
+        sources={PARAM: model.source},
+        data=DataSet(name=prompts.name, train=prompts.table, held_out=None, origin="", digest=prompts.digest),
+        batch=min(workload.batch or max(1, execution.sample_rows // sampler["n"]), rows),
+        steps=1,
+        resolved=(),
     )
-    planned = plan_sampling(inputs, request, model, say)
-    seed = model.seed if request.workload.seed is None else request.workload.seed
+    planned = _plan(inputs, request, model, say)
+    seed = model.seed if workload.seed is None else workload.seed
+    cache = cache_folder(workload.cache)
     return SamplingRun(
         prompts=prompts,
         file=file,
         program=lower(graph, planned.plan, where=str(request.target)),
         chosen=choose(planned.plan, execution, planned.setting.shapes),
-        models=ModelSetup(
-            sources=inputs.sources,
-            seed=seed,
-            cache=cache_folder(request.workload.cache),
-            sample_rows=execution.sample_rows,
-        ),
-        batch=batch,
+        models=ModelSetup(sources=inputs.sources, seed=seed, cache=cache, sample_rows=execution.sample_rows),
+        batch=inputs.batch,
         facts={
             "model": model.name,
             "step": model.step,
@@ -181,23 +178,7 @@ def prepare_sampling(
     )
 
 
-def _graph_of(
-    flow: Flow[..., Any],
-    request: Request,
-    model: ModelUnderTest,
-    prompts: PromptSelection,
-    settings: Mapping[str, object],
-) -> Graph:
-    """Describe the flow that responds, with the settings of the request, else of the run, else for the data."""
-    suggestion = suggested(prompts.source).get("generate.max_tokens", DEFAULT_MAX_TOKENS)
-    own, chosen = split_assignments(list(flow.signature.settings.model_fields), request.workload.settings)
-    wanted = request.sampling
-    values = {"n": wanted.n, "temperature": wanted.temperature, **settings}
-    values["max_tokens"] = wanted.max_tokens or model.max_tokens or suggestion
-    return simplified(resolve_settings(named(flow.graph({**values, **own})), (), chosen)[0])
-
-
-def plan_sampling(inputs: FlowInputs, request: Request, model: ModelUnderTest, say: Say) -> PlanResult:
+def _plan(inputs: FlowInputs, request: Request, model: ModelUnderTest, say: Say) -> PlanResult:
     """Plan, or read a plan: one of this flow, or one of a flow that samples, such as a run's, whose place is taken."""
     target, where = request.target, str(request.target)
     plan = plan_of(target)
@@ -210,63 +191,75 @@ def plan_sampling(inputs: FlowInputs, request: Request, model: ModelUnderTest, s
         return searched(prepare(question, inputs=inputs), target, say)
     refuse_unsupported(plan, where)
     if plan.structure_hash != structure_hash(inputs.graph):
-        plan = _followed(plan, inputs, where, model.param)
-    return plan_again(plan, prepare(question, there=plan.cluster, inputs=inputs), where, say)
+        samples = [placed.role.rpartition(".")[0] for placed in plan.placed if placed.role.endswith(".sample")]
+        if not samples:
+            hint = "plan a flow that does"
+            raise PlanError(f"this plan of {plan.flow} samples from no model", where=where, hint=hint)
+        plan = follow(plan, inputs.graph, {PARAM: model.param if model.param in samples else samples[0]})
+        used = {placed.pool for placed in plan.placed}
+        plan = plan.model_copy(update={"pools": tuple(pool for pool in plan.pools if pool.name in used)})
+    return plan_again(plan, prepare(question, cluster=plan.cluster, inputs=inputs), where, say)
 
 
-def _followed(plan: Plan, inputs: FlowInputs, where: str, param: str) -> Plan:
-    """Return the place where a plan samples to the flow that responds; pools that nothing is left in are left out."""
-    samples = [placed.role.rpartition(".")[0] for placed in plan.placed if placed.role.endswith(".sample")]
-    if not samples:
-        raise PlanError(f"this plan of {plan.flow} samples from no model", where=where, hint="plan a flow that does")
-    own = follow(plan, inputs.graph, {PARAM: param if param in samples else samples[0]})
-    used = {placed.pool for placed in own.placed}
-    return own.model_copy(update={"pools": tuple(pool for pool in own.pools if pool.name in used)})
+FAILURES = ("rule_failures", "unreadable")  # of responses that were scored
 
 
-LOST = ("rule_failures", "unreadable")
+@dataclass(frozen=True, kw_only=True)
+class SamplingEnd:
+    """How sampling ended: after how many prompts, and what is known of all responses."""
+
+    prompts: int
+    facts: Mapping[str, Any]
+    interrupted: bool = False
 
 
 def sample(
     run: SamplingRun,
-    parts: BatchFiles,
-    done: Callable[[Path, Mapping[str, int]], None],
-    more: Mapping[str, Any],
+    out: Path | None,
+    read: Callable[[Path, Mapping[str, int]], str],
+    more_facts: Mapping[str, Any],
     say: Say,
-) -> dict[str, Any]:
-    """Sample all responses, a batch at a time, each into a file of its own; return what is known of all of them.
+    show: Show,
+) -> SamplingEnd:
+    """Sample all responses, a batch at a time, each into a file of its own, and join these in the file `out`.
 
-    `done` receives the file of each batch, and how many responses failed their rule or were unreadable; `more` is
-    known of all responses, too. What happens in the middle, an error or an interrupt, leaves the files of the batches
-    before.
+    `read` takes the file of each batch, with how many responses failed their rule or were unreadable, and returns how
+    it goes. After an error or an interrupt, what was done is joined too, but never under the name of the whole file.
     """
-    program, facts = run.program, {**run.facts, **more}
-    names = [value_name(edge) for edge in program.graph.outputs]
-    with (
-        Interrupts("", say) as interrupts,
-        interrupts.kept_from_closing(opened(program, [program.graph], run.file, run.models, run.chosen, say)) as ready,
-    ):
-        facts["digest"] = ready.told[PARAM]["digest"]
-        executor = Executor(ready.places)
-        for number, batch in enumerate(run.batches()):
-            path = parts.path(number)
-            try:
-                ran = executor.run(program, {"prompts": batch}, Key(run.models.seed))
-                ran.apply(write_part, names, facts, path)
-                ready.places.finish()
-            except FlowError as error:
-                last = batch.first + batch.table.num_rows - 1
-                error.notes = (*error.notes, f"in prompts {batch.first} to {last} of {run.prompts.name}, from 0")
-                raise
-            sums = ran.observed.sums
-            done(path, {name: int(sums.get(("score", name), (0.0, 0.0))[0]) for name in LOST})
-    return facts
-
-
-def keep(parts: BatchFiles, out: Path | None, facts: Mapping[str, Any], done: int, say: Say) -> None:
-    """Leave what was done before an interrupt or an error, and say so: never under the name of the whole file."""
-    note = f"stopped after {done} of {facts['prompts']} prompts"
-    if out is not None and done:
-        parts.join(partial_path(out), dict(facts) | {"done": done})
-        note += f"; their responses are in {partial_path(out)}"
-    say(note)
+    program, table, prompts = run.program, run.prompts.table, 0
+    facts_before = {**run.facts, **more_facts}
+    facts, names = dict(facts_before), [value_name(edge) for edge in program.graph.outputs]
+    opening = opened(program, [program.graph], run.file, run.models, run.chosen, say)
+    with parts_for(out) as parts:
+        try:
+            with Interrupts("", say) as interrupts, interrupts.kept_from_closing(opening) as runtime:
+                facts["digest"] = runtime.models[PARAM]["digest"]
+                executor = Executor(runtime.places)
+                for first in range(0, table.num_rows, run.batch):
+                    batch = PromptBatch(table.slice(first, run.batch).combine_chunks(), first)
+                    path, count = parts.path(first // run.batch), batch.table.num_rows
+                    try:
+                        ran = executor.run(program, {"prompts": batch}, Key(run.models.seed))
+                        ran.apply(write_part, names, facts, path)
+                        runtime.places.finish()
+                    except FlowError as error:
+                        place = f"in prompts {first} to {first + count - 1} of {run.prompts.name}, from 0"
+                        error.notes = (*error.notes, place)
+                        raise
+                    sums, prompts = ran.observed.sums, prompts + count
+                    text = read(path, {name: int(sums.get(("score", name), (0.0, 0.0))[0]) for name in FAILURES})
+                    show(count, text)
+                    if out is None:
+                        path.unlink()
+        except (Exception, KeyboardInterrupt) as error:
+            note = f"stopped after {prompts} of {facts_before['prompts']} prompts"
+            if out is not None and prompts:
+                parts.join(partial_path(out), facts_before | {"done": prompts})
+                note += f"; their responses are in {partial_path(out)}"
+            say(note)
+            if isinstance(error, KeyboardInterrupt):
+                return SamplingEnd(prompts=prompts, facts=facts_before, interrupted=True)
+            raise
+        if out is not None:
+            parts.join(out, facts)
+    return SamplingEnd(prompts=prompts, facts=facts)

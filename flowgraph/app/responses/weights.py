@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,63 +59,50 @@ def model_under_test(text: str, param: str | None, cache: Path | None) -> ModelU
 
 
 def _of_run(run: RunFolder, param: str | None, cache: Path) -> ModelUnderTest:
-    facts = run.facts()
+    facts, data = run.facts(), run.facts()["data"]
     chosen = _chosen(run, facts, param)
-    settings = _settings(run)
-    asked = {node: values for kind in ("generate", "refill") for node, values in settings if node == kind}
-    scored = next((values for node, values in settings if node in ("score", "refill")), {})
-    by, most = scored.get("by"), next(iter(asked.values()), {}).get("max_tokens")
+    folder = run.path / "weights" / chosen
+    try:
+        graph = json_as(FlatGraph, run.text("graph.json"))  # not the graph itself: its flow's file may be gone
+    except ValueError as error:
+        raise RunFolderError.cannot(str(run.path / "graph.json"), error) from error
+    settings = [(node.op.rpartition(":")[2], node.settings) for node in graph.nodes]
+    samplers = {op: values for kind in ("generate", "refill") for op, values in settings if op == kind}
+    max_tokens = next(iter(samplers.values()), {}).get("max_tokens")
+    rule = next((values for op, values in settings if op in ("score", "refill")), {}).get("by")
     return ModelUnderTest(
-        name=str(run.path / "weights" / chosen),
-        source=resolve(str((run.path / "weights" / chosen).absolute()), cache=cache),
+        name=str(folder),
+        source=resolve(str(folder.absolute()), cache=cache),
         param=chosen,
         step=int(facts["steps_done"]),
         seed=int(facts.get("seed", 0)),
-        data=_data(run),
-        digest=str(facts["data"].get("digest", "")) if isinstance(facts["data"], dict) else "",
-        by=by if isinstance(by, str) else None,
-        max_tokens=most if isinstance(most, int) else None,
+        data=next((str(setting["value"]) for setting in run.settings() if setting["name"] == "run.data"), None),
+        digest=str(data.get("digest", "")) if isinstance(data, dict) else "",
+        by=rule if isinstance(rule, str) else None,
+        max_tokens=max_tokens if isinstance(max_tokens, int) else None,
     )
 
 
-def _chosen(run: RunFolder, facts: dict[str, Any], param: str | None) -> str:
-    """Name the language model of a run that is meant."""
+def _chosen(run: RunFolder, facts: Mapping[str, Any], param: str | None) -> str:
+    """Return the parameter of the language model of a run that is meant."""
     folder = run.path / "weights"
-    there = (
-        sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-        if folder.is_dir()
-        else []
-    )
-    if not there:
+    names = sorted(path.name for path in folder.glob("[!.]*") if path.is_dir())
+    if not names:
         what = f"has no saved weights: it is {facts['status']} after {facts['steps_done']} of {facts['steps']} steps"
-        saves = "a run saves its weights at its end, or when it is stopped"
-        resumes = f"`flowgraph resume {run.path}` goes on with it to its end"
-        raise RunFolderError(what, where=str(run.path), hint=resumes if (run.path / "checkpoints").is_dir() else saves)
-    talks = [name for name in there if _draws(folder / name)]
-    if param is not None and param not in there:
-        raise UsageError(f"{run.path} has no weights of `{param}`", where="--param", hint=nearest(param, talks))
-    if param is not None and param not in talks:
+        hint = "a run saves its weights at its end, or when it is stopped"
+        if (run.path / "checkpoints").is_dir():
+            hint = f"`flowgraph resume {run.path}` goes on with it to its end"
+        raise RunFolderError(what, where=str(run.path), hint=hint)
+    language_models = [name for name in names if declared(read_config(folder / name)) == "tokens"]
+    if param is None:
+        if len(language_models) == 1:
+            return language_models[0]
+        what = f"has the weights of {len(language_models)} language models"
+        what += f": {', '.join(language_models)}" if language_models else ""
+        raise UsageError(what, where=str(run.path), hint=f"--param {language_models[0]}" if language_models else "")
+    if param not in names:
+        hint = nearest(param, language_models)
+        raise UsageError(f"{run.path} has no weights of `{param}`", where="--param", hint=hint)
+    if param not in language_models:
         raise ModelError.unusable(folder / param, "is not a causal language model, so it cannot generate responses")
-    if param is None and len(talks) != 1:
-        has = f"has the weights of {len(talks)} language models{': ' if talks else ''}{', '.join(talks)}"
-        raise UsageError(has, where=str(run.path), hint=f"--param {talks[0]}" if talks else "")
-    return param or talks[0]
-
-
-def _draws(folder: Path) -> bool:
-    return declared(read_config(folder)) == "tokens"
-
-
-def _settings(run: RunFolder) -> list[tuple[str, dict[str, Any]]]:
-    """Return each node of a run's flow by the name of its op, with its settings."""
-    try:
-        found = json_as(FlatGraph, run.text("graph.json"))  # not the graph itself: its flow's file may be gone
-    except ValueError as error:
-        raise RunFolderError.cannot(str(run.path / "graph.json"), error) from error
-    return [(node.op.rpartition(":")[2], node.settings) for node in found.nodes]
-
-
-def _data(run: RunFolder) -> str | None:
-    """Return what `--data` was, as the run's settings say it."""
-    named = [each["value"] for each in run.settings() if each["name"] == "run.data"]
-    return str(named[0]) if named else None
+    return param

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowgraph.app.planning.plan_result import read_plan
-from flowgraph.app.written_files import write_text
+from flowgraph.app.user_files import write_text
 from flowgraph.diagrams.build.memory_picture import highest
 from flowgraph.diagrams.model.charts import Curves
 from flowgraph.diagrams.model.series import Series
@@ -19,34 +19,32 @@ from flowgraph.runtime.measure.measured_file import read_measured
 from flowgraph.runtime.record.run_folder import RunFolder
 
 Points = list[tuple[int, float]]
-NODES_DRAWN = 4  # of those whose seconds are drawn, the slowest
+MAX_NODES = 4  # whose seconds are in the picture, the slowest
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
-    """Return the runs of a folder, newest first."""
-    rows = [_summary(path.parent) for path in folder.glob("*/run.json")]
+    """Return the runs of a folder, newest first; one whose files are damaged says so and hides no other."""
+    rows = list[dict[str, Any]]()
+    for file in folder.glob("*/run.json"):
+        row: dict[str, Any] = dict.fromkeys(("run", "flow", "status", "steps", "started", "reward", "accuracy"))
+        row |= {"run": str(file.parent), "started": ""}
+        try:
+            run = RunFolder.open(file.parent)
+            facts, curves = run.facts(), curves_of(run)
+        except RunFolderError as error:
+            rows.append(row | {"status": f"damaged: {error.what}"})
+            continue
+        rewards = (points[-1][1] for name, points in curves.items() if name.rpartition(".")[2] == "reward")
+        row |= {
+            "flow": facts.get("flow"),
+            "status": facts.get("status"),
+            "steps": f"{facts.get('steps_done')}/{facts.get('steps')}",
+            "started": facts.get("started", ""),
+            "reward": next(rewards, None),
+            "accuracy": curves["eval/accuracy"][-1][1] if "eval/accuracy" in curves else None,
+        }
+        rows.append(row)
     return sorted(rows, key=lambda row: str(row["started"]), reverse=True)
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    """Sum one run up in a line; one whose files are damaged says so and hides no other."""
-    try:
-        run = RunFolder.open(path)
-        facts, curves = run.facts(), curves_of(run)
-    except RunFolderError as error:
-        damaged = dict.fromkeys(("flow", "status", "steps", "started", "reward", "accuracy"))
-        return {"run": str(path), **damaged, "status": f"damaged: {error.what}", "started": ""}
-    reward = next((points[-1][1] for name, points in curves.items() if name.rpartition(".")[2] == "reward"), None)
-    accuracy = curves["eval/accuracy"][-1][1] if "eval/accuracy" in curves else None
-    return {
-        "run": str(run.path),
-        "flow": facts.get("flow"),
-        "status": facts.get("status"),
-        "steps": f"{facts.get('steps_done')}/{facts.get('steps')}",
-        "started": facts.get("started", ""),
-        "reward": reward,
-        "accuracy": accuracy,
-    }
 
 
 def curves_of(run: RunFolder) -> dict[str, Points]:
@@ -83,17 +81,21 @@ class RunReport:
         """Return it with the first and last point of each metric."""
         metrics = {name: {"first": points[0], "last": points[-1]} for name, points in self.curves.items()}
         report = {"run": dict(self.facts), "metrics": metrics, "nodes_s": dict(self.nodes_s)}
-        return report | {"peaks": [dict(each) for each in self.peaks], "curves": str(self.drawn)}
+        return report | {"peaks": [dict(peak) for peak in self.peaks], "curves": str(self.drawn)}
 
 
 def report_run(path: Path) -> RunReport:
     """Sum a run up, and write its curves into its folder as SVG."""
     run = RunFolder.open(path)
-    facts, curves = run.facts(), curves_of(run)
     picture, drawn = curves_picture(run), run.path / "curves.svg"
     write_text(drawn, curves_svg(picture.title, picture.series))
     return RunReport(
-        run=run, facts=facts, curves=curves, nodes_s=node_seconds(run), peaks=tuple(peaks_of(run)), drawn=drawn
+        run=run,
+        facts=run.facts(),
+        curves=curves_of(run),
+        nodes_s=_node_seconds(run),
+        peaks=tuple(_peaks_of(run)),
+        drawn=drawn,
     )
 
 
@@ -101,40 +103,26 @@ def curves_picture(run: RunFolder) -> Curves:
     """Return a run's numbers over its steps: its headline metrics, then the seconds of its slowest nodes."""
     facts, curves = run.facts(), curves_of(run)
     lead = _lead(facts, curves)
-    names = short(lead)
-    series = [
-        Series(name=names[name], unit=_unit(facts, name), points=tuple(curves[name]), headline=True) for name in lead
-    ]
-    slowest = list(node_seconds(run))[:NODES_DRAWN]
-    series += [
-        Series(name=name, unit="s a step", points=tuple(points))
-        for name, points in _seconds_by_step(run, slowest).items()
-    ]
+    names, units = short(lead), {name: str(metric.get("unit", "")) for name, metric in facts["metrics"].items()}
+    series = list[Series]()
+    for name in lead:
+        unit = units.get(name, "") or ("tokens/s" if name == "tokens_per_s" else "")
+        series.append(Series(name=names[name], unit=unit, points=tuple(curves[name]), headline=True))
+    steps = [(line["step"], line.get("time", {}).get("nodes_s", {})) for line in run.metrics()]
+    for name in list(_node_seconds(run))[:MAX_NODES]:
+        points = tuple((step, seconds[name]) for step, seconds in steps if name in seconds)
+        series.append(Series(name=name, unit="s a step", points=points))
     about = f"{facts['steps_done']} of {facts['steps']} steps of {facts['flow']}, {facts['status']}."
     return Curves(title=f"{facts['flow']} · {run.path.name}", series=tuple(series), about=about)
 
 
 def _lead(facts: Mapping[str, Any], curves: Mapping[str, Points]) -> list[str]:
-    """Name the metrics that a run is judged by, as far as it has recorded them."""
+    """Return the metrics that a run is judged by, as far as it has recorded them."""
     headlines = [name for name, metric in facts["metrics"].items() if metric.get("headline")]
     return [name for name in ("eval/accuracy", *headlines, "tokens_per_s") if name in curves]
 
 
-def _seconds_by_step(run: RunFolder, nodes: list[str]) -> dict[str, Points]:
-    found: dict[str, Points] = {name: [] for name in nodes}
-    for line in run.metrics():
-        times = line.get("time", {}).get("nodes_s", {})
-        for name in nodes:
-            if name in times:
-                found[name].append((line["step"], times[name]))
-    return found
-
-
-def _unit(facts: dict[str, Any], name: str) -> str:
-    return str(facts["metrics"].get(name, {}).get("unit", "")) or {"tokens_per_s": "tokens/s"}.get(name, "")
-
-
-def node_seconds(run: RunFolder) -> dict[str, float]:
+def _node_seconds(run: RunFolder) -> dict[str, float]:
     """Return the mean seconds a step of each node, slowest first."""
     sums, steps = defaultdict[str, float](float), 0
     for line in run.metrics():
@@ -145,21 +133,17 @@ def node_seconds(run: RunFolder) -> dict[str, float]:
     return {name: total / steps for name, total in sorted(sums.items(), key=lambda item: -item[1])}
 
 
-def peaks_of(run: RunFolder) -> list[dict[str, Any]]:
-    """Return the highest memory that each phase and role had in use on a device of its pool, and what was forecast.
+def _peaks_of(run: RunFolder) -> Iterator[dict[str, Any]]:
+    """Yield the highest memory that each phase and role had in use on a device of its pool, and what was forecast.
 
     None stands for what the plan does not forecast; a run without measurements has none.
     """
-    steps = read_measured(run.path)
-    if not steps:
-        return []
+    if not (steps := read_measured(run.path)):
+        return
     forecast = highest(read_plan(run.path / "plan.json").forecast)
-    measured = highest(each for step in steps for each in step.forecast)
-    return [
-        {"pool": pool, "phase": phase, "role": role, "forecast_bytes": forecast.get(key), "measured_bytes": held}
-        for key, held in measured.items()
-        for pool, phase, role in [key]
-    ]
+    for key, measured_bytes in highest(pool for step in steps for pool in step.forecast).items():
+        names = dict(zip(("pool", "phase", "role"), key, strict=True))
+        yield {**names, "forecast_bytes": forecast.get(key), "measured_bytes": measured_bytes}
 
 
 def short(names: Iterable[str]) -> dict[str, str]:
@@ -169,5 +153,5 @@ def short(names: Iterable[str]) -> dict[str, str]:
     dict_values(['policy.update.loss', 'critic.update.loss', 'eval/accuracy', 'reward'])
     """
     last = {name: name.rpartition(".")[2] for name in names}
-    times = Counter(last.values())
-    return {name: each if times[each] == 1 else name for name, each in last.items()}
+    counts = Counter(last.values())
+    return {name: part if counts[part] == 1 else name for name, part in last.items()}

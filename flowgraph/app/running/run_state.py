@@ -32,7 +32,7 @@ def saver_of(
     folder: RunFolder,
     executor: Executor,
     recorder: Recorder,
-    told: LoadedModels,
+    models: LoadedModels,
     start: int,
     say: Say,
 ) -> Saver:
@@ -44,9 +44,22 @@ def saver_of(
         executor.save_state(ready.job.program, parts)
         return {RECORDS: recorder.settle()}
 
-    def state(done: int) -> Mapping[str, Any]:
-        versions = {f"{home.param} on {home}": version for home, version in executor.versions.items()}
-        return standing(ready, done) | {"versions": versions, "models": told}
+    def state(steps: int) -> Mapping[str, Any]:
+        # Rows and random numbers are functions of the seed and the step: the step is the position of every source.
+        inputs, plan = ready.inputs, ready.job.program.plan
+        return {
+            "steps_done": steps,
+            "seed": ready.job.seed,
+            "batch": inputs.batch,
+            "sources": dict.fromkeys(sorted(ready.job.sources), steps),
+            "data": {"name": inputs.data.name, "digest": inputs.data.digest},
+            "full_hash": full_hash(inputs.graph),
+            "structure_hash": structure_hash(inputs.graph),
+            "software": fingerprint(plan, ready.chosen.threads),
+            "resumes": promised(plan),
+            "versions": {f"{home.param} on {home}": version for home, version in executor.versions.items()},
+            "models": models,
+        }
 
     return Saver(
         checkpoints=checkpoints,
@@ -58,45 +71,26 @@ def saver_of(
     )
 
 
-def standing(ready: PreparedRun, done: int) -> dict[str, Any]:
-    """Return where a run stands after `done` steps.
-
-    Rows and random numbers are functions of the seed and the step, so the step is the position of every source.
-    """
-    inputs, plan = ready.inputs, ready.job.program.plan
-    return {
-        "steps_done": done,
-        "seed": ready.job.seed,
-        "batch": inputs.batch,
-        "sources": dict.fromkeys(sorted(ready.job.sources), done),
-        "data": {"name": inputs.data.name, "digest": inputs.data.digest},
-        "full_hash": full_hash(inputs.graph),
-        "structure_hash": structure_hash(inputs.graph),
-        "software": fingerprint(plan, ready.chosen.threads),
-        "resumes": promised(plan),
-    }
-
-
-def refuse_other_weights(found: Checkpoint | None, told: LoadedModels) -> None:
+def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) -> None:
     """Refuse a model that was loaded with other weights than when the checkpoint was made."""
-    before: Mapping[str, Any] = found.state().get("models", {}) if found is not None else {}
-    for name, model in told.items():
+    before: Mapping[str, Any] = {} if checkpoint is None else checkpoint.state().get("models", {})
+    for name, model in models.items():
         then = before.get(name, {}).get("digest", "")
-        if then and model.get("digest") and then != model["digest"]:
+        if checkpoint is not None and then and model.get("digest") and then != model["digest"]:
             what = f"`{name}` ({model['name']}) has other weights than when this run began"
             notes = [f"then: {then[:16]}", f"now: {model['digest'][:16]}"]
-            raise RunFolderError(what, where=str(found.path) if found is not None else "", notes=notes)
+            raise RunFolderError(what, where=str(checkpoint.path), notes=notes)
 
 
-def say_what_changed(ready: PreparedRun, found: Checkpoint, say: Say) -> None:
-    """Say what the last digits depend on and is other than it was, and what is promised then."""
+def say_what_changed(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None:
+    """Report what the last digits depend on and is other than it was, and what is promised then."""
     plan = ready.job.program.plan
-    changed = differences(found.state().get("software", {}), fingerprint(plan, ready.chosen.threads))
+    changed = differences(checkpoint.state().get("software", {}), fingerprint(plan, ready.chosen.threads))
     for line in changed:
         say(line)
-    near = {
+    promises = {
         "bitwise": "what follows equals, bit for bit, a run that was not interrupted",
         "1e-5": "so what follows equals a run that was not interrupted within 1e-5, not bit for bit",
         "statistical": "an engine or device here is not bit-reproducible: what follows is statistically equivalent",
     }
-    say(near[promised(plan, bool(changed))])
+    say(promises[promised(plan, bool(changed))])

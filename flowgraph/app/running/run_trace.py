@@ -16,6 +16,7 @@ from flowgraph.runtime.measure.measured_file import NAME, read_measured
 from flowgraph.runtime.measure.measured_step import MeasuredStep
 from flowgraph.runtime.measure.measured_trace import measured_events
 from flowgraph.runtime.record.run_folder import RunFolder
+from placements import simulate
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class RunTrace:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return that nothing is forecast, where nothing is."""
-        return ("the plan forecasts no seconds: only what was measured is told",) if self.plan.step is None else ()
+        return ("the plan forecasts no seconds: only what was measured is shown",) if self.plan.step is None else ()
 
     @property
     def tasks(self) -> tuple[TaskComparison, ...]:
@@ -50,8 +51,11 @@ class RunTrace:
 
     def trace(self, steps: int) -> dict[str, Any]:
         """Return the last steps as a Chrome trace, the forecast in it too if the plan has one."""
-        last = self.measured[-steps:]
-        events = [*predicted_events(self.plan, len(last)), *measured_events(last, 2)]
+        last, step = self.measured[-steps:], self.plan.step
+        events = measured_events(last, 2)
+        if step is not None and all(task.seconds is not None for task in step.tasks):
+            predicted = simulate(step, len(last)).trace(f"{self.plan.flow}, predicted")
+            events = [*predicted["traceEvents"], *events]
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
@@ -64,40 +68,31 @@ def read_trace(path: Path) -> RunTrace:
     return RunTrace(run=run, plan=plan, measured=tuple(measured))
 
 
-def predicted_events(plan: Plan, steps: int) -> list[dict[str, Any]]:
-    """Return the events of steps as the plan forecasts them, as process 1, a lane for each pool; else none."""
-    from placements import simulate
-
-    if plan.step is None or any(task.seconds is None for task in plan.step.tasks):
-        return []
-    found: list[dict[str, Any]] = simulate(plan.step, steps).trace(f"{plan.flow}, predicted")["traceEvents"]
-    return found
-
-
 def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparison]:
     """Pair what was measured with what is forecast, task by task as the program names them; the step comes last.
 
     A run without its recorded nodes is paired with the forecast of the whole run. What was not measured is left out.
     """
     forecast = plan.step.tasks if plan.step is not None else ()
-    peaks, held = highest(plan.forecast), highest(each for step in steps for each in step.forecast)
+    forecast_peaks = highest(plan.forecast)
+    measured_peaks = highest(pool for step in steps for pool in step.forecast)
     for name in dict.fromkeys(task.name for step in steps for task in step.timed.tasks):
-        times = [task for step in steps for task in step.timed.tasks if task.name == name]
-        one = times[-1]
-        own = [(pool, one.kind, one.role) for pool in one.pools]
+        runs = [task for step in steps for task in step.timed.tasks if task.name == name]
+        last = runs[-1]
+        keys = [(pool, last.kind, last.role) for pool in last.pools]
+        seconds = [task.seconds for task in forecast if _same(task, last)]
         yield TaskComparison(
             task=name,
-            pools=one.pools,
-            forecast_s=_total(each for each in forecast if _same(each, one)),
-            measured_s=_median(task.seconds for task in times),
-            forecast_bytes=max((peaks[key] for key in own if key in peaks), default=None),
-            measured_bytes=max((held[key] for key in own if key in held), default=None),
+            pools=last.pools,
+            forecast_s=sum(s for s in seconds if s is not None) if seconds and None not in seconds else None,
+            measured_s=_median(task.seconds for task in runs),
+            forecast_bytes=max((forecast_peaks[key] for key in keys if key in forecast_peaks), default=None),
+            measured_bytes=max((measured_peaks[key] for key in keys if key in measured_peaks), default=None),
         )
-    period_s = plan.step.period_s if plan.step is not None else None
     yield TaskComparison(
         task="a step",
         pools=(),
-        forecast_s=period_s,
+        forecast_s=plan.step.period_s if plan.step is not None else None,
         measured_s=_median(step.timed.period_s for step in steps),
         forecast_bytes=None,
         measured_bytes=None,
@@ -112,13 +107,6 @@ def _same(forecast: TimedTask, measured: TimedTask) -> bool:
     return not moves and not {*measured.name.split(", ")}.isdisjoint(forecast.name.split(", "))
 
 
-def _total(tasks: Iterable[TimedTask]) -> float | None:
-    """Add up the seconds of tasks; None if there is none, or one is not known."""
-    times = [task.seconds for task in tasks]
-    known = [seconds for seconds in times if seconds is not None]
-    return sum(known) if times and len(known) == len(times) else None
-
-
 def _median(times: Iterable[float | None]) -> float | None:
-    known = [seconds for seconds in times if seconds is not None]
-    return median(known) if known else None
+    seconds = [time for time in times if time is not None]
+    return median(seconds) if seconds else None
