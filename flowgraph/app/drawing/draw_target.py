@@ -16,7 +16,7 @@ from flowgraph.app.planning.flow_inputs import compiled_flow
 from flowgraph.app.planning.make_plan import planned_for
 from flowgraph.app.planning.plan_result import PlanResult, read_plan
 from flowgraph.app.planning.problem import prepare_from
-from flowgraph.app.planning.replan import plan_again
+from flowgraph.app.planning.saved_plans import plan_again
 from flowgraph.app.request import Request, Say, Target, Workload
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.arrow_sizes import ArrowSizes

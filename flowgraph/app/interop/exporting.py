@@ -14,7 +14,7 @@ from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.app.planning.flow_inputs import compiled_flow
 from flowgraph.app.planning.plan_result import PlanLike
 from flowgraph.app.planning.problem import PreparedProblem, workload_of
-from flowgraph.app.planning.replan import NamedPlan, experts_of
+from flowgraph.app.planning.saved_plans import NamedPlan, experts_of
 from flowgraph.app.user_files import write_text
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.quantities import show_s

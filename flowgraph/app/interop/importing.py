@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.app.interop.exporting import ExportSearch, ExportTarget, exported, searched
 from flowgraph.app.planning.problem import PreparedProblem, prepare
-from flowgraph.app.planning.replan import faults_of
+from flowgraph.app.planning.saved_plans import faults_of
 from flowgraph.app.request import Request
 from flowgraph.app.user_files import text_of
 from flowgraph.cluster.plan import MOST_PROMPTS, Plan, RoleSettings

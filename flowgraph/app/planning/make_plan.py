@@ -9,7 +9,7 @@ from pathlib import Path
 from flowgraph.analysis.placed_graph import check_plan
 from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
-from flowgraph.app.planning.replan import plan_again, prepare_again
+from flowgraph.app.planning.saved_plans import plan_again, prepare_again
 from flowgraph.app.request import Request, Say, Search, Target, option
 from flowgraph.cluster.this_machine import warnings_for
 from flowgraph.errors import UsageError

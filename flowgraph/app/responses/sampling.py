@@ -1,4 +1,4 @@
-"""What `eval` and `generate` share: a model or a run's weights, prompts, a plan, and responses batch by batch."""
+"""`generate`, and what `eval` shares with it: a model or a run's weights, prompts, a plan, responses batch by batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flowgraph.app.planning.flow_inputs import DEFAULT_DATA, FlowInputs, cache_f
 from flowgraph.app.planning.make_plan import searched
 from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import prepare
-from flowgraph.app.planning.replan import plan_again
+from flowgraph.app.planning.saved_plans import plan_again
 from flowgraph.app.request import Execution, Request, Say, Workload
-from flowgraph.app.responses.generations import partial_path, parts_for, write_part
-from flowgraph.app.responses.weights import ModelUnderTest
+from flowgraph.app.responses.generations import check_out, partial_path, parts_for, write_part
+from flowgraph.app.responses.weights import ModelUnderTest, model_under_test, named_model
 from flowgraph.app.running.interrupts import Interrupts
 from flowgraph.app.running.runtime_launch import RuntimeChoice, choose, opened
 from flowgraph.checks.placed import refuse_unsupported
@@ -34,6 +34,7 @@ from flowgraph.runtime.interpreter import Executor
 from nodes.data import sets as data_sets
 from nodes.data.sets import DataSet
 from nodes.data.suggestions import suggested
+from nodes.evaluation import respond
 from nodes.values import Columns, Prompts
 
 if TYPE_CHECKING:
@@ -263,3 +264,60 @@ def sample(
         if out is not None:
             parts.join(out, facts)
     return SamplingEnd(prompts=prompts, facts=facts)
+
+
+COLUMNS = ("prompt_index", "sample_index", "prompt", "response", "finished")
+TEMPERATURE = 1.0  # where the request names none
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateResult:
+    """Responses: of texts as `rows`, of a data set in the file `out`, a row for each response."""
+
+    rows: tuple[Mapping[str, Any], ...] = ()
+    out: Path | None = None
+    interrupted: bool = False
+
+    @property
+    def responses(self) -> list[str]:
+        """Return the responses to texts, prompt by prompt."""
+        return [str(row["response"]) for row in self.rows]
+
+    def data(self) -> list[dict[str, Any]]:
+        """Return the rows with the texts that were their prompts."""
+        return [dict(row) | {"prompt": row["prompt"][0]["content"]} for row in self.rows]
+
+
+def generate_request(request: Request, say: Say, progress: Progress) -> GenerateResult:
+    """Sample responses into a file, or as rows where the prompts are texts."""
+    import pyarrow.parquet as pq
+
+    texts, out = request.sampling.prompt, request.output.out
+    if out is not None:
+        check_out(out, (".parquet",), request.output.overwrite)
+    elif not texts:
+        raise UsageError("needs an output file", where="generate", hint="-o FILE.parquet")
+    workload, sampling = request.workload, request.sampling
+    options = {
+        "--data": workload.data,
+        "--held-out": workload.held_out,
+        "--split": sampling.split,
+        "--rows": sampling.rows,
+    }
+    names = [name for name, value in options.items() if value is not None]
+    if texts and names:
+        raise UsageError(f"the prompts are given, so {names[0]} has no effect", where="--prompt")
+    model = model_under_test(named_model(sampling.subject, "generate"), sampling.param, workload.cache)
+    prompts = prompts_of(texts) if texts else select_prompts(request, model, say)
+    if sampling.temperature is None:
+        request = request.changed(temperature=TEMPERATURE)
+    run = prepare_sampling(respond, request, model, prompts, {}, say)
+    rows = list[Mapping[str, Any]]()
+
+    def read(path: Path, failures: Mapping[str, int]) -> str:
+        if texts:
+            rows.extend(pq.read_table(path, columns=list(COLUMNS)).to_pylist())
+        return ""
+
+    end = sample(run, out, read, {}, say, progress("generate", prompts.table.num_rows, "prompts"))
+    return GenerateResult(interrupted=True) if end.interrupted else GenerateResult(rows=tuple(rows), out=out)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from flowgraph.app.planning.checking import refuse_other_tokenizers, refuse_what_cannot_run
 from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder, model_params
 from flowgraph.app.planning.make_plan import planned_for
 from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem
-from flowgraph.app.planning.refusals import refuse_other_tokenizers, refuse_what_cannot_run
 from flowgraph.app.request import Request, Say
 from flowgraph.app.running.interrupts import Interrupts
 from flowgraph.app.running.run_state import refuse_other_weights, saver_of
