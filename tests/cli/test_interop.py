@@ -527,9 +527,7 @@ def test_what_no_plan_keeps_is_said_so_that_it_can_be_told_again(flowgraph: Run)
     Path("run.sh").write_text(f"{VERL} {KEYS} {more} trainer.logger=[console]")
     said = flowgraph("import", "run.sh")
     text_of(said)
-    again = (
-        f"a plan keeps none of these: tell them again to what is exported from it: {more} 'trainer.logger=[console]'"
-    )
+    again = f"a plan keeps none of these: add them to the exported command again: {more} 'trainer.logger=[console]'"
     assert f"{again}\n" in said.err
 
 

@@ -267,7 +267,7 @@ USAGE: dict[tuple[str, ...], str] = {
         "--address: an address is for Ray\n  hint: leave out --runtime local\n"
     ),
     ("run", "grpo", "--address", "local"): (
-        "--address: `local` is no address of a cluster\n  hint: leave it out: then Ray is started here\n"
+        "--address: `local` is not the address of a cluster\n  hint: leave it out: then Ray is started here\n"
     ),
     ("plan", "grpo", "-o", "nowhere/plan.json"): (
         f"{NOMINAL}nowhere/plan.json: cannot be written: No such file or directory\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from flowgraph.app.drawing.draw_target import DrawTarget
 from flowgraph.app.drawing.pictures import PICTURES, PictureDetail, picture_named
-from flowgraph.cluster.cluster import Cluster, show_bytes
+from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.quantities import many, show_s
@@ -52,7 +52,11 @@ def page_of(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
     if lacking:
         sections.append(Section("What is not drawn", notes=tuple(lacking)))
     title = plan.flow if target.name == plan.flow else f"{plan.flow} · {target.name}"
-    about = f"Where each model of {plan.flow} lives on {_cluster_text(plan.cluster)}, and what a step takes."
+    devices = [device for node in plan.cluster.nodes for device in node.devices]
+    kinds = Counter(f"{device.model or device.kind} of {show_bytes(device.memory_bytes)}" for device in devices)
+    cluster = " and ".join(f"{count:,} × {name}" for name, count in kinds.items())
+    machines = many(len(plan.cluster.nodes), "machine")
+    about = f"Where each model of {plan.flow} lives on {cluster} on {machines}, and what a step takes."
     if target.run is not None:
         facts = target.run.facts()
         steps = f"{facts['steps_done']} of {facts['steps']} steps, {facts['status']}"
@@ -88,13 +92,6 @@ def _devices(plan: Plan) -> PageTable:
         rows.append(cells)
     heads = ("role", "pool", "devices", "count", "engine", "layout and running", "holds on each")
     return PageTable(heads, tuple(rows), numeric=(3, 6), pools=tuple(placed.pool for placed in plan.placed))
-
-
-def _cluster_text(cluster: Cluster) -> str:
-    devices = [device for node in cluster.nodes for device in node.devices]
-    kinds = Counter(f"{device.model or device.kind} of {show_bytes(device.memory_bytes)}" for device in devices)
-    counts = " and ".join(f"{count:,} × {name}" for name, count in kinds.items())
-    return f"{counts} on {many(len(cluster.nodes), 'machine')}"
 
 
 def _facts(target: DrawTarget) -> Iterator[tuple[str, str]]:

@@ -84,7 +84,7 @@ def timeline(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Lan
         lanes = simulate(plan.step, count).chart(
             f"{plan.flow}: {many(count, 'step')}", first_step=steps[0].step if steps else 0
         )
-        order = {pool.name: place for place, pool in enumerate(plan.pools)}  # what runs on any machine comes last
+        order = {pool.name: place for place, pool in enumerate(plan.pools)}  # tasks without a pool come last
         in_order = sorted(lanes.lanes, key=lambda lane: order.get(lane.pool, len(order)))
         forecast = replace(lanes, lanes=tuple(in_order))
     if steps:

@@ -140,8 +140,13 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
     """Print facts and state as plain tables; `?` is what is not known."""
     prompts = f"{facts.prompts:,} prompt{'' if facts.prompts == 1 else 's'} of at most {facts.prompt_tokens:,} tokens"
+    rows = [["node", "kind", "role", "rows", "tokens", "FLOPs"]]
+    for node in facts.nodes:
+        counts = (UNKNOWN if count is None else f"{count:,}" for count in (node.rows, node.tokens))
+        rows.append([node.node, node.kind, node.role, *counts, show_flops(node.flops)])
+    nodes = _table([*rows, ["all", "", "", "", "", show_flops(facts.flops)]], right=(3, 4, 5))
     lines = [f"facts of a step of {facts.flow}: {prompts}, every response of its most tokens"]
-    lines += ["", *_nodes(facts), "", *_edges(facts.edges), "", "state that a run carries, and a checkpoint holds"]
+    lines += ["", *nodes, "", *_edges(facts.edges), "", "state that a run carries, and a checkpoint holds"]
     return "\n".join([*lines, *(f"  {line}" for line in state_text(state).splitlines())])
 
 
@@ -150,18 +155,6 @@ def values_text(values: Sequence[ValueFacts]) -> str:
     heads = ["value", "type", "kind", "rows of", "mask", "weights, at temperature"]
     cells = [[value.value, value.type, value.kind, value.rows, value.mask, value.weights] for value in values]
     return "\n".join(_table([heads, *cells]))
-
-
-def _nodes(facts: report.StepFacts) -> Iterator[str]:
-    def count(number: int | None) -> str:
-        return UNKNOWN if number is None else f"{number:,}"
-
-    heads = ["node", "kind", "role", "rows", "tokens", "FLOPs"]
-    cells = [
-        [node.node, node.kind, node.role, count(node.rows), count(node.tokens), show_flops(node.flops)]
-        for node in facts.nodes
-    ]
-    return _table([heads, *cells, ["all", "", "", "", "", show_flops(facts.flops)]], right=(3, 4, 5))
 
 
 def _edges(edges: Sequence[report.EdgeFacts]) -> Iterator[str]:

@@ -204,7 +204,7 @@ def _unread(read: Imported) -> Iterator[str]:
     if needless:
         yield f"not read, since no plan depends on them: {', '.join(needless)}"
     if read.again:
-        yield f"a plan keeps none of these: tell them again to what is exported from it: {' '.join(read.again)}"
+        yield f"a plan keeps none of these: add them to the exported command again: {' '.join(read.again)}"
 
 
 def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacement | None) -> Iterator[str]:
@@ -238,7 +238,7 @@ def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacem
 def imported(path: Path) -> Imported:
     """Read a launch script or a YAML configuration.
 
-    Raises DataError, with the file and the line, for what is no text, and for what it says wrong.
+    Raises DataError, with the file and the line, for what is not text, and for what it says wrong.
     """
     text = text_of(path, "", lambda why: DataError.unusable(path, why), MAX_BYTES).removeprefix("\ufeff")
     try:
@@ -335,7 +335,7 @@ def _with_micro_batches(setting: PlanningProblem, read: Imported) -> Imported:
     """Return a run with the micro-batches that it has at the lengths of a setting.
 
     A run says how long its rows may be, not how long they are; a budget of many tokens, or of many rows, is seldom
-    full. What goes through at once is no more than a rank has in a minibatch, and never less than a row.
+    full. A micro-batch has at most what a rank has in a minibatch, and at least a row.
     """
     running = dict(read.running)
     for role in setting.roles:

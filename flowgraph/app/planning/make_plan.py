@@ -25,7 +25,13 @@ def make_plan(request: Request, say: Say) -> PlanResult:
         say(line)
 
     if request.target.plan is not None:
-        _refuse_search_options(request)
+        names = [name for name in ("prompt_tokens", "response_tokens") if getattr(request.workload, name) is not None]
+        default = Search(calibration=request.search.calibration)
+        names += [name for name in Search.model_fields if getattr(request.search, name) != getattr(default, name)]
+        if names:
+            hint = f"leave out --plan: flowgraph plan {request.flow} --cluster 2x8xh100"
+            what = f"{', '.join(map(option, names))}: no effect: nothing is searched where a plan is given"
+            raise UsageError(what, where=f"--plan {request.target}", hint=hint)
         result = planned_for(request, note)
         for line in report.scale_notes(result.setting):
             note(line)
@@ -92,14 +98,3 @@ def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequenc
     if measured_on is not None and not measured_on.exists():
         raise UsageError("there is no such file", where=f"--measured-on {measured_on}", hint="the plan of that run")
     return measured_on or plan
-
-
-def _refuse_search_options(request: Request) -> None:
-    """Refuse options that only a search answers beside a plan's file."""
-    names = [name for name in ("prompt_tokens", "response_tokens") if getattr(request.workload, name) is not None]
-    default = Search(calibration=request.search.calibration)
-    names += [name for name in Search.model_fields if getattr(request.search, name) != getattr(default, name)]
-    if names:
-        hint = f"leave out --plan: flowgraph plan {request.flow} --cluster 2x8xh100"
-        what = f"{', '.join(map(option, names))}: no effect: nothing is searched where a plan is given"
-        raise UsageError(what, where=f"--plan {request.target}", hint=hint)

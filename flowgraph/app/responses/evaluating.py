@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.app.request import Request, Say
 from flowgraph.app.responses.generations import GenerationsFile, check_out, partial_path, rule_rows
 from flowgraph.app.responses.sampling import FAILURES, Progress, prepare_sampling, sample, select_prompts
-from flowgraph.app.responses.weights import model_under_test, named_model
+from flowgraph.app.responses.weights import model_under_test
 from flowgraph.app.user_files import write_text
 from flowgraph.errors import RuleError, UsageError
 from flowgraph.flows.settings import resolve_settings, split_assignments
@@ -109,7 +109,7 @@ def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResu
     """Evaluate a model, or responses that are there already, whichever is named."""
     generations, sampling, workload = request.sampling.generations, request.sampling, request.workload
     if generations is None:
-        return _evaluate_model(named_model(sampling.subject, "eval"), request, say, progress)
+        return _evaluate_model(request, say, progress)
     options = {
         "MODEL": sampling.subject,
         "--param": sampling.param,
@@ -122,14 +122,14 @@ def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResu
     return _evaluate_saved(generations, request, progress)
 
 
-def _evaluate_model(subject: str, request: Request, say: Say, progress: Progress) -> EvalResult:
+def _evaluate_model(request: Request, say: Say, progress: Progress) -> EvalResult:
     """Sample responses of a model and score them."""
     import pyarrow.parquet as pq
 
     out = request.output.out
     if out is not None:
         check_out(out, ENDINGS, request.output.overwrite)
-    model = model_under_test(subject, request.sampling.param, request.workload.cache)
+    model = model_under_test(request, "eval")
     prompts = select_prompts(request, model, say)
     rule = request.sampling.by or model.by or "data"
     _refuse_unknown_rule(rule, prompts.table)

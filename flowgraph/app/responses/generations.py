@@ -76,40 +76,30 @@ def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path)
         raise DataError.failed(path, "cannot be written", fault) from fault
 
 
-@dataclass(frozen=True)
-class BatchFiles:
-    """The files of the batches that are done, in a folder that goes away at the end."""
+def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
+    """Write the files of a folder as one, a row group each, and put it in its place by one rename."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    folder: Path
-
-    def path(self, batch: int) -> Path:
-        """Name the file of one batch."""
-        return self.folder / f"{batch:08d}.parquet"
-
-    def join(self, out: Path, facts: Mapping[str, Any]) -> None:
-        """Write all parts as one file, a row group each, and put it in its place by one rename."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        draft = self.folder / "joined"
-        first, *rest = sorted(self.folder.glob("*.parquet"))
-        table = pq.read_table(first, page_checksum_verification=True)
-        schema = table.schema.with_metadata({FACTS: json.dumps(facts).encode()})
-        try:
-            with draft.open("wb") as sink:
-                with pq.ParquetWriter(sink, schema, write_page_checksum=True, compression="zstd") as writer:
-                    writer.write_table(table.cast(schema))
-                    for path in rest:
-                        writer.write_table(pq.read_table(path, page_checksum_verification=True).cast(schema))
-                sink.flush()
-                os.fsync(sink.fileno())
-            draft.replace(out)
-        except (OSError, pa.ArrowException) as fault:
-            raise DataError.failed(out, "cannot be written", fault) from fault
+    draft = folder / "joined"
+    first, *rest = sorted(folder.glob("*.parquet"))
+    table = pq.read_table(first, page_checksum_verification=True)
+    schema = table.schema.with_metadata({FACTS: json.dumps(facts).encode()})
+    try:
+        with draft.open("wb") as sink:
+            with pq.ParquetWriter(sink, schema, write_page_checksum=True, compression="zstd") as writer:
+                writer.write_table(table.cast(schema))
+                for path in rest:
+                    writer.write_table(pq.read_table(path, page_checksum_verification=True).cast(schema))
+            sink.flush()
+            os.fsync(sink.fileno())
+        draft.replace(out)
+    except (OSError, pa.ArrowException) as fault:
+        raise DataError.failed(out, "cannot be written", fault) from fault
 
 
 @contextlib.contextmanager
-def parts_for(out: Path | None) -> Generator[BatchFiles]:
+def parts_for(out: Path | None) -> Generator[Path]:
     """Yield a folder for the parts of a file: beside it, so that a rename is enough; else a scratch folder."""
     try:
         if out is None:
@@ -121,7 +111,7 @@ def parts_for(out: Path | None) -> Generator[BatchFiles]:
         where = tempfile.gettempdir() if out is None else out.parent
         raise UsageError(f"cannot be written to: {error.strerror}", where=str(where)) from error
     try:
-        yield BatchFiles(folder.absolute())
+        yield folder.absolute()
     finally:
         remove(folder)
 

@@ -14,8 +14,8 @@ from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import prepare
 from flowgraph.app.planning.saved_plans import plan_again
 from flowgraph.app.request import Execution, Request, Say, Workload
-from flowgraph.app.responses.generations import check_out, partial_path, parts_for, write_part
-from flowgraph.app.responses.weights import ModelUnderTest, model_under_test, named_model
+from flowgraph.app.responses.generations import check_out, join_parts, partial_path, parts_for, write_part
+from flowgraph.app.responses.weights import ModelUnderTest, model_under_test
 from flowgraph.app.running.interrupts import Interrupts
 from flowgraph.app.running.runtime_launch import RuntimeChoice, choose, opened
 from flowgraph.checks.placed import refuse_unsupported
@@ -238,7 +238,7 @@ def sample(
                 executor = Executor(runtime.places)
                 for first in range(0, table.num_rows, run.batch):
                     batch = PromptBatch(table.slice(first, run.batch).combine_chunks(), first)
-                    path, count = parts.path(first // run.batch), batch.table.num_rows
+                    path, count = parts / f"{first // run.batch:08d}.parquet", batch.table.num_rows
                     try:
                         ran = executor.run(program, {"prompts": batch}, Key(run.models.seed))
                         ran.apply(write_part, names, facts, path)
@@ -255,14 +255,14 @@ def sample(
         except (Exception, KeyboardInterrupt) as error:
             note = f"stopped after {prompts} of {facts_before['prompts']} prompts"
             if out is not None and prompts:
-                parts.join(partial_path(out), facts_before | {"done": prompts})
+                join_parts(parts, partial_path(out), facts_before | {"done": prompts})
                 note += f"; their responses are in {partial_path(out)}"
             say(note)
             if isinstance(error, KeyboardInterrupt):
                 return SamplingEnd(prompts=prompts, facts=facts_before, interrupted=True)
             raise
         if out is not None:
-            parts.join(out, facts)
+            join_parts(parts, out, facts)
     return SamplingEnd(prompts=prompts, facts=facts)
 
 
@@ -307,7 +307,7 @@ def generate_request(request: Request, say: Say, progress: Progress) -> Generate
     names = [name for name, value in options.items() if value is not None]
     if texts and names:
         raise UsageError(f"the prompts are given, so {names[0]} has no effect", where="--prompt")
-    model = model_under_test(named_model(sampling.subject, "generate"), sampling.param, workload.cache)
+    model = model_under_test(request, "generate")
     prompts = prompts_of(texts) if texts else select_prompts(request, model, say)
     if sampling.temperature is None:
         request = request.changed(temperature=TEMPERATURE)

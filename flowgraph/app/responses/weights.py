@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.app.planning.flow_inputs import cache_folder
+from flowgraph.app.request import Request
 from flowgraph.errors import ModelError, RunFolderError, UsageError, nearest
 from flowgraph.files.untrusted import json_as
 from flowgraph.models.folders import read_config
@@ -34,27 +35,23 @@ class ModelUnderTest:
     max_tokens: int | None = None
 
 
-def named_model(text: str | None, verb: str) -> str:
-    """Refuse a command line that names no model."""
+def model_under_test(request: Request, verb: str) -> ModelUnderTest:
+    """Find what a request samples from: a run's folder with saved weights, else a model as `--model` takes it.
+
+    Raises RunFolderError for a run without weights, UsageError where no model is named, or none of several of a run;
+    `verb` is the command.
+    """
+    text, param, cache = request.sampling.subject, request.sampling.param, cache_folder(request.workload.cache)
     if text is None:
         raise UsageError("names no model and no run", where=verb, hint=f"flowgraph {verb} runs/grpo-1, or tiny")
-    return text
-
-
-def model_under_test(text: str, param: str | None, cache: Path | None) -> ModelUnderTest:
-    """Find what a text names: a run's folder with saved weights, else a model as `--model` takes it.
-
-    `param` says which of a run's models. Raises RunFolderError for a run without weights, UsageError where it is not
-    said which of several.
-    """
     path = Path(text).expanduser() if text else None
     if path is not None and (path / "run.json").is_file():
-        return _of_run(RunFolder.open(path), param, cache_folder(cache))
+        return _of_run(RunFolder.open(path), param, cache)
     if path is not None and path.suffix == ".parquet" and path.is_file():
         raise UsageError("is a file of responses, not a model", where=text, hint=f"--generations {text}")
     if param is not None:
         raise UsageError(f"{text} is a model, not a run", where=f"--param {param}", hint="leave it out")
-    source = resolve(text, cache=cache_folder(cache))
+    source = resolve(text, cache=cache)
     return ModelUnderTest(source.name, source)
 
 

@@ -39,7 +39,7 @@ class Interrupts:
     def kept_from_closing(self, inner: AbstractContextManager[T]) -> Generator[T]:
         """Hold signals back while `inner` closes: processes that it started would be left behind.
 
-        An interrupt of its start is no different: those that follow wait until it has cleaned up.
+        The same holds after an interrupt of its start: those that follow wait until it has cleaned up.
         """
         self._opening = True
         try:

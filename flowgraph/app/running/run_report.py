@@ -68,7 +68,11 @@ def curves_of(run: RunFolder) -> dict[str, Points]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """How far a run is and how well: its facts, the points (step, value) of its metrics, the seconds of its nodes."""
+    """How far a run is and how well: its facts, the points (step, value) of its metrics, the seconds of its nodes.
+
+    `peaks` are the highest memory that each phase and role had in use on a device of its pool, and what was forecast,
+    None where nothing was.
+    """
 
     run: RunFolder
     facts: Mapping[str, Any]
@@ -94,12 +98,19 @@ def report_run(path: Path) -> RunReport:
     run = RunFolder.open(path)
     picture, drawn = curves_picture(run), run.path / "curves.svg"
     write_text(drawn, curves_svg(picture.title, picture.series))
+    steps = read_measured(run.path)
+    forecast = highest(read_plan(run.path / "plan.json").forecast) if steps else {}
+    peaks = [
+        {"pool": pool, "phase": phase, "role": role, "forecast_bytes": forecast.get(key), "measured_bytes": in_use}
+        for key, in_use in highest(pool for step in steps for pool in step.forecast).items()
+        for pool, phase, role in [key]
+    ]
     return RunReport(
         run=run,
         facts=run.facts(),
         curves=curves_of(run),
         nodes_s=_node_seconds(run),
-        peaks=tuple(_peaks_of(run)),
+        peaks=tuple(peaks),
         drawn=drawn,
     )
 
@@ -136,19 +147,6 @@ def _node_seconds(run: RunFolder) -> dict[str, float]:
         for name, seconds in nodes.items():
             sums[name] += seconds
     return {name: total / steps for name, total in sorted(sums.items(), key=lambda item: -item[1])}
-
-
-def _peaks_of(run: RunFolder) -> Iterator[dict[str, Any]]:
-    """Yield the highest memory that each phase and role had in use on a device of its pool, and what was forecast.
-
-    None stands for what the plan does not forecast; a run without measurements has none.
-    """
-    if not (steps := read_measured(run.path)):
-        return
-    forecast = highest(read_plan(run.path / "plan.json").forecast)
-    for key, measured_bytes in highest(pool for step in steps for pool in step.forecast).items():
-        names = dict(zip(("pool", "phase", "role"), key, strict=True))
-        yield {**names, "forecast_bytes": forecast.get(key), "measured_bytes": measured_bytes}
 
 
 def short(names: Iterable[str]) -> dict[str, str]:

@@ -36,7 +36,7 @@ def saver_of(
     start: int,
     say: Say,
 ) -> Saver:
-    """Return what writes a run's checkpoints: what the executor carries, once what was recorded is on the disk."""
+    """Return the saver of a run's checkpoints: the state of the executor, once the records are on the disk."""
     checkpoints = checkpoints_of(folder, ready.request.training.keep)
     checkpoints.sweep()
 

@@ -64,7 +64,7 @@ def choose(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape]) -> Ru
     if where.address is not None and where.runtime == "local":
         raise UsageError("an address is for Ray", where="--address", hint="leave out --runtime local")
     if where.address in ("", "local"):
-        what = f"`{where.address}` is no address of a cluster"
+        what = f"`{where.address}` is not the address of a cluster"
         raise UsageError(what, where="--address", hint="leave it out: then Ray is started here")
     devices = len(plan.used())
     runtime = where.runtime or ("ray" if devices > 1 or where.address is not None else "local")
