@@ -39,8 +39,8 @@ class ExportTarget:
 
 
 @dataclass(frozen=True)
-class ExportedPlan:
-    """A plan as it was written, the plan that a system then runs, None where that is not known, and what it lacks."""
+class ExportResult:
+    """A plan in the words of another system, the plan that it then runs, None if that is not known, and its faults."""
 
     exported: Exported
     plan: Plan | None
@@ -54,34 +54,27 @@ class ExportedPlan:
     @property
     def runs(self) -> bool:
         """Return whether the system runs what was written, as far as can be forecast."""
-        return self.plan is not None and not self.faults and self.step_s is not None
-
-
-@dataclass(frozen=True)
-class ExportResult:
-    """A plan in the words of another system, and that plan as the system then runs it."""
-
-    exported: ExportedPlan
+        return not self.faults and self.step_s is not None
 
     @property
     def files(self) -> Mapping[str, str]:
         """Return the texts of the files by their names."""
-        return dict(self.exported.exported.files)
+        return dict(self.exported.files)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Return what the system cannot express or does otherwise."""
-        return tuple(self.exported.exported.notes)
+        return tuple(self.exported.notes)
 
     def data(self) -> dict[str, Any]:
         """Return it as `flowgraph export --json` prints it."""
         return {
-            "system": self.exported.exported.system,
-            "version": self.exported.exported.version,
+            "system": self.exported.system,
+            "version": self.exported.version,
             "files": self.files,
             "notes": list(self.notes),
-            "step_s": self.exported.step_s,
-            "faults": list(self.exported.faults),
+            "step_s": self.step_s,
+            "faults": list(self.faults),
         }
 
     def text(self) -> str:
@@ -116,10 +109,10 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
     try:
         prepared = saved.prepare()
         check_plan(plan, graph, where, experts=experts_of(prepared.setting))
-        return ExportResult(_fitting(prepared, plan, ExportTarget(system=system, version=version)))
+        return _fitting(prepared, plan, ExportTarget(system=system, version=version))
     except ModelError as error:
         unknown = f"whether what is written fits is not known: {error}".replace("\n", " ")
-        return ExportResult(ExportedPlan(export(plan, system, version, graph=graph, notes=[unknown]), None))
+        return ExportResult(export(plan, system, version, graph=graph, notes=[unknown]), None)
 
 
 def exported(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
@@ -130,15 +123,15 @@ def exported(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
     return export(plan, target.system, target.version, graph=setting.graph, longest=longest, notes=notes)
 
 
-def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportedPlan:
+def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportResult:
     """Write a plan for a system, and forecast what the system then runs. Raises what `export` raises."""
     files = exported(prepared, plan, target, notes)
     if files.system_run is None:
-        return ExportedPlan(files, None)
-    return ExportedPlan(files, *as_run.forecast_run(prepared.setting, files.system_run, prepared.assumed))
+        return ExportResult(files, None)
+    return ExportResult(files, *as_run.forecast_run(prepared.setting, files.system_run, prepared.assumed))
 
 
-def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportedPlan:
+def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportResult:
     """Write a plan for a system; where that does not fit as the system runs it, in the fastest layouts that do.
 
     A note at the head of what is written says either.
@@ -171,7 +164,7 @@ class ExportSearch:
     """What a search finds, and of all that it finds the fastest that the system runs, None where it runs none."""
 
     search: report.SearchResult
-    fastest: ExportedPlan | None
+    fastest: ExportResult | None
 
 
 def searched(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
@@ -184,7 +177,7 @@ def searched(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | 
     except ResourceError:
         return None
 
-    def runs(place: int, write: Callable[[PreparedProblem, Plan, ExportTarget], ExportedPlan]) -> ExportedPlan | None:
+    def runs(place: int, write: Callable[[PreparedProblem, Plan, ExportTarget], ExportResult]) -> ExportResult | None:
         """Return a plan that was found as the system runs it; None if its pools cannot lie on the cluster."""
         try:
             plan = search.ranked[place].plan(prepared.assumed)
@@ -193,7 +186,7 @@ def searched(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | 
         candidate = write(prepared, plan, target)
         return candidate if candidate.runs else None
 
-    fastest: ExportedPlan | None = None
+    fastest: ExportResult | None = None
     for place, ranked in enumerate(search.ranked):
         if fastest is not None and ranked.step_s * (1 + WORTH_SHARE) >= (fastest.step_s or 0.0):
             break
