@@ -23,8 +23,8 @@ sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import Spread, ratios, table  # noqa: E402 - after the path above
 from benchmarks.machine import ONE_THREAD, machine  # noqa: E402
 from flowgraph.app import DrawTarget, find_target, make_request  # noqa: E402
-from flowgraph.app.page import page_of  # noqa: E402
-from flowgraph.app.pictures import PictureDetail, picture_named  # noqa: E402
+from flowgraph.app.drawing.page import page_of  # noqa: E402
+from flowgraph.app.drawing.pictures import PictureDetail, picture_named  # noqa: E402
 from flowgraph.diagrams.model.picture import Arrow, Box, Picture  # noqa: E402
 from flowgraph.diagrams.write.formats import text_in  # noqa: E402
 from flowgraph.diagrams.write.svg.layout import arranged  # noqa: E402

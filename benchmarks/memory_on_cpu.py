@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]  # so that `python benchmarks/memory_on_cpu.py` works too
 
-from flowgraph.app.problem import prepare_from  # noqa: E402 - after the path above
+from flowgraph.app.planning.problem import prepare_from  # noqa: E402 - after the path above
 from flowgraph.cluster.plan import Plan  # noqa: E402
 from placements.memory.footprint import MemoryConstants  # noqa: E402
 from placements.search.plan_builder import forecast_again  # noqa: E402

@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from flowgraph.app import make_request  # noqa: E402 - after the path above
-from flowgraph.app.problem import prepare  # noqa: E402
+from flowgraph.app.planning.problem import prepare  # noqa: E402
 from placements.search.pool_options import PoolOptions  # noqa: E402
 from placements.search.search import PlanRequest, find, problem  # noqa: E402
 from placements.solver.solve import solve  # noqa: E402

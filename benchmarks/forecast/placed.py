@@ -21,7 +21,7 @@ from benchmarks.forecast.rl_names import LLAMA, device
 from benchmarks.forecast.rl_steps import ROOT
 from flowgraph.analysis.roles import Role
 from flowgraph.app import make_request
-from flowgraph.app.problem import prepare
+from flowgraph.app.planning.problem import prepare
 from flowgraph.cluster.cluster import Cluster
 from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.hardware.engine_constants import bounds

@@ -16,7 +16,7 @@ from benchmarks.forecast.rl_names import Degrees
 from benchmarks.forecast.rl_workloads import Workload, from_toml, to_toml
 from flowgraph.analysis.roles import Role
 from flowgraph.app import make_request
-from flowgraph.app.problem import prepare
+from flowgraph.app.planning.problem import prepare
 from flowgraph.cluster.plan import Layout, RoleSettings, StepForecast, TimedTask
 from flowgraph.errors import FlowError
 from placements.memory.footprint import fits

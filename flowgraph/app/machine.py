@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from flowgraph.app.flow_inputs import cache_folder
+from flowgraph.app.planning.flow_inputs import cache_folder
 from flowgraph.app.request import Say
 from flowgraph.cluster.this_machine import available_cores, free_bytes, plannable_bytes
 from flowgraph.engines.servers import environments
@@ -22,23 +22,24 @@ from flowgraph.runtime.ray.open_ports import listening
 from nodes.scoring.confinement import confinement_summary
 
 PACKAGES = (
-    "flowgraph",
-    "torch",
-    "transformers",
-    "ray",
-    "sglang",
-    "pyarrow",
-    "pydantic",
-    "networkx",
-    "rich",
-    "gguf",
-    "reasoning-gym",
-    "sandlock",
+    *("flowgraph", "torch", "transformers", "ray", "sglang", "pyarrow", "pydantic", "networkx", "rich", "gguf"),
+    *("reasoning-gym", "sandlock"),
 )
 
 
 def machine_facts() -> dict[str, Any]:
     """Collect what this machine has; what cannot be told is None."""
+    try:
+        import torch
+
+        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    except ImportError:
+        gpus = []
+    # A Ray that a run starts here asks who connects for a token, unless the environment says otherwise.
+    mode = os.environ.get("RAY_AUTH_MODE", "token")
+    ray_asks_for = f"RAY_AUTH_MODE={mode}, so anyone is let in"
+    if mode == "token":
+        ray_asks_for = "a token of the run's own, on loopback"
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
@@ -46,19 +47,13 @@ def machine_facts() -> dict[str, Any]:
         "cores": available_cores(),
         "memory_free_bytes": free_bytes(),
         "memory_planned_for_bytes": plannable_bytes(),
-        "gpus": _gpus(),
+        "gpus": gpus,
         "shared_memory_free_bytes": _free(Path("/dev/shm")),
         "disk_free_bytes": _free(Path.cwd()),
         "rules_run": confinement_summary(),
-        "ray_asks_for": _asks_for(),
-        "ray_and_engines_listen": [str(each) for each in listening()],
+        "ray_asks_for": ray_asks_for,
+        "ray_and_engines_listen": [str(address) for address in listening()],
     }
-
-
-def _asks_for() -> str:
-    """Return what a Ray that a run starts here asks of who connects: its own default, or what the environment sets."""
-    mode = os.environ.get("RAY_AUTH_MODE", "token")
-    return "a token of the run's own, on loopback" if mode == "token" else f"RAY_AUTH_MODE={mode}, so anyone is let in"
 
 
 def _version(package: str) -> str | None:
@@ -72,46 +67,37 @@ def _free(path: Path) -> int | None:
     return shutil.disk_usage(path).free if path.is_dir() else None
 
 
-def _gpus() -> list[str]:
-    """Name the GPUs that torch sees."""
-    try:
-        import torch
-    except ImportError:
-        return []
-    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-
-
 def engine_facts(cache: Path | None) -> list[dict[str, str]]:
     """Return the engines with an environment of their own, and those of this one, each with the versions known."""
     where = cache_folder(cache)
     facts = [
         {
-            "name": each.environment.name,
-            "about": each.environment.about,
-            "known": str(each.versions),
-            "installed": installed(each.environment, where).get(each.environment.package, ""),
-            "folder": str(folder_of(each.environment, where)),
+            "name": engine.environment.name,
+            "about": engine.environment.about,
+            "known": str(engine.versions),
+            "installed": installed(engine.environment, where).get(engine.environment.package, ""),
+            "folder": str(folder_of(engine.environment, where)),
         }
-        for each in ENGINES.values()
-        if each.environment is not None
+        for engine in ENGINES.values()
+        if engine.environment is not None
     ]
     facts += [
         {
-            "name": each.name,
-            "about": f"{each.versions.engine} on GPUs: pip install 'flowgraph[{each.extra}]'",
-            "known": str(each.versions),
-            "installed": _version(each.name) or "",
+            "name": engine.name,
+            "about": f"{engine.versions.engine} on GPUs: pip install 'flowgraph[{engine.extra}]'",
+            "known": str(engine.versions),
+            "installed": _version(engine.name) or "",
             "folder": sys.prefix,
         }
-        for each in ENGINES.values()
-        if each.extra and each.versions is not None
+        for engine in ENGINES.values()
+        if engine.extra and engine.versions is not None
     ]
     return facts
 
 
 def listed_models(cache: Path | None) -> tuple[list[BuiltInModel], list[ListedModel]]:
     """Return the models that need no folder or hub, and those whose sizes are known without one."""
-    return built_in_models(cache_folder(cache)), sorted(table().values(), key=lambda each: each.name.casefold())
+    return built_in_models(cache_folder(cache)), sorted(table().values(), key=lambda model: model.name.casefold())
 
 
 def install_engine(name: str, cache: Path | None, say: Say) -> Path:

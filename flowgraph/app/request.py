@@ -27,23 +27,23 @@ OPTIONS = {"settings": "--set", "passes": "--pass", "method": "--search", "const
 
 
 def _texts(value: Any) -> Any:
-    """Return several texts: of one, of a mapping as `name=value`, or of a sequence."""
     if value is None or isinstance(value, str):
         return () if value is None else (value,)
     if isinstance(value, Mapping):
-        return tuple(f"{name}={each if isinstance(each, str) else json.dumps(each)}" for name, each in value.items())
+        return tuple(f"{name}={part if isinstance(part, str) else json.dumps(part)}" for name, part in value.items())
     return tuple(value) if isinstance(value, list | set) else value
 
 
 def _text(value: Any) -> Any:
-    """Return a number as the text that the command line has for it, and a pair of them as a ratio."""
     if isinstance(value, tuple):
         return ":".join(map(str, value))
     return str(value) if type(value) is int else value
 
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+"""Several texts, also of one, of a list, or of a mapping as `name=value`."""
 Text = Annotated[str, BeforeValidator(_text)]
+"""A text, also of a number, or of a pair of them as a ratio."""
 
 
 class Part(BaseModel):
@@ -71,6 +71,10 @@ class Workload(Part):
     passes: Texts = ()
     cache: Path | None = None
 
+    def sets(self, name: str) -> bool:
+        """Return whether a setting of this name is set."""
+        return any(text.startswith(f"{name}=") for text in self.settings)
+
     @field_serializer("flow")
     def _flow_as_text(self, flow: FlowLike) -> str:
         return flow_text(flow)
@@ -90,8 +94,8 @@ class Target(Part):
     @model_validator(mode="after")
     def _contradictions(self) -> Target:
         if self.plan is not None and (self.cluster or self.memory is not None):
-            other = "--cluster" if self.cluster else "--memory"
-            raise UsageError(f"{other} has no effect: the plan defines its cluster", where=f"--plan {self}")
+            option = "--cluster" if self.cluster else "--memory"
+            raise UsageError(f"{option} has no effect: the plan defines its cluster", where=f"--plan {self}")
         if self.plan is not None and self.placement:
             raise UsageError("--placement has no effect: the plan defines its pools", where=f"--plan {self}")
         return self
@@ -196,30 +200,21 @@ class Request(Part):
 
     def changed(self, **values: Any) -> Request:
         """Return the request with other values of these fields, whatever part each is in."""
-        parts = {name: getattr(self, name).model_copy(update=own) for name, own in _by_part(values).items()}
+        parts = {name: getattr(self, name).model_copy(update=fields) for name, fields in _by_part(values).items()}
         return self.model_copy(update=parts)
 
 
-PARTS: Mapping[str, type[Part]] = {
-    "workload": Workload,
-    "target": Target,
-    "search": Search,
-    "execution": Execution,
-    "training": Training,
-    "sampling": Sampling,
-    "output": Output,
-}
+PARTS: Mapping[str, type[Part]] = {name: type(field.default) for name, field in Request.model_fields.items()}
 _PART_OF = {field: name for name, part in PARTS.items() for field in part.model_fields}
 
 
 def _by_part(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Sort values into the parts that have fields of these names."""
-    found: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         if name not in _PART_OF:
             raise UsageError(f"no argument `{name}`", where=f"{name}=", hint=nearest(name, _PART_OF))
-        found.setdefault(_PART_OF[name], {})[name] = value
-    return found
+        parts.setdefault(_PART_OF[name], {})[name] = value
+    return parts
 
 
 def make_request(**values: Any) -> Request:
@@ -232,15 +227,15 @@ def make_request(**values: Any) -> Request:
     8
     """
     parts = dict[str, Any]()
-    for name, own in _by_part({name: value for name, value in values.items() if value is not None}).items():
+    for part, fields in _by_part({name: value for name, value in values.items() if value is not None}).items():
         try:
-            parts[name] = PARTS[name](**own)
+            parts[part] = PARTS[part](**fields)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             if isinstance(contradiction := fault.get("ctx", {}).get("error"), UsageError):
                 raise contradiction from None
             field = str(fault["loc"][0])
-            raise SettingError.refused(option(field), field, own.get(field), fault["msg"]) from None
+            raise SettingError.refused(option(field), field, fields.get(field), fault["msg"]) from None
     return Request(**parts)
 
 

@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from flowgraph.app.run_report import short
+from flowgraph.app.running.run_report import short
 from flowgraph.cli.output import say, visible
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.terminal.sparkline import sparkline

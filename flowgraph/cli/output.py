@@ -72,7 +72,7 @@ def print_exact(text: str) -> None:
 
 def write(path: Path | None, text: str) -> None:
     """Write a file that the command line names, if it names one."""
-    from flowgraph.app.written_files import write_text
+    from flowgraph.app.user_files import write_text
 
     if path is not None:
         write_text(path, text)

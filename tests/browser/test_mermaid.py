@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flowgraph.app.pictures import PictureDetail, picture_named
+from flowgraph.app.drawing.pictures import PictureDetail, picture_named
 from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.labels import clean

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flowgraph.app.page import page_of
-from flowgraph.app.pictures import PictureDetail
+from flowgraph.app.drawing.page import page_of
+from flowgraph.app.drawing.pictures import PictureDetail
 from tests.browser.plans import planned_on_two_machines
 
 if TYPE_CHECKING:

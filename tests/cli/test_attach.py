@@ -120,7 +120,7 @@ def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(
     ("text", "told"),
     [
         (None, "cannot be read: No such file or directory"),
-        ("\udc80", "cannot be read: it is no text"),
+        ("\udc80", "cannot be read: it is not text"),
         ("{", "cannot be read: Expecting property name"),
         ('{"policy": []}', "policy: Tuple should have at least 1 item"),
         ('{"policy": [{"url": "ftp://x"}]}', r"policy\[0\]\.url: String should match pattern"),
@@ -129,7 +129,7 @@ def test_a_run_draws_from_a_server_that_runs_already_and_leaves_it_running(
         ('{"ref": [{"url": "http://x"}]}', "the plan has no servers for `ref`\n  hint: known: policy"),
         (
             '{"policy": [{"url": "http://x"}, {"url": "http://y"}]}',
-            "2 for `policy`, of which sglang in pool `all` has 1",
+            "2 for `policy`, but sglang in pool `all` has 1",
         ),
     ],
     ids=["none", "bytes", "cut", "empty", "address", "key", "name", "engine", "count"],

@@ -235,6 +235,6 @@ def test_a_pass_of_a_users_own_plugs_in_by_file_and_name(flowgraph: Flowgraph) -
     assert flowgraph("show", "grpo", "--pass", "own.py:plain").out == flowgraph("show", "grpo").out
     broken = flowgraph("show", "grpo", "--pass", "own.py:unnamed")
     assert broken.code == 1 and "two nodes are named same" in broken.err and "after the pass unnamed" in broken.err
-    assert "`own.py:number` is no function" in flowgraph("show", "grpo", "--pass", "own.py:number").err
+    assert "`own.py:number` is not a function" in flowgraph("show", "grpo", "--pass", "own.py:number").err
     assert "no pass `plane`" in flowgraph("show", "grpo", "--pass", "own.py:plane").err
     assert "did you mean `plain`" in flowgraph("plan", "grpo", "--pass", "own.py:plane").err

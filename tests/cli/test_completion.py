@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from flowgraph.app.pictures import PICTURES
+from flowgraph.app.drawing.pictures import PICTURES
 from flowgraph.cli import completion
 from flowgraph.cli.application import commands
 from flowgraph.engines.table import ENGINES

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from flowgraph import Graph
-from flowgraph.app.flow_inputs import read_inputs
+from flowgraph.app.planning.flow_inputs import read_inputs
 from flowgraph.app.request import Workload
 from flowgraph.cli import display as shown
 from flowgraph.cli.display import Display

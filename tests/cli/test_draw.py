@@ -162,7 +162,7 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
     for name, text in {"list.json": "[1]", "other.json": '{"a": 1}', "none.json": "x", "half.json": "{"}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "empty").mkdir()
-    no_json = "holds no JSON, so no plan, program or picture"
+    no_json = "holds no JSON, so it is not a plan, program or picture"
     half = "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
     known = "assumed, cluster, flow, forecast, placed, pools, schema, step, structure_hash"
     wanted = {
@@ -187,7 +187,7 @@ def test_errors_of_draw_are_told_whole(flowgraph: Run, subjects: Any, tmp_path: 
         ("program.json", "--picture", "search"): f"program.json: has no picture `search`: {NOT_SEARCHED}",
         ("program.json", "--picture", "placements"): f"program.json: has no picture `placements`: {NOT_SEARCHED}",
         ("plan.json", "--picture", "run"): (
-            "plan.json: has no picture `run`: it is no run's folder\n  hint: flowgraph draw runs/grpo-1\n"
+            "plan.json: has no picture `run`: it is not a run's folder\n  hint: flowgraph draw runs/grpo-1\n"
         ),
         ("plan.json", "--cluster", "1xcpu"): (
             "plan.json: a file says itself what it was made for\n  hint: flowgraph draw plan.json\n"

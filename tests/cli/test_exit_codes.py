@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import flowgraph.app.resuming
+import flowgraph.app.running.resuming
 import nodes
 import placements
 from flowgraph import errors
@@ -38,7 +38,7 @@ def classes(kind: type[FlowError]) -> Iterator[type[FlowError]]:
 
 def ours() -> dict[str, type[FlowError]]:
     """Return every class of errors of our packages, by name."""
-    assert application and nodes and placements and flowgraph.app.resuming, "all are imported"
+    assert application and nodes and placements and flowgraph.app.running.resuming, "all are imported"
     packages = ("flowgraph", "nodes", "placements")
     return {each.__name__: each for each in classes(FlowError) if each.__module__.split(".")[0] in packages}
 

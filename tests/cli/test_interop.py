@@ -527,9 +527,7 @@ def test_what_no_plan_keeps_is_said_so_that_it_can_be_told_again(flowgraph: Run)
     Path("run.sh").write_text(f"{VERL} {KEYS} {more} trainer.logger=[console]")
     said = flowgraph("import", "run.sh")
     text_of(said)
-    again = (
-        f"a plan keeps none of these: tell them again to what is exported from it: {more} 'trainer.logger=[console]'"
-    )
+    again = f"a plan keeps none of these: add them to the exported command again: {more} 'trainer.logger=[console]'"
     assert f"{again}\n" in said.err
 
 
@@ -821,7 +819,7 @@ def test_a_configuration_that_cannot_be_read_says_where_and_why(flowgraph: Run, 
 FILES: dict[str, tuple[bytes | None, str]] = {
     "nowhere.sh": (None, "nowhere.sh: cannot be read: No such file or directory\n"),
     ".": (None, ".: cannot be read: Is a directory\n"),
-    "binary.sh": (bytes(range(256)), "binary.sh: is no text\n"),
+    "binary.sh": (bytes(range(256)), "binary.sh: is not text\n"),
     "large.sh": (b"# " + b"x" * 4_000_000, "large.sh: cannot be read: it is larger than 4,000,000 bytes\n"),
     "long.sh": (b"# " + b"x" * 1_000_001, "long.sh:1: more than 1,000,000 characters are not a launch script\n"),
 }

@@ -280,7 +280,7 @@ def test_a_file_of_lengths_or_constants_that_is_none_is_named(flowgraph: Run, tm
     text = refused(flowgraph("plan", "grpo", *SMALL, "--response-tokens", "long.parquet:tokens"), 1)
     assert text == ("--response-tokens: column='1,000,000,000,000,000,000': lengths are 1 to 100,000,000 tokens\n")
     assert refused(flowgraph("plan", "grpo", *SMALL, "--profile", "p.toml"), 2) == (
-        "--profile p.toml: is no text, so no profile\n"
+        "--profile p.toml: is not text, so not a profile\n"
     )
 
 
@@ -401,7 +401,7 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
         2, "--pin policy.sample=b: is pinned to `a` too\n  hint: leave one of them out\n",
     ),
     ("--engine", "train=fsdp", "--engine", "train=megatron"): (
-        2, "--engine train=megatron: what does train is said to be `fsdp` too\n",
+        2, "--engine train=megatron: the engine of train is `fsdp` already\n",
     ),
     ("--memory", "1GiB"): (
         2,

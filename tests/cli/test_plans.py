@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flowgraph.app.runtime_launch import needed_bytes, refuse_other_machine, total_bytes
+from flowgraph.app.running.runtime_launch import needed_bytes, refuse_other_machine, total_bytes
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import available_cores
@@ -267,7 +267,7 @@ USAGE: dict[tuple[str, ...], str] = {
         "--address: an address is for Ray\n  hint: leave out --runtime local\n"
     ),
     ("run", "grpo", "--address", "local"): (
-        "--address: `local` is no address of a cluster\n  hint: leave it out: then Ray is started here\n"
+        "--address: `local` is not the address of a cluster\n  hint: leave it out: then Ray is started here\n"
     ),
     ("plan", "grpo", "-o", "nowhere/plan.json"): (
         f"{NOMINAL}nowhere/plan.json: cannot be written: No such file or directory\n"

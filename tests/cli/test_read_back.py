@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowgraph.app import make_request
-from flowgraph.app.problem import prepare, prepare_from
+from flowgraph.app.planning.problem import prepare, prepare_from
 from flowgraph.cluster.plan import Plan
 from placements.search.search import find
 

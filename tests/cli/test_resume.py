@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flowgraph.app.training import Observers, carry_out
+from flowgraph.app.running.training import Observers, carry_out
 from flowgraph.cli.output import note
 from flowgraph.cli.run_ending import exit_code
 from flowgraph.files.hashes import text_hash
@@ -410,14 +410,14 @@ from pathlib import Path
 sys.path[:0] = [{root!r}]
 import torch
 from safetensors import torch as _
-from flowgraph.app import training, resuming
+from flowgraph.app.running import training, resuming
 from flowgraph.cli import display, main
 from flowgraph.runtime import driver, local as in_process
 from flowgraph.models import loading
 from flowgraph.engines.local import model as local
 
 torch.set_num_threads(1)
-from flowgraph.app.flow_inputs import read_inputs
+from flowgraph.app.planning.flow_inputs import read_inputs
 from flowgraph.app.request import Workload
 from flowgraph.models import load, resolve
 

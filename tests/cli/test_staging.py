@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowgraph.app.runtime_launch import staged
+from flowgraph.app.running.runtime_launch import staged
 from flowgraph.flows.flow_files import FlowFile, find_flow
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.language.graph import Graph

@@ -147,9 +147,9 @@ def test_names_on_the_command_line_come_back_without_controls(flowgraph: Run, tm
 def test_a_response_is_printed_without_controls_and_exactly_as_json(
     flowgraph: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flowgraph.app import generating
+    from flowgraph.app.responses import sampling
 
-    real = generating.generate_request
+    real = sampling.generate_request
 
     def responds(*given: Any) -> Any:
         result = real(*given)
@@ -157,7 +157,7 @@ def test_a_response_is_printed_without_controls_and_exactly_as_json(
             row["response"] = f"{HOSTILE}\n\tsecond line"
         return result
 
-    monkeypatch.setattr(generating, "generate_request", responds)
+    monkeypatch.setattr(sampling, "generate_request", responds)
     said = flowgraph("generate", "tiny", "--prompt", "1", "--max-tokens", "2")
     refuse_controls(said, "generate")
     assert said.out == f"{visible(HOSTILE)}\n\tsecond line\n", "lines and tabs stay"

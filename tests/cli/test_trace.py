@@ -103,7 +103,7 @@ def test_a_plan_without_seconds_leaves_what_was_measured_and_says_so(flowgraph: 
     (ran / "plan.json").write_text(json.dumps(plan | {"step": None}))
     said = flowgraph("trace", ran)
     assert said.out == "runs/grpo-1/trace.json\n"
-    assert said.err == "the plan forecasts no seconds: only what was measured is told\n"
+    assert said.err == "the plan forecasts no seconds: only what was measured is shown\n"
     events = events_of(ran / "trace.json")
     names = [each["args"]["name"] for each in events if each["name"] == "process_name"]
     assert names == ["all, measured", "host, measured"]

@@ -22,7 +22,7 @@ import nodes
 from benchmarks import curves
 from flowgraph import Flow, Loss
 from flowgraph.analysis.flat_graph import full_hash
-from flowgraph.app.flow_inputs import read_inputs
+from flowgraph.app.planning.flow_inputs import read_inputs
 from flowgraph.app.request import Workload
 from flowgraph.cli.application import commands as application
 from flowgraph.passes import compile_graph

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flowgraph.app import DrawTarget, find_target, make_request
-from flowgraph.app.pictures import PictureDetail, picture_named
+from flowgraph.app.drawing.pictures import PictureDetail, picture_named
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.write.as_data import as_json, from_json

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.curves import SETTINGS
 from flowgraph import app
-from flowgraph.app.flow_inputs import read_inputs
+from flowgraph.app.planning.flow_inputs import read_inputs
 from flowgraph.app.request import Workload
 from flowgraph.cli.commands.flows import flows
 from tests.looped import looped

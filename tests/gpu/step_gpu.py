@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from flowgraph import Graph
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.app import make_request
-from flowgraph.app.flow_inputs import compiled_flow
-from flowgraph.app.problem import PreparedProblem, cluster_of, prepare
+from flowgraph.app.planning.flow_inputs import compiled_flow
+from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.request import Workload
-from flowgraph.app.run_trace import TaskComparison, compared
+from flowgraph.app.running.run_report import TaskComparison, compared
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings
 from flowgraph.language import Key
 from flowgraph.lowering.lower import lower

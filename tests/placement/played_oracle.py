@@ -13,7 +13,7 @@ from itertools import product
 from math import inf
 
 from flowgraph.app import make_request
-from flowgraph.app.problem import prepare
+from flowgraph.app.planning.problem import prepare
 from flowgraph.errors import ResourceError
 from placements.search.plan_builder import has_room
 from placements.search.pool_options import PoolOptions, pool_option_of

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flowgraph.analysis.roles import roles
 from flowgraph.app import make_request
-from flowgraph.app.problem import PreparedProblem, prepare
+from flowgraph.app.planning.problem import PreparedProblem, prepare
 from flowgraph.checks.placed import unsupported
 from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError, ResourceError

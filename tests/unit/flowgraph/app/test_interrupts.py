@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from flowgraph.app.interrupts import Interrupts
+from flowgraph.app.running.interrupts import Interrupts
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from flowgraph import Graph, Loss, Mask, Trainable, Value, flow, node
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
 from flowgraph.analysis.state import state_of
-from flowgraph.app.facts_text import facts_json, facts_text
+from flowgraph.app.drawing.stages import facts_json, facts_text
 from flowgraph.cluster.cluster import Cluster, Device
 from flowgraph.cluster.cluster import Machine as Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool

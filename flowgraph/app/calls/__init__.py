@@ -1,0 +1,1 @@
+"""The Python API: the functions that `flowgraph` and `flowgraph.app` offer, with their arguments."""

@@ -1,0 +1,55 @@
+"""The arguments of the Python API: their types, the request of them, and errors in their words."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from flowgraph.app.planning.plan_result import PlanResult
+from flowgraph.app.request import OPTIONS, Request, make_request
+from flowgraph.app.running.training import RunResult
+from flowgraph.errors import FlowError
+
+Models = str | Sequence[str] | Mapping[str, str]
+"""A model of the trained parameter, `PARAM=MODEL` texts, or models by parameter."""
+Settings = Mapping[str, object] | Sequence[str]
+"""Settings of a flow and its nodes by name, such as `{"policy.generate.n": 16}`."""
+Names = str | Sequence[str]
+PathLike = str | Path
+Objective = Literal["step", "cost", "devices"]
+Method = Literal["auto", "exact", "greedy"]
+Runtime = Literal["local", "ray"]
+System = Literal["verl", "openrlhf", "nemo-rl"]
+PictureName = Literal["flow", "plan", "sequence", "timeline", "memory", "placements", "search", "run"]
+
+
+def request_of(**values: Any) -> Request:
+    """Return the request of these arguments."""
+    plan = values.get("plan")
+    return make_request(**values | {"plan": plan.plan if isinstance(plan, PlanResult) else plan})
+
+
+def subject_of(model: PathLike | RunResult | None) -> str | None:
+    """Return the text that names a model or a run's folder."""
+    return None if model is None else str(folder_of(model))
+
+
+def folder_of(run: PathLike | RunResult) -> Path:
+    """Return a run's folder."""
+    return run.path if isinstance(run, RunResult) else Path(run)
+
+
+@contextmanager
+def arguments() -> Generator[None]:
+    """Let an error that names an option name the argument too: `staleness= (--staleness x)`."""
+    try:
+        yield
+    except FlowError as error:
+        option, _, rest = error.where.partition(" ")
+        if option.startswith("--"):
+            names = {value: name for name, value in OPTIONS.items()}
+            name = names.get(option, option.removeprefix("--").replace("-", "_"))
+            error.where = f"{name}= ({f'{option} {rest}'.strip()})"
+        raise

@@ -1,0 +1,259 @@
+"""`plan` and what you ask of a plan, a flow or a picture, as functions of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from flowgraph.app.calls.arguments import (
+    Method,
+    Models,
+    Names,
+    Objective,
+    PathLike,
+    PictureName,
+    Settings,
+    System,
+    arguments,
+    folder_of,
+    request_of,
+)
+from flowgraph.app.drawing.draw_target import find_target, plan_target
+from flowgraph.app.drawing.make_drawing import DrawResult, draw_result
+from flowgraph.app.drawing.pictures import PictureDetail, refuse_unknown_picture
+from flowgraph.app.interop.exporting import ExportResult, export_plan
+from flowgraph.app.interop.importing import ImportResult, import_command
+from flowgraph.app.planning.calibrating import calibrate_runs, calibration_of
+from flowgraph.app.planning.checking import CheckResult, check_flow
+from flowgraph.app.planning.make_plan import make_plan, measured_plan
+from flowgraph.app.planning.plan_result import PlanLike, PlanResult
+from flowgraph.app.planning.saved_plans import (
+    ComparedPlans,
+    ExplainedPlan,
+    SimulatedPlan,
+    compare_plans,
+    explain_plan,
+    simulate_plan,
+)
+from flowgraph.app.request import FlowLike, Say, fields
+from flowgraph.app.running.training import RunResult, silent
+from flowgraph.cluster.calibration import Calibration
+from flowgraph.cluster.plan import Plan
+from placements import calibration as fits
+
+
+def plan(
+    flow: FlowLike,
+    *,
+    model: Models | None = None,
+    data: str | None = None,
+    batch: int | None = None,
+    prompt_tokens: str | int | None = None,
+    response_tokens: str | int | None = None,
+    settings: Settings | None = None,
+    passes: Names | None = None,
+    cluster: str | None = None,
+    memory: str | None = None,
+    placement: str | None = None,
+    plan: PlanLike | None = None,
+    engine: Mapping[str, str] | Names | None = None,
+    precision: str | None = None,
+    constants: PathLike | None = None,
+    calibration: Calibration | PathLike | None = None,
+    measured: Mapping[str, float] | Names | None = None,
+    measured_on: PathLike | None = None,
+    objective: Objective = "step",
+    method: Method = "auto",
+    pin: Mapping[str, str] | Names | None = None,
+    what_if: Names | None = None,
+    robust: bool = False,
+    staleness: int | Literal["auto"] | None = None,
+    ratio: str | tuple[int, int] | None = None,
+    streamed: bool = False,
+    cache: PathLike | None = None,
+    say: Say = silent,
+) -> PlanResult:
+    """Return where each role runs, the memory it needs and, on devices of known speed, the seconds of a step.
+
+    Args:
+        flow: a shipped flow (`"grpo"`), one in a file (`"my.py:name"`), or a flow itself.
+        model: the trained model, or models by parameter: a name, a folder or a hub id, with `+lora=RANK` for adapters.
+        data: a data set, file or folder; without one, devices of a known kind are planned with lengths of rows.
+        batch: prompts in a step.
+        prompt_tokens: lengths of prompts in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`.
+        response_tokens: lengths of responses in tokens; by default as long as the flow allows.
+        settings: settings of the flow and its nodes by name.
+        passes: passes of your own, run last: `"my.py:name"`.
+        cluster: a cluster such as `"2x8xh100"` or a `.toml` file; by default this machine.
+        memory: the memory of this machine to plan for, such as `"2GiB"`.
+        placement: a named placement, such as `"split"`.
+        plan: a plan to forecast again, in place of a search.
+        engine: the engine of each use: `{"train": "megatron", "sample": "vllm"}`.
+        precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
+        constants: a file of constants of engines.
+        calibration: scales of seconds, or their file.
+        measured: seconds that nodes of a plan took, by node; they calibrate the forecast.
+        measured_on: the plan that `measured` is of; by default `plan`.
+        objective: what is least: the seconds of a step, its cost, or the devices.
+        method: how the search is done.
+        pin: a pool for a role: roles with one pool share its devices.
+        what_if: changes to search again with, such as `"devices=4x8xh200"`.
+        robust: prefer the plan that loses least if costs differ from the forecast.
+        staleness: the most updates by which rollouts may lag, or `"auto"`.
+        ratio: rollout devices to training devices where they are separate, such as `(3, 1)`.
+        streamed: let partial rollouts continue across steps.
+        cache: the folder for fetched models and made data.
+        say: receives notes as they arise.
+
+    Raises:
+        UsageError: arguments that contradict each other or mean nothing.
+        UnknownNameError: a flow, setting or name that does not exist.
+        ResourceError: nothing fits; the error names the smallest changes that do.
+        PlanError: a plan that is not for this flow, or breaks a law.
+    """
+    values = fields(locals(), but="calibration measured measured_on say")
+    with arguments():
+        if not isinstance(calibration, Calibration):
+            texts = request_of(settings=measured).workload.settings
+            file = Path(plan) if isinstance(plan, str | Path) else None
+            seconds_of = measured_plan(file, None if measured_on is None else Path(measured_on), texts)
+            calibration = calibration_of(None if calibration is None else Path(calibration), texts, seconds_of, say)
+        request = request_of(**values, calibration=calibration)
+        return make_plan(request, say)
+
+
+def check(
+    flow: FlowLike,
+    *,
+    model: Models | None = None,
+    data: str | None = None,
+    batch: int | None = None,
+    settings: Settings | None = None,
+    passes: Names | None = None,
+    cluster: str | None = None,
+    placement: str | None = None,
+    plan: PlanLike | None = None,
+    cache: PathLike | None = None,
+    say: Say = silent,
+) -> CheckResult:
+    """Return every fault of a flow, its settings and its plan that can be found before anything is loaded.
+
+    The arguments are those of `plan`. Nothing is raised for a fault of the flow.
+    """
+    values = fields(locals(), but="say")
+    with arguments():
+        request = request_of(**values)
+        return check_flow(request, say)
+
+
+def draw(
+    what: FlowLike | Path | Plan | PlanResult | RunResult,
+    *,
+    picture: PictureName | None = None,
+    steps: int = 2,
+    unfold: bool = False,
+    model: Models | None = None,
+    data: str | None = None,
+    batch: int | None = None,
+    prompt_tokens: str | int | None = None,
+    response_tokens: str | int | None = None,
+    settings: Settings | None = None,
+    passes: Names | None = None,
+    cluster: str | None = None,
+    placement: str | None = None,
+    plan: PlanLike | None = None,
+    cache: PathLike | None = None,
+    say: Say = silent,
+) -> DrawResult:
+    """Return a picture of a flow, a plan or a run; notebooks show it, `save` writes it in any format.
+
+    Args:
+        what: a flow, a plan, a run, or the file or folder of one.
+        picture: which of its pictures; by default the one that is meant.
+        steps: steps of a timeline.
+        unfold: each machine of a pool, however many there are.
+        model, data, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, cache: of
+            a flow, as for `plan`.
+        say: receives notes as they arise.
+
+    Raises:
+        UsageError: a picture that does not exist or that this has not, or options of a flow for anything else.
+    """
+    values = fields(locals(), but="what picture steps unfold say")
+    with arguments():
+        flow = str(folder_of(what)) if isinstance(what, Path | RunResult) else what
+        request = request_of(**values, flow="" if isinstance(flow, Plan | PlanResult) else flow)
+        if picture is not None:
+            refuse_unknown_picture(picture)
+        if isinstance(what, Plan | PlanResult):
+            name = f"plan of {what.flow}" if isinstance(what, Plan) else what.plan.flow
+            target = plan_target(what, name, say)
+        else:
+            target = find_target(request, say)
+        return draw_result(target, picture or "", PictureDetail(steps=steps, unfold=unfold))
+
+
+def export(plan: PlanLike, to: System, *, version: str = "") -> ExportResult:
+    """Return a plan as the flags and files that another system starts from, with what it cannot express.
+
+    `version` is that of the system, by default the newest that is known. Raises UsageError for another system,
+    PlanError for a plan that it cannot run.
+    """
+    with arguments():
+        return export_plan(plan, to, version)
+
+
+def import_run(
+    command: PathLike,
+    *,
+    device: str = "h100",
+    model: Models | None = None,
+    prompt_tokens: str | int | None = None,
+    response_tokens: str | int | None = None,
+    constants: PathLike | None = None,
+    calibration: Calibration | None = None,
+    cache: PathLike | None = None,
+) -> ImportResult:
+    """Return another system's run as a flow and a plan: its memory, its step, and what a search finds instead.
+
+    `command` is a launch script of verl or OpenRLHF, or verl's YAML, `device` what its devices are. The other arguments
+    are those of `plan`. Raises DataError, with the line, for a file that cannot be read.
+    """
+    values = fields(locals(), but="command device")
+    with arguments():
+        request = request_of(**values)
+        return import_command(Path(command), device, request)
+
+
+def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
+    """Return why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
+    with arguments():
+        return explain_plan(plan, role)
+
+
+def compare(*plans: PlanLike) -> ComparedPlans:
+    """Return plans beside each other, as a table or as data."""
+    with arguments():
+        return compare_plans(plans)
+
+
+def simulate(plan: PlanLike, steps: int = 2) -> SimulatedPlan:
+    """Play the steps of a plan without a GPU: when each pool works, and what it waits for."""
+    with arguments():
+        return simulate_plan(plan, steps)
+
+
+def calibrate(
+    *runs: PathLike,
+    plan: PathLike | None = None,
+    measured: Mapping[str, float] | Names | None = None,
+    say: Say = silent,
+) -> fits.CalibrationResult:
+    """Fit scales to the seconds that runs have measured, by phase, role and device, each with its 90% interval.
+
+    `runs` are run folders, logs or traces of runs of `plan`, or one plan's file with its `measured` seconds by node.
+    """
+    with arguments():
+        texts = request_of(settings=measured).workload.settings
+        return calibrate_runs(list(map(Path, runs)), None if plan is None else Path(plan), texts, say)

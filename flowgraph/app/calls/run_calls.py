@@ -1,0 +1,253 @@
+"""`run`, `resume`, `evaluate` and `generate`, as functions of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from flowgraph.app.calls.arguments import (
+    Models,
+    Names,
+    PathLike,
+    Runtime,
+    Settings,
+    arguments,
+    folder_of,
+    request_of,
+    subject_of,
+)
+from flowgraph.app.planning.plan_result import PlanLike
+from flowgraph.app.request import FlowLike, Say, fields
+from flowgraph.app.responses.evaluating import EvalResult, evaluate_request
+from flowgraph.app.responses.sampling import GenerateResult, Progress, generate_request, no_progress
+from flowgraph.app.running.resuming import resume_run
+from flowgraph.app.running.training import Observers, RunResult, run_flow, silent
+
+if TYPE_CHECKING:
+    from flowgraph.runtime.driver import Listener
+
+
+def run(
+    flow: FlowLike = "",
+    *,
+    model: Models | None = None,
+    data: str | None = None,
+    held_out: str | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    seed: int | None = None,
+    settings: Settings | None = None,
+    passes: Names | None = None,
+    eval_every: int | None = None,
+    eval_rows: int | None = None,
+    out: PathLike | None = None,
+    checkpoint_every: int | None = None,
+    keep: int | None = None,
+    replay: PathLike | None = None,
+    sample_rows: int | None = None,
+    forward_tokens: int | None = None,
+    cluster: str | None = None,
+    memory: str | None = None,
+    placement: str | None = None,
+    plan: PlanLike | None = None,
+    runtime: Runtime | None = None,
+    address: str | None = None,
+    threads: int | None = None,
+    log: str | None = None,
+    profile: str | int | None = None,
+    attach: PathLike | None = None,
+    cache: PathLike | None = None,
+    listeners: Sequence[Listener] = (),
+    say: Say = silent,
+) -> RunResult:
+    """Train by a plan, into a run folder, and return how the run ended.
+
+    The first Ctrl-C stops after the step that runs, the next at once; the result then says "interrupted".
+
+    Args:
+        flow: as for `plan`; with `plan`, by default the flow that it was made for.
+        model: as for `plan`; a tiny model by default.
+        data: a data set, file or folder; `digits` by default.
+        held_out: a file of held-out rows.
+        steps: how many steps.
+        batch: prompts in a step.
+        seed: the random seed.
+        settings: settings of the flow and its nodes by name.
+        passes: passes of your own, run last.
+        eval_every: check held-out prompts every this many steps; 0: never.
+        eval_rows: how many held-out prompts at most.
+        out: the run's folder; by default `runs/FLOW-N`.
+        checkpoint_every: save what `resume` needs every this many steps; 0: never.
+        keep: how many checkpoints stay.
+        replay: use the rollouts of this run.
+        sample_rows: responses that a rank decodes together.
+        forward_tokens: padded tokens in a pass without gradients.
+        cluster: as for `plan`.
+        memory: as for `plan`.
+        placement: as for `plan`.
+        plan: run by this plan, in place of a search.
+        runtime: `"local"`, this process, or `"ray"`; by default by the plan's devices.
+        address: a Ray cluster that runs already.
+        threads: threads of each process.
+        log: trackers that also receive the metrics: `"tensorboard,wandb"`.
+        profile: the steps to profile, from 0: `"3,7"`.
+        attach: a file of engines' servers that run already.
+        cache: the folder for fetched models and made data.
+        listeners: receive the results of each step, and of each check of held-out data.
+        say: receives notes as they arise.
+
+    Raises:
+        UsageError: arguments that contradict each other, or a flow that Ray's workers cannot find.
+        PlanError: a plan that is not for this flow.
+        ResourceError: more than this machine has.
+        RunFolderError: a folder that is taken.
+        WorkerError: a process that failed; `resume` goes on with the run.
+    """
+    values = fields(locals(), but="listeners say")
+    with arguments():
+        request = request_of(**values)
+        return without_error(run_flow(request, Observers(say=say, listeners=listeners)))
+
+
+def resume(
+    run: PathLike | RunResult,
+    *,
+    flow: FlowLike | None = None,
+    steps: int | None = None,
+    cluster: str | None = None,
+    memory: str | None = None,
+    placement: str | None = None,
+    plan: PlanLike | None = None,
+    runtime: Runtime | None = None,
+    address: str | None = None,
+    threads: int | None = None,
+    listeners: Sequence[Listener] = (),
+    say: Say = silent,
+) -> RunResult:
+    """Go on with a run from its newest checkpoint, and return how it ended.
+
+    Args:
+        run: the run's folder, or what `run` returned.
+        flow: the run's flow, where it is in no file.
+        steps: how many steps in all.
+        cluster, memory, placement, plan, runtime, address, threads: where to go on, as for `run`; by default where the
+            run was.
+        listeners: receive the results of each step.
+        say: receives notes as they arise.
+
+    Raises:
+        NotResumableError: the flow, the rows or the weights are not what the run began with.
+        RunFolderError: a folder that holds no run.
+    """
+    values = fields(locals(), but="run listeners say")
+    with arguments():
+        request = request_of(**values)
+        return without_error(resume_run(folder_of(run), request, Observers(say=say, listeners=listeners)))
+
+
+def without_error(result: RunResult) -> RunResult:
+    """Raise the error of a run that failed and can be resumed."""
+    if result.error is not None:
+        raise result.error
+    return result
+
+
+def evaluate(
+    model: PathLike | RunResult | None = None,
+    *,
+    generations: PathLike | None = None,
+    by: str | None = None,
+    n: int = 1,
+    temperature: float | None = None,
+    data: str | None = None,
+    held_out: str | None = None,
+    split: Literal["held-out", "train"] | None = None,
+    rows: int | None = None,
+    max_tokens: int | None = None,
+    batch: int | None = None,
+    seed: int | None = None,
+    param: str | None = None,
+    settings: Settings | None = None,
+    sample_rows: int | None = None,
+    cluster: str | None = None,
+    memory: str | None = None,
+    plan: PlanLike | None = None,
+    runtime: Runtime | None = None,
+    address: str | None = None,
+    threads: int | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    cache: PathLike | None = None,
+    say: Say = silent,
+    progress: Progress = no_progress,
+) -> EvalResult:
+    """Score a model's or a run's responses to held-out prompts: mean, pass@k, lengths.
+
+    Args:
+        model: a model, or a run's folder.
+        generations: a file of responses to score again, in place of a model.
+        by: the rule that scores: its name, `"path.py:name"`, or `"data"`.
+        n: responses to each prompt.
+        temperature: of the sampler; 0 is greedy, the default for one response.
+        data, held_out, split, rows: the prompts; by default the held-out ones of the run's data.
+        max_tokens: the longest response in tokens.
+        batch: prompts at once.
+        seed: the random seed; by default that of the run.
+        param: which of a run's models.
+        settings: settings of the nodes that sample and score.
+        sample_rows, cluster, memory, plan, runtime, address, threads, cache: as for `run`.
+        out: a file for the responses with their scores (`.parquet`) or for the figures (`.json`).
+        overwrite: replace the file if it exists.
+        say: receives notes as they arise.
+        progress: shows how far it is.
+
+    Raises:
+        UsageError: arguments that contradict each other.
+        RuleError: a rule that cannot be used.
+        DataError: rows that lack what the rule compares with.
+    """
+    values = fields(locals(), but="model say progress")
+    with arguments():
+        request = request_of(**values, subject=subject_of(model))
+        return evaluate_request(request, say, progress)
+
+
+def generate(
+    model: PathLike | RunResult,
+    prompt: Names | None = None,
+    *,
+    n: int = 1,
+    temperature: float = 1.0,
+    data: str | None = None,
+    held_out: str | None = None,
+    split: Literal["held-out", "train"] | None = None,
+    rows: int | None = None,
+    max_tokens: int | None = None,
+    batch: int | None = None,
+    seed: int | None = None,
+    param: str | None = None,
+    settings: Settings | None = None,
+    sample_rows: int | None = None,
+    cluster: str | None = None,
+    memory: str | None = None,
+    plan: PlanLike | None = None,
+    runtime: Runtime | None = None,
+    address: str | None = None,
+    threads: int | None = None,
+    out: PathLike | None = None,
+    overwrite: bool = False,
+    cache: PathLike | None = None,
+    say: Say = silent,
+    progress: Progress = no_progress,
+) -> GenerateResult:
+    """Return a model's or a run's responses to prompts; those of a data set go into the Parquet file `out`.
+
+    `prompt` is one text or several; the other arguments are those of `evaluate`.
+
+    Raises:
+        UsageError: neither a prompt nor a file to write, or arguments that contradict each other.
+    """
+    values = fields(locals(), but="model say progress")
+    with arguments():
+        request = request_of(**values, subject=subject_of(model))
+        return generate_request(request, say, progress)

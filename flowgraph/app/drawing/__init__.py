@@ -1,0 +1,1 @@
+"""Flows, plans and runs as pictures, pages and text."""

@@ -1,0 +1,199 @@
+"""What `draw` and `diff` are about: a flow, a plan's or a program's file, or a run's folder. No torch is loaded.
+
+Each part is found when a picture first asks for it: the flow alone needs no plan, and a plan no search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.app.planning.flow_inputs import compiled_flow
+from flowgraph.app.planning.make_plan import planned_for
+from flowgraph.app.planning.plan_result import PlanResult, read_plan
+from flowgraph.app.planning.problem import prepare_from
+from flowgraph.app.planning.saved_plans import plan_again
+from flowgraph.app.request import Request, Say, Target, Workload
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.arrow_sizes import ArrowSizes
+from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.write.as_data import from_json
+from flowgraph.errors import FlowError, UsageError
+from flowgraph.files.untrusted import read_json, read_text
+from flowgraph.flows.flow_files import find_flow
+from flowgraph.language.graph import Graph
+from flowgraph.lowering.lower import lower
+from flowgraph.runtime.record.run_folder import RunFolder
+from flowgraph.serialize.program import program_from_json
+from nodes.mismatch import watch_engines
+from placements import plan as search_plan
+from placements import report
+
+if TYPE_CHECKING:
+    from flowgraph.lowering.program import Program
+
+Kind = Literal["flow", "plan", "program", "run", "picture"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnPlan:
+    """A plan that is drawn; its flow, and the sizes of what travels, where these are known."""
+
+    plan: Plan
+    where: str
+    graph: Graph | None = None
+    planned: PlanResult | None = None
+    lowered: Program | None = None
+
+    @cached_property
+    def program(self) -> Program | None:
+        """Return what the runtime would run; None where the flow is not known."""
+        if self.lowered is not None or self.graph is None:
+            return self.lowered
+        return lower(self.graph, self.plan, where=self.where, watch=watch_engines)
+
+    @cached_property
+    def sizes(self) -> ArrowSizes:
+        """Return the bytes of what travels; none where lengths and models are not known."""
+        if self.planned is None:
+            return ArrowSizes()
+        setting, graph = self.planned.setting, self.planned.graph if self.program is None else self.program.graph
+        return report.arrow_sizes(graph, setting.shapes, setting.workload, self.plan)
+
+    @cached_property
+    def search(self) -> report.SearchResult | None:
+        """Return the search that found the plan, or that would; None where no seconds are known."""
+        return None if self.planned is None else self.planned.search or search_plan(self.planned.setting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawTarget:
+    """A flow, plan, program or run that was named on a command line; `first` is the picture that is meant of it.
+
+    A picture from a file is itself all there is to draw.
+    """
+
+    name: str
+    kind: Kind
+    flow: Callable[[], Graph | None]
+    placed: Callable[[], DrawnPlan]
+    run: RunFolder | None = None
+    first: str = "plan"
+    drawing: Drawing | None = None
+
+    @cached_property
+    def graph(self) -> Graph | None:
+        """Return the flow's graph; None for a plan that does not name its flow."""
+        return self.flow()
+
+    @cached_property
+    def placement(self) -> DrawnPlan:
+        """Return the plan, and what is known around it."""
+        return self.placed()
+
+
+def find_target(request: Request, say: Say) -> DrawTarget:
+    """Find what a request's flow names: a run's folder, a file of a plan or a program, or else a flow.
+
+    Raises UsageError for a file of JSON that holds neither, and for options that say of a flow what a file says itself.
+    """
+    name, path, is_name = request.flow, Path(request.flow), isinstance(request.workload.flow, str)
+    is_run = is_name and ((path / "run.json").is_file() or (path.is_dir() and name != path.name))  # flows are one word
+    is_file = is_name and path.suffix == ".json"
+    if (is_run or is_file) and request != Request(workload=Workload(flow=request.workload.flow)):
+        what = f"{'a run' if is_run else 'a file'} says itself what it was made for"
+        raise UsageError(what, where=name, hint=f"flowgraph draw {name}")
+    if is_run:
+        run = RunFolder.open(path)
+        file = run.path / "plan.json"
+        return DrawTarget(
+            name=str(path),
+            kind="run",
+            flow=run.graph,
+            placed=lambda: DrawnPlan(plan=read_plan(file), where=str(file), graph=run.graph()),
+            run=run,
+            first="run",
+        )
+    if is_file:
+        return _file_target(path, say)
+    return DrawTarget(
+        name=name,
+        kind="flow",
+        flow=lambda: compiled_flow(request.workload),
+        placed=lambda: _drawn(planned_for(request, say, fits=False)),
+        first="flow" if request.target == Target() else "plan",
+    )
+
+
+def plan_target(plan: Plan | PlanResult, where: str, say: Say) -> DrawTarget:
+    """Return the target of a plan that is here already; `where` names it."""
+    if isinstance(plan, PlanResult):
+        return DrawTarget(name=where, kind="plan", flow=lambda: plan.graph, placed=lambda: _drawn(plan))
+
+    def placed() -> DrawnPlan:
+        if plan.assumed is None or _flow_is_gone(plan.assumed.flow):
+            return DrawnPlan(plan=plan, where=where, graph=_graph_of(plan, where))
+        return _drawn(plan_again(plan, prepare_from(plan, where), where, say, fits=False))
+
+    return DrawTarget(name=where, kind="plan", flow=lambda: _graph_of(plan, where), placed=placed)
+
+
+def _drawn(planned: PlanResult) -> DrawnPlan:
+    return DrawnPlan(plan=planned.plan, where=planned.where, graph=planned.graph, planned=planned)
+
+
+def _file_target(path: Path, say: Say) -> DrawTarget:
+    """Read a plan, a program or a picture, told apart by what the file holds."""
+    where = str(path)
+    try:
+        data = read_json(path)
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=where) from None
+    except ValueError as error:
+        what = f"holds no JSON, so it is not a plan, program or picture: {error}"
+        raise UsageError(what, where=where) from None
+    keys = data if isinstance(data, dict) else {}
+    if "picture" in keys:
+
+        def no_plan() -> DrawnPlan:
+            raise UsageError("is a picture, and has no plan", where=where)
+
+        drawing = from_json(read_text(path), where)
+        return DrawTarget(name=where, kind="picture", flow=lambda: None, placed=no_plan, first="", drawing=drawing)
+    if "tasks" in keys and "graph" in keys:
+        try:
+            program = program_from_json(read_text(path))
+        except FlowError as error:
+            error.where = error.where or where
+            raise
+        placement = DrawnPlan(plan=program.plan, where=where, graph=program.graph, lowered=program)
+        return DrawTarget(name=where, kind="program", flow=lambda: program.graph, placed=lambda: placement)
+    return plan_target(read_plan(path), where, say)
+
+
+def _graph_of(plan: Plan, where: str) -> Graph | None:
+    """Return the graph of a plan's flow, if the flow is found and is still the one that was planned."""
+    if plan.assumed is not None:
+        return None if _flow_is_gone(plan.assumed.flow) else prepare_from(plan, where).setting.graph
+    if not plan.flow.isidentifier():  # a flow's own name: a file's would be run
+        return None
+    try:
+        graph = compiled_flow(Workload(flow=plan.flow))
+    except FlowError:
+        return None
+    return graph if structure_hash(graph) == plan.structure_hash else None
+
+
+def _flow_is_gone(name: str) -> bool:
+    """Return whether a name, of no file, is that of no flow."""
+    if not name.isidentifier():
+        return False
+    try:
+        find_flow(name)
+    except FlowError:
+        return True
+    return False

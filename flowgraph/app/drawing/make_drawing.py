@@ -1,0 +1,156 @@
+"""`draw` and `diff`: a picture of a flow, plan or run in any format, or a page; two of them as a picture or a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from flowgraph.app.drawing import pictures
+from flowgraph.app.drawing.draw_target import DrawTarget, find_target
+from flowgraph.app.drawing.page import page_of, single_page
+from flowgraph.app.drawing.pictures import PictureDetail, picture_named
+from flowgraph.app.drawing.stages import unified_diff
+from flowgraph.app.request import Request, Say
+from flowgraph.app.user_files import write_bytes
+from flowgraph.diagrams.build.diff_picture import diff_picture
+from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.labels import seen
+from flowgraph.diagrams.model.picture import Picture
+from flowgraph.diagrams.write.formats import FORMATS, format_of, text_in
+from flowgraph.diagrams.write.svg.png import png, uncovered
+from flowgraph.errors import UsageError, nearest
+from flowgraph.flows.settings import settings_compared
+from flowgraph.serialize.graph_text import graph_text
+from placements import report
+
+FORECASTS = ("plan", "timeline", "memory", "placements", "search")
+"""Pictures of seconds and bytes that are forecast."""
+PRINTED = tuple(name for name in FORMATS if name not in ("png", "html"))
+COLUMNS = 100  # of a picture as text
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DrawResult:
+    """A picture, made when it is first asked for; as SVG, PNG, text, Mermaid, Graphviz, JSON or a page."""
+
+    name: str
+    make: Callable[[], Drawing]
+    make_page: Callable[[], str]
+    find_notes: Callable[[], Iterable[str]] = tuple
+
+    @cached_property
+    def drawing(self) -> Drawing:
+        """Return the picture as data."""
+        return self.make()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return the published errors of the forecasts in the picture."""
+        return tuple(self.find_notes())
+
+    def written(self, to: str = "text", *, columns: int = COLUMNS, colour: bool = False) -> str:
+        """Return the picture as text, svg, mmd, md, dot or json.
+
+        Raises UsageError for another format, and for one that has no way to draw this picture.
+        """
+        self.refuse_format(to)
+        return text_in(self.drawing, to, columns=columns, colour=colour)
+
+    def refuse_format(self, to: str) -> None:
+        """Raise UsageError for a format that is not a text."""
+        if to not in PRINTED:
+            hint = nearest(to, PRINTED) or f"known: {', '.join(PRINTED)}; a page or PNG needs -o FILE"
+            raise UsageError(f"cannot print `{to}`", where="--to", hint=hint)
+
+    def svg(self) -> str:
+        """Return the picture as SVG."""
+        return self.written("svg")
+
+    def html(self) -> str:
+        """Return a page, of a flow, a plan or a run with everything that can be drawn of it."""
+        return self.make_page()
+
+    def save(self, path: str | Path, say: Say = lambda line: None) -> Path:
+        """Write the picture in the format of the file's ending; return its path.
+
+        `say` receives which letters the font of a PNG lacks.
+        """
+        file = Path(path)
+        format_name = format_of(file.suffix, str(file))
+        if format_name != "png":
+            write_bytes(file, (self.html() if format_name == "html" else self.written(format_name)).encode())
+            return file
+        svg = self.svg()
+        if lacking := uncovered(svg):
+            letters = lacking if len(lacking) <= 20 else f"{lacking[:20]}…"
+            say(f"a PNG's font has no {letters}: drawn only if a font of this machine has; -o FILE.svg")
+        write_bytes(file, png(svg))
+        return file
+
+    def __repr__(self) -> str:
+        return f"<picture of {self.name}>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {"text/plain": self.written(), "image/svg+xml": self.svg()}
+
+
+def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> DrawResult:
+    """Return the picture of a target that is named, or the one that is meant if none is."""
+
+    def errors() -> Iterable[str]:
+        forecast = target.kind in ("flow", "plan", "run") and (picture or target.first) in FORECASTS
+        return report.error_lines(target.placement.plan) if forecast else ()
+
+    return DrawResult(
+        name=target.name,
+        make=lambda: picture_named(picture or target.first, target, detail),
+        make_page=lambda: page_of(target, detail, picture),
+        find_notes=errors,
+    )
+
+
+def make_drawing(request: Request, picture: str, detail: PictureDetail, say: Say) -> DrawResult:
+    """Return the picture that a request asks for: of a flow, of a plan's or program's file, or of a run's folder."""
+    return draw_result(find_target(request, say), picture, detail)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedTargets:
+    """Two flows with the settings whose values differ, or two plans."""
+
+    old: DrawTarget
+    new: DrawTarget
+
+    def text(self) -> str:
+        """Return a unified diff with all lines; "" when they are the same."""
+        return unified_diff(seen(_text(self.old)), seen(_text(self.new)), self.old.name, self.new.name)
+
+    def drawn(self, detail: PictureDetail) -> DrawResult:
+        """Return both as one picture: their flows, else their plans."""
+
+        def picture() -> Picture:
+            draw = pictures.flow if self.old.kind == "flow" else pictures.plan
+            return diff_picture(draw(self.old, detail), draw(self.new, detail))
+
+        name = f"{self.old.name} and {self.new.name}"
+        return DrawResult(name=name, make=picture, make_page=lambda: single_page(name, picture()))
+
+
+def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
+    """Return two flows or two plans to be compared; raises UsageError for a flow and a plan."""
+    if (old.kind == "flow") != (new.kind == "flow"):
+        what = f"is a {new.kind}, and {old.name} a {old.kind}: nothing to compare"
+        raise UsageError(what, where=new.name, hint="two flows, or two plans: `flowgraph plan FLOW -o plan.json`")
+    if old.kind == "flow" and old.graph is not None and new.graph is not None:
+        graphs = settings_compared(old.graph, new.graph)  # whoever wrote a default down
+        old, new = replace(old, flow=lambda: graphs[0]), replace(new, flow=lambda: graphs[1])
+    return ComparedTargets(old=old, new=new)
+
+
+def _text(target: DrawTarget) -> str:
+    """Return what is compared as text, without lines of files."""
+    if target.kind == "flow" and target.graph is not None:
+        return graph_text(target.graph, sites=False)
+    return "\n".join(report.plan_lines(target.placement.plan))

@@ -1,0 +1,135 @@
+"""The pictures of a flow, a plan or a run, by name: what each needs, and what is said where it cannot be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from flowgraph.app.drawing.draw_target import DrawTarget
+from flowgraph.app.running.run_report import curves_picture
+from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.build.measured_lanes import lanes_beside, measured_lanes
+from flowgraph.diagrams.build.memory_picture import memory_picture
+from flowgraph.diagrams.build.plan_picture import plan_picture
+from flowgraph.diagrams.build.roles_picture import roles_picture
+from flowgraph.diagrams.build.sequence_picture import sequence_picture
+from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes
+from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.picture import Picture
+from flowgraph.diagrams.model.quantities import many
+from flowgraph.errors import UsageError, nearest
+from flowgraph.runtime.measure.measured_file import read_measured
+from placements import report, simulate
+
+STEPS = 2  # of a timeline: one shows what a step is, the next what it waits for
+PLANNED = "flowgraph plan FLOW -o plan.json"  # a plan that has every picture but that of a run
+
+
+@dataclass(frozen=True)
+class PictureDetail:
+    """How much of a picture is shown: the steps of a timeline, and each device of a pool or folded."""
+
+    steps: int = STEPS
+    unfold: bool = False
+
+
+def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawing:
+    """Make one picture. Raises UsageError for a name that none has, and where the target has no such picture."""
+    if target.drawing is not None:
+        if name:
+            raise UsageError("is one picture already", where=target.name, hint=f"leave out --picture {name}")
+        return target.drawing
+    refuse_unknown_picture(name)
+    return PICTURES[name](target, detail)
+
+
+def refuse_unknown_picture(name: str) -> None:
+    """Raise UsageError for a name that no picture has."""
+    if name not in PICTURES:
+        hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
+        raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
+
+
+def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
+    """Draw the flow: nodes by kind, values by type, each loss as a frame."""
+    if target.graph is None:
+        flow = target.placement.plan.flow
+        raise _lacks("flow", target, f"flow `{flow}` is not found, or is no longer the one that was planned")
+    return flow_picture(target.graph)
+
+
+def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture:
+    """Draw the plan: pools as frames, in them each copy of weights with what runs on it; roles alone without a flow."""
+    program = target.placement.program
+    if program is None:
+        return roles_picture(target.placement.plan, unfold=detail.unfold)
+    return plan_picture(program, target.placement.sizes, unfold=detail.unfold)
+
+
+def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
+    """Draw the calls of a step: who sends what to whom."""
+    program = target.placement.program
+    if program is None:
+        raise _lacks("sequence", target, "the plan's flow is not known")
+    return sequence_picture(program)
+
+
+def timeline(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Lanes:
+    """Draw when each pool works and what it waits for: as forecast, and of a run as measured beside it."""
+    plan = target.placement.plan
+    steps = [] if target.run is None else read_measured(target.run.path)[-detail.steps :]
+    forecast: Lanes | None = None
+    if plan.step is not None and plan.step.tasks and all(task.seconds is not None for task in plan.step.tasks):
+        count = len(steps) or detail.steps
+        lanes = simulate(plan.step, count).chart(
+            f"{plan.flow}: {many(count, 'step')}", first_step=steps[0].step if steps else 0
+        )
+        order = {pool.name: place for place, pool in enumerate(plan.pools)}  # tasks without a pool come last
+        in_order = sorted(lanes.lanes, key=lambda lane: order.get(lane.pool, len(order)))
+        forecast = replace(lanes, lanes=tuple(in_order))
+    if steps:
+        title = forecast.title if forecast is not None else f"{plan.flow}, measured"
+        return lanes_beside(forecast or Lanes(title, (), 0.0), measured_lanes(steps))
+    if forecast is None:
+        raise _lacks("timeline", target, "no seconds are forecast", PLANNED)
+    return forecast
+
+
+def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
+    """Draw what each device holds, phase by phase, against what it has."""
+    steps = [] if target.run is None else read_measured(target.run.path)
+    measured = [pool for step in steps for pool in step.forecast]
+    plan = target.placement.plan
+    if not plan.forecast and not measured:
+        raise _lacks("memory", target, "the plan forecasts no memory", PLANNED)
+    return memory_picture(plan, measured, fills=report.FILLS)
+
+
+def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
+    """Draw the plan beside the named placements, by the seconds of a step."""
+    if target.placement.search is None:
+        raise _lacks("placements", target, "nothing was searched", PLANNED)
+    return report.comparison_chart(target.placement.search, plan=target.placement.plan)
+
+
+def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
+    """Draw the candidates of the search by seconds and memory."""
+    if target.placement.search is None:
+        raise _lacks("search", target, "nothing was searched", PLANNED)
+    return report.search_chart(target.placement.search, plan=target.placement.plan)
+
+
+def run(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
+    """Draw the numbers of a run over its steps."""
+    if target.run is None:
+        raise _lacks("run", target, "it is not a run's folder", "flowgraph draw runs/grpo-1")
+    return curves_picture(target.run)
+
+
+PICTURES: Mapping[str, Callable[[DrawTarget, PictureDetail], Drawing]] = {
+    picture.__name__: picture for picture in (flow, plan, sequence, timeline, memory, placements, search, run)
+}
+
+
+def _lacks(name: str, target: DrawTarget, why: str, hint: str = "") -> UsageError:
+    return UsageError(f"has no picture `{name}`: {why}", where=target.name, hint=hint)

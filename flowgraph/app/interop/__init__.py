@@ -1,0 +1,1 @@
+"""Plans for verl, OpenRLHF and NeMo RL, and their commands read as plans."""

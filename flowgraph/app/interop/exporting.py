@@ -1,0 +1,196 @@
+"""`export`: a plan as the flags and files that another system starts from, and whether it fits as that system runs it.
+
+No torch is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.analysis.placed_graph import check_plan
+from flowgraph.app.planning.flow_inputs import compiled_flow
+from flowgraph.app.planning.plan_result import PlanLike
+from flowgraph.app.planning.problem import PreparedProblem, workload_of
+from flowgraph.app.planning.saved_plans import NamedPlan, experts_of
+from flowgraph.app.user_files import write_text
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.quantities import show_s
+from flowgraph.errors import ModelError, PlanError, ResourceError, UsageError
+from nodes.interop import LongestLengths, export
+from placements import plan as search_plan
+from placements import report
+from placements.search import as_run
+
+if TYPE_CHECKING:
+    from nodes.interop import Exported
+
+WORTH_SHARE = 0.02  # of a step, that another plan has to save before it is written to be compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportTarget:
+    """A system and its version, "" for the newest that is known."""
+
+    system: str
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """A plan in the words of another system, the plan that it then runs, None if that is not known, and its faults."""
+
+    exported: Exported
+    plan: Plan | None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def step_s(self) -> float | None:
+        """Return the seconds of a step as the system runs it."""
+        return self.plan.step.period_s if self.plan is not None and self.plan.step is not None else None
+
+    @property
+    def runs(self) -> bool:
+        """Return whether the system runs what was written, as far as can be forecast."""
+        return not self.faults and self.step_s is not None
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """Return the texts of the files by their names."""
+        return dict(self.exported.files)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what the system cannot express or does otherwise."""
+        return tuple(self.exported.notes)
+
+    def data(self) -> dict[str, Any]:
+        """Return it as `flowgraph export --json` prints it."""
+        return {
+            "system": self.exported.system,
+            "version": self.exported.version,
+            "files": self.files,
+            "notes": list(self.notes),
+            "step_s": self.step_s,
+            "faults": list(self.faults),
+        }
+
+    def text(self) -> str:
+        """Return all files, one after another."""
+        return "\n".join(text.rstrip() for text in self.files.values())
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write the files into a folder; return their paths."""
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot be written: {error.strerror}", where=str(folder)) from error
+        for name, text in self.files.items():
+            write_text(folder / name, text)
+        return [folder / name for name in self.files]
+
+
+def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
+    """Return a plan as the files that another system starts from."""
+    saved = NamedPlan.of(plan_like)
+    plan, where = saved.plan, saved.where
+    if plan.assumed is None:
+        raise PlanError.unreadable(where, "", "does not say what it was made for, so no command can be written")
+    graph = compiled_flow(workload_of(plan.assumed, saved.workload))
+    check_plan(plan, graph, where)
+    for placed in plan.placed:  # other systems have no role on a part of its pool
+        pool = plan.pool(placed.pool)
+        needs, has = placed.layout.devices, 0 if pool is None else len(pool.devices)
+        if needs != has:
+            raise PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
+    try:
+        prepared = saved.prepare()
+        check_plan(plan, graph, where, experts=experts_of(prepared.setting))
+        return _fitting(prepared, plan, ExportTarget(system=system, version=version))
+    except ModelError as error:
+        unknown = f"whether what is written fits is not known: {error}".replace("\n", " ")
+        return ExportResult(export(plan, system, version, graph=graph, notes=[unknown]), None)
+
+
+def exported(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
+    """Write a plan for a system, with the lengths that it was forecast for. Raises what `export` raises."""
+    setting = prepared.setting
+    response = int(setting.response.most) if setting.response is not None else None
+    longest = LongestLengths(int(setting.prompt.most), response)
+    return export(plan, target.system, target.version, graph=setting.graph, longest=longest, notes=notes)
+
+
+def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportResult:
+    """Write a plan for a system, and forecast what the system then runs. Raises what `export` raises."""
+    files = exported(prepared, plan, target, notes)
+    if files.system_run is None:
+        return ExportResult(files, None)
+    return ExportResult(files, *as_run.forecast_run(prepared.setting, files.system_run, prepared.assumed))
+
+
+def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportResult:
+    """Write a plan for a system; where that does not fit as the system runs it, in the fastest layouts that do.
+
+    A note at the head of what is written says either.
+    """
+    first = _written(prepared, plan, target)
+    name, step_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None
+
+    def takes(seconds: float | None) -> str:
+        return f"as {name} runs what is written, a step takes {show_s(seconds)}; the plan's takes {show_s(step_s)}"
+
+    if not first.faults:
+        slower = step_s is not None and (first.step_s or 0.0) > step_s * (1 + report.TIED_SHARE)
+        return _written(prepared, plan, target, [takes(first.step_s)]) if slower else first
+    why = [f"as {name} runs the plan, {fault}" for fault in first.faults]
+    for other_plan in as_run.other_layouts(prepared.setting, plan) if first.plan is not None else ():
+        candidate = _written(prepared, other_plan, target)
+        if candidate.runs:
+            assert first.plan is not None and candidate.plan is not None, "both are forecast"
+            before = {placed.role: placed.layout for placed in first.plan.placed}
+            layouts = {placed.role: placed.layout for placed in candidate.plan.placed}
+            changes = [f"{role} {layout}" for role, layout in layouts.items() if layout != before.get(role)]
+            changed = "; ".join(changes) or "all sleep while others work"
+            notes = [*why, f"it is written otherwise, which fits: {changed}", takes(candidate.step_s)]
+            return _written(prepared, other_plan, target, notes)
+    return _written(prepared, plan, target, [*why, "what is written DOES NOT FIT: no layouts are known that do"])
+
+
+@dataclass(frozen=True)
+class ExportSearch:
+    """What a search finds, and of all that it finds the fastest that the system runs, None where it runs none."""
+
+    search: report.SearchResult
+    fastest: ExportResult | None
+
+
+def searched(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
+    """Search the devices of a run for what its system runs fastest; None where no plan fits.
+
+    Plans are written in their own order, until none can be faster than one that the system runs.
+    """
+    try:
+        search = search_plan(prepared.setting)
+    except ResourceError:
+        return None
+
+    def runs(place: int, write: Callable[[PreparedProblem, Plan, ExportTarget], ExportResult]) -> ExportResult | None:
+        """Return a plan that was found as the system runs it; None if its pools cannot lie on the cluster."""
+        try:
+            plan = search.ranked[place].plan(prepared.assumed)
+        except ResourceError:
+            return None
+        candidate = write(prepared, plan, target)
+        return candidate if candidate.runs else None
+
+    fastest: ExportResult | None = None
+    for place, ranked in enumerate(search.ranked):
+        if fastest is not None and ranked.step_s * (1 + WORTH_SHARE) >= (fastest.step_s or 0.0):
+            break
+        candidate = runs(place, _written)
+        if candidate is not None and (fastest is None or (candidate.step_s or 0.0) < (fastest.step_s or 0.0)):
+            fastest = candidate
+    return ExportSearch(search, fastest if fastest is not None else runs(0, _fitting))

@@ -1,0 +1,355 @@
+"""`import`: another system's run as a flow and a plan, and what a search finds instead. No torch is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.app.interop.exporting import ExportSearch, ExportTarget, exported, searched
+from flowgraph.app.planning.problem import PreparedProblem, prepare
+from flowgraph.app.planning.saved_plans import faults_of
+from flowgraph.app.request import Request
+from flowgraph.app.user_files import text_of
+from flowgraph.cluster.plan import MOST_PROMPTS, Plan, RoleSettings
+from flowgraph.diagrams.model.quantities import show_s
+from flowgraph.errors import DataError, ModelError, SettingError, UsageError, nearest
+from flowgraph.models.table import full_name
+from nodes.interop import NEEDLESS, UNREAD, changes, exported_versions, read_command, read_yaml, system_of
+from placements import known_devices, report
+from placements.search import as_run
+
+MAX_BYTES = 4_000_000  # of a launch script or a configuration
+MAX_LETTERS = 60  # of a value that was not read
+WHOLE = "the command"  # where an error stands that is of the whole text
+PARTS = (2, 4, 8, 16)  # of the longest rows: the lengths to try for a run that does not fit with the longest
+
+if TYPE_CHECKING:
+    from nodes.interop import Change, Imported
+    from placements import PlanningProblem
+
+
+def import_command(path: Path, device: str, request: Request) -> ImportResult:
+    """Read another system's command as a flow and a plan: what that takes, and what a search finds instead."""
+    as_written = imported(path)
+
+    def at(request: Request) -> tuple[PreparedProblem, ImportedRun]:
+        prepared = _prepared(as_written, path, device, request)
+        read = _with_micro_batches(prepared.setting, as_written)
+        plan = as_run.plan_of_run(prepared.setting, read.system_run, prepared.assumed)
+        faults = tuple(map(str, faults_of(plan, prepared, str(path), ran=True)))
+        return prepared, ImportedRun(path, read, plan, faults)
+
+    prepared, run = at(request)
+    read, shorter = run.read, None
+    notes = [*read.notes, *_unread(read), *prepared.notes]
+    if request.workload.prompt_tokens is None and request.workload.response_tokens is None:
+        longest = f"{read.prompt_tokens:,} + {read.response_tokens:,} tokens"
+        otherwise = "--prompt-tokens and --response-tokens say otherwise"
+        notes.append(f"every row is taken to have all that the run allows, {longest}: {otherwise}")
+        for part in PARTS if run.faults else ():
+            tokens = [max(1, length // part) for length in (read.prompt_tokens, read.response_tokens)]
+            if not at(request.changed(prompt_tokens=str(tokens[0]), response_tokens=str(tokens[1])))[1].faults:
+                shorter = ShorterLengths(prompt=tokens[0], response=tokens[1])
+                break
+    if tight := "" if run.faults else report.tightness(run.plan):
+        notes.append(tight)
+    best = searched(prepared, run.target)
+    replaced = _replacement(prepared, run, best)
+    return ImportResult(
+        prepared=prepared, run=run, notes=tuple(notes), best=best, replaced_by=replaced, shorter=shorter
+    )
+
+
+@dataclass(frozen=True)
+class ShorterLengths:
+    """Lengths of prompts and responses, shorter than a run allows, in tokens."""
+
+    prompt: int
+    response: int
+
+    def __str__(self) -> str:
+        return f"--prompt-tokens {self.prompt} --response-tokens {self.response}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportResult:
+    """Another system's run as a flow and a plan, and what a search finds instead for the same devices.
+
+    `best` is what the search found, `replaced_by` the fastest of these plans that the system can run, and `shorter`
+    the lengths with which a run fits that does not fit with those that it allows; each None where there is none.
+    """
+
+    prepared: PreparedProblem
+    run: ImportedRun
+    notes: tuple[str, ...]
+    best: ExportSearch | None
+    replaced_by: RunReplacement | None
+    shorter: ShorterLengths | None
+
+    @property
+    def plan(self) -> Plan:
+        """Return the run as a plan."""
+        return self.run.plan
+
+    @property
+    def replacement(self) -> Plan | None:
+        """Return the fastest plan of the search that the imported system can run; None if there is none."""
+        return self.replaced_by.plan if self.replaced_by is not None else None
+
+    def data(self) -> dict[str, Any]:
+        """Return it as `flowgraph import --json` prints it."""
+        read, shorter = self.run.read, self.shorter
+        return {
+            "system": read.system,
+            "version": read.version,
+            "placement": read.placement,
+            "plan": json.loads(self.plan.to_json()),
+            "faults": list(self.run.faults),
+            "fits_with": None if shorter is None else {"prompt": shorter.prompt, "response": shorter.response},
+            "notes": list(self.notes),
+            "again": list(read.again),
+            "searched_s": self.best.search.best.step_s if self.best is not None else None,
+            "found": self.replaced_by and self.replaced_by.data(),
+        }
+
+    def text(self) -> str:
+        """Return the plan, its faults, and what changes in the run's own words."""
+        read, models = self.run.read, self.prepared.assumed.models
+        names = ", ".join(f"{name} {model}" for name, model in models.items() if name not in read.unused)
+        head = f"{read.system} {read.version}: {read.flow}, {names}; {read.placement or 'a placement of its own'}"
+        hint = [f"it fits where rows are shorter: {self.shorter}"] if self.shorter is not None else []
+        compared = _compared(self.run, self.best, self.replaced_by)
+        return "\n".join([head, *report.plan_lines(self.plan), *self.run.faults, *hint, *compared])
+
+
+@dataclass(frozen=True)
+class ImportedRun:
+    """A run that was read from a file: as a plan, and why that does not fit."""
+
+    path: Path
+    read: Imported
+    plan: Plan
+    faults: tuple[str, ...]
+
+    @property
+    def target(self) -> ExportTarget:
+        """Return the system, in the version that was read, or in the oldest after it that is written."""
+        versions = exported_versions(system_of(self.read.system))
+        version = self.read.version if self.read.version in versions else versions[0]
+        return ExportTarget(system=self.read.system, version=version)
+
+    @property
+    def step_s(self) -> float | None:
+        """Return the seconds of its step."""
+        return self.plan.step.period_s if self.plan.step is not None else None
+
+    @property
+    def on(self) -> str:
+        """Name the devices that a search has."""
+        machines, per_machine = self.read.machines
+        devices = machines * per_machine
+        return "the same devices" if devices == self.read.devices else f"all {devices} devices of its machines"
+
+
+@dataclass(frozen=True)
+class RunReplacement:
+    """What the system of a run runs instead: the plan, the keys of the run that change, and what it does otherwise."""
+
+    plan: Plan
+    step_s: float
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+    def data(self) -> dict[str, Any]:
+        """Return it as data."""
+        pools = {pool.name: len(pool.devices) for pool in self.plan.pools}
+        roles = [
+            {
+                "role": placed.role,
+                "pool": placed.pool,
+                "devices": pools[placed.pool],
+                "engine": placed.engine,
+                "layout": placed.layout.model_dump(),
+                "running": placed.running.model_dump(mode="json"),
+                "lag": placed.lag,
+            }
+            for placed in self.plan.placed
+        ]
+        changed = [{"key": change.key, "value": change.value, "was": change.was} for change in self.changes]
+        return {"step_s": self.step_s, "roles": roles, "changes": changed, "notes": list(self.notes)}
+
+
+def _replacement(prepared: PreparedProblem, run: ImportedRun, best: ExportSearch | None) -> RunReplacement | None:
+    """Return what a search finds that the system runs, in the words of the run's own command."""
+    fastest = best.fastest if best is not None else None
+    if fastest is None or fastest.plan is None or fastest.step_s is None:
+        return None
+    before, after = exported(prepared, run.plan, run.target), fastest.exported
+    changed = changes(run.read, before.files["run.sh"], after.files["run.sh"])
+    notes = tuple(note for note in after.notes if note not in before.notes)
+    return RunReplacement(fastest.plan, fastest.step_s, changed, notes)
+
+
+def _unread(read: Imported) -> Iterator[str]:
+    """Yield which keys were not read, each with why, and in one line those that no plan depends on."""
+    yield from (f"{key} was not read: {why}" for key, why in read.ignored if why not in (NEEDLESS, UNREAD))
+    unread = [f"{key}={read.overrides[key][:MAX_LETTERS]}" for key, why in read.ignored if why == UNREAD]
+    if unread:
+        yield f"not read, though they may change what is computed: {', '.join(unread)}"
+    needless = [key for key, why in read.ignored if why == NEEDLESS]
+    if needless:
+        yield f"not read, since no plan depends on them: {', '.join(needless)}"
+    if read.again:
+        yield f"a plan keeps none of these: add them to the exported command again: {' '.join(read.again)}"
+
+
+def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacement | None) -> Iterator[str]:
+    """Yield what a search finds on the machines of a run, and what of the run's command changes with it."""
+    where, system = f"searched on {run.on}", f"{run.target.system} {run.target.version}"
+    if best is None:
+        yield f"{where}: no plan fits"
+        return
+    fastest = best.search.best
+    pools = report.pools_of(fastest)
+    if replaced is None:
+        yield f"{where}: {show_s(fastest.step_s)} a step: {pools}; {system} runs none of what was found"
+        return
+    share = replaced.step_s / run.step_s - 1 if run.step_s and not run.faults else None
+    if share is not None and share > report.TIED_SHARE:
+        yield f"{where}: no faster plan was found"
+        return
+    if share is not None and share >= -report.TIED_SHARE:
+        yield f"{where}: this run is as good as what a search finds, {show_s(replaced.step_s)} a step"
+        return
+    if fastest.step_s < replaced.step_s * (1 - report.TIED_SHARE):
+        yield f"{where}: {show_s(fastest.step_s)} a step: {pools}; {system} does not run that as it is"
+    change = f", {share:+.0%}" if share is not None else ""
+    yield f"{where}: {show_s(replaced.step_s)} a step{change}, as {system} runs it"
+    yield from report.pool_lines(replaced.plan)
+    yield f"what changes in {run.path}, in the words of {system}" if replaced.changes else "nothing in it changes"
+    yield from (f"  {change}" for change in replaced.changes)
+    yield from (f"  the search's own plan is run otherwise: {note}" for note in replaced.notes)
+
+
+def imported(path: Path) -> Imported:
+    """Read a launch script or a YAML configuration.
+
+    Raises DataError, with the file and the line, for what is not text, and for what it says wrong.
+    """
+    text = text_of(path, "", lambda why: DataError.unusable(path, why), MAX_BYTES).removeprefix("\ufeff")
+    try:
+        return read_yaml(text) if path.suffix.lower() in (".yaml", ".yml") else read_command(text)
+    except UsageError as error:
+        line = error.where.removeprefix("line ")
+        where = f"{path}:{line}" if line.isdecimal() else str(path)
+        what = error.what if where != str(path) or error.where == WHOLE else f"{error.where}: {error.what}"
+        raise DataError.unusable(where, what, error.hint) from None
+
+
+def _prepared(read: Imported, path: Path, device: str, request: Request) -> PreparedProblem:
+    """Pose the question of a run; what it says that no flow takes is an error of its file."""
+    notes = list[str]()
+    if read.batch > MOST_PROMPTS:
+        raise DataError.unusable(
+            path, f"samples {read.batch:,} prompts in a step; at most {MOST_PROMPTS:,} are allowed"
+        )
+    try:
+        prepared = prepare(_request(read, device, request, notes)).having(staleness=read.lag, without=read.unused)
+    except SettingError as error:
+        if error.where != "--set":
+            raise
+        raise DataError.unusable(path, error.what, error.hint) from None
+    except ModelError as error:
+        if not request.workload.model:
+            param = next((name for name, text in read.models.items() if _base(text)[0] in str(error)), "policy")
+            sizes = f"--model {param}=NAME plans with the sizes of another, as of the model that it was trained from"
+            error.hint = f"{error.hint}; {sizes}".lstrip("; ")
+        raise
+    return replace(prepared, notes=(*notes, *prepared.notes))
+
+
+def _request(read: Imported, device: str, request: Request, notes: list[str]) -> Request:
+    """Return the request that another system's run stands for, with its longest lengths unless others are given."""
+    known_names, name = known_devices(), device.lower()
+    if "," in name or not any(name == known_name or name.startswith(f"{known_name}-") for known_name in known_names):
+        hint = nearest(name, known_names)
+        raise UsageError(f"unknown device `{device}` whose speed is known", where="--device", hint=hint)
+    machines, per_machine = read.machines
+    precision = read.running.get("policy.sample", RoleSettings()).precision
+    return request.changed(
+        flow=read.flow,
+        model=_models(read, request, notes),
+        batch=read.batch,
+        settings=read.settings,
+        prompt_tokens=request.workload.prompt_tokens or str(read.prompt_tokens),
+        response_tokens=request.workload.response_tokens or str(read.response_tokens),
+        cluster=f"{machines}x{per_machine}x{device}",
+        engine=tuple(f"{use}={engine}" for use, engine in read.engines.items()),
+        precision=precision if precision in ("fp8", "fp4") else None,
+    )
+
+
+def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ...]:
+    """Return the models of a run, those that the request names in place of its own.
+
+    What the run starts from the policy's weights is the policy's too, and adapters stay. A model in a folder that is
+    not here is planned with the sizes of the model that the folder is named after.
+    """
+    requested = dict[str, str]()
+    for text in request.workload.model:
+        name, equals, model = text.partition("=")
+        requested |= {name: model} if equals and name.isidentifier() else {"policy": text}
+    models, policy = dict[str, str](), _base(read.models["policy"])[0]
+    for name, text in read.models.items():
+        base, adapters = _base(text)
+        model = requested.get(name) or (_base(requested.get("policy", ""))[0] if base == policy else "")
+        in_folder = base.startswith(("~", "/", ".")) or base.count("/") > 1
+        note = ""
+        if model:
+            models[name] = model if "+lora=" in model else f"{model}{adapters}"
+            note = f"`{base}` is planned with the sizes of {_base(model)[0]}"
+        elif in_folder and (hub_name := full_name(Path(base).name)) and not Path(base).expanduser().is_dir():
+            models[name] = f"{hub_name}{adapters}"
+            note = f"`{base}` is not here: its sizes are those of {hub_name}, by its name"
+        else:
+            models[name] = text
+        notes += [note] if note and note not in notes else []
+    return tuple(f"{name}={model}" for name, model in (requested | models).items())
+
+
+def _base(text: str) -> tuple[str, str]:
+    """Part a model from its adapters.
+
+    >>> _base("org/name+lora=8"), _base("org/name")
+    (('org/name', '+lora=8'), ('org/name', ''))
+    """
+    base, plus, rank = text.rpartition("+lora=")
+    return (base, f"{plus}{rank}") if plus else (text, "")
+
+
+def _with_micro_batches(setting: PlanningProblem, read: Imported) -> Imported:
+    """Return a run with the micro-batches that it has at the lengths of a setting.
+
+    A run says how long its rows may be, not how long they are; a budget of many tokens, or of many rows, is seldom
+    full. A micro-batch has at most what a rank has in a minibatch, and at least a row.
+    """
+    running = dict(read.running)
+    for role in setting.roles:
+        settings, layout, loads = running.get(role.name), read.layouts.get(role.name), setting.loads_of(role)
+        if settings is None or layout is None or role.use == "sample" or not loads:
+            continue
+        if (tokens := settings.micro_batch_tokens) is None:
+            continue
+        rows = read.rows_at_once.get(role.name)  # of a budget that counts rows without their padding
+        if rows is not None:
+            tokens = ceil(rows * max(load.row_tokens for load in loads))
+        longest = max(load.longest_tokens for load in loads)
+        updates = [load for load in loads if load.phase == "update"] or loads
+        of_a_rank = max(load.tokens.tokens / max(1, load.steps // load.epochs) / layout.data for load in updates)
+        tokens = max(longest, min(tokens, ceil(of_a_rank)))
+        running[role.name] = settings.model_copy(update={"micro_batch_tokens": tokens})
+    return replace(read, running=running)

@@ -1,0 +1,186 @@
+"""`check`: every fault of a flow, its settings, its passes and its plan that can be found; no torch is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.analysis.facts import readers_of_others
+from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder, compiled_flow, described_flow, model_params
+from flowgraph.app.planning.make_plan import searched
+from flowgraph.app.planning.plan_result import plan_of
+from flowgraph.app.planning.problem import PreparedProblem, prepare
+from flowgraph.app.planning.saved_plans import faults_of, plan_again, prepare_again
+from flowgraph.app.request import Request, Say
+from flowgraph.checks.placed import unsupported
+from flowgraph.diagrams.model.quantities import many, show_s
+from flowgraph.errors import FlowError, FlowTypeError, ResourceError
+from flowgraph.flows.flow_files import find_flow
+from flowgraph.flows.settings import setting_faults, split_assignments
+from flowgraph.language.graph import Graph, Param
+from flowgraph.language.values import Model, State, Trainable
+from flowgraph.lowering.lower import lower
+from flowgraph.models.vocabulary import refuse_other_tokens
+from flowgraph.passes import named
+from flowgraph.passes.verify import verified
+from nodes.mismatch import watch_engines
+from nodes.scoring.rules import reference_of, refuse_missing, resolve
+from nodes.scoring.truths import refuse_missing_truths
+from nodes.values import Prompts
+
+if TYPE_CHECKING:
+    from flowgraph.cluster.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """The faults of a flow; `notes` say what was assumed and not looked at, `pruned` which nodes nothing reads."""
+
+    flow: str
+    faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        """Return the faults and the notes."""
+        return {"flow": self.flow, "faults": list(self.faults), "notes": list(self.notes)}
+
+
+def check_flow(request: Request, say: Say) -> CheckResult:
+    """Find every fault of a flow.
+
+    A stage is looked at when the one before it has no fault: the flow's text; the settings; the passes, the models,
+    the data and the plan.
+    """
+    notes = list[str]()
+    with verified():
+        faults = tuple(dict.fromkeys(map(str, _faults(request, notes, say))))
+    pruned = () if faults else compiled_flow(request.workload).pruned
+    return CheckResult(flow=request.flow, faults=faults, notes=tuple(notes), pruned=pruned)
+
+
+def _faults(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
+    """Yield the faults of the first stage that has any."""
+    workload = request.workload
+    file = find_flow(workload.flow)
+    options, _ = split_assignments(list(file.flow.signature.settings.model_fields), workload.settings)
+    if faults := list(file.flow.faults(options)):
+        yield from faults
+        return
+    _, graph, settings = described_flow(workload.flow, workload.settings)
+    if faults := list(setting_faults(named(graph), settings)):
+        yield from faults
+        return
+    try:
+        plan = plan_of(request.target)
+        yield from _on_devices(request, notes, say) if plan is None else _in_plan(plan, request, notes, say)
+    except FlowError as error:
+        yield error
+
+
+def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
+    """Yield the faults of a plan from a file, for the models, rows and lengths that it or the request names."""
+    where = str(request.target)
+    prepared = prepare_again(plan, request, where)
+    yield from _raised(lambda: refuse_what_cannot_run(prepared))
+    faults = list(faults_of(plan, prepared, where))
+    yield from faults
+    not_run_here = unsupported(plan)
+    if not faults:
+        yield from _raised(lambda: plan_again(plan, prepared, where, say, fits=False).batch)
+    if not faults and not not_run_here:
+        yield from _raised(lambda: lower(prepared.setting.graph, plan, where=where, watch=watch_engines))
+    notes += [f"the plan names {name}, which cannot be run here" for name in not_run_here]
+
+
+def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
+    """Yield the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
+    prepared, where = prepare(request), str(request.target)
+    yield from _raised(lambda: refuse_what_cannot_run(prepared))
+    if not request.workload.model and prepared.inputs is None:
+        command = f"flowgraph check {request.flow} --cluster {where} --model Qwen/Qwen3-8B"
+        notes.append(f"whether it fits on {where} is not known: no model is named\n  hint: {command}")
+        return
+    if prepared.inputs is None:
+        rows = f"{prepared.setting.prompts:,} prompts a step, of {prepared.assumed.prompt_tokens} tokens"
+        notes.append(f"taken: {rows}, and responses as long as they may be; `flowgraph plan` takes others")
+    try:
+        planned = searched(prepared, request.target, say)
+    except ResourceError as error:
+        yield error
+        return
+    yield from _raised(lambda: planned.batch)
+    yield from _raised(lambda: lower(planned.graph, planned.plan, where=where, watch=watch_engines))
+    if prepared.inputs is None and planned.search is not None:
+        best = planned.search.best
+        devices = many(best.devices, "device")
+        notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` says how")
+
+
+def _raised(action: Callable[[], object]) -> Iterator[FlowError]:
+    try:
+        action()
+    except FlowError as error:
+        yield error
+
+
+SCORING = ("score", "refill")  # nodes that score by a rule
+
+
+def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
+    """Refuse a flow that returns no model or takes what a data set cannot give, and rows that it cannot score."""
+    inputs = prepared.inputs
+    if inputs is not None:
+        prepared.setting.batch_sizes(**inputs.row_origins())
+    graph = prepared.setting.graph if inputs is None else inputs.graph
+    rules = [getattr(node.settings, "by", "data") for node in graph.nodes if node.op.name in SCORING]
+    for rule in rules:
+        if rule != "data":
+            refuse_missing(resolve(rule if isinstance(rule, str) else reference_of(rule)))
+    why = ""
+    if not graph.carries():
+        why = "returns no model, so a run would train nothing"
+    elif not any(node.root is not None for node in graph.nodes):
+        why = "updates no model, so a run would train nothing"
+    if why:
+        raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
+    for param in graph.params:
+        _refuse_param(graph, param)
+    for rule in rules if inputs is not None else ():
+        if isinstance(rule, str):
+            refuse_missing_truths(rule, inputs.data.train, inputs.data.name)
+
+
+def _refuse_param(graph: Graph, param: Param) -> None:
+    """Refuse a parameter that nothing reads or updates, whose next version is lost, or that a run cannot give."""
+    name, kind, carried = param.name, param.type.__name__, param.name in graph.carries()
+    trainable = issubclass(param.type, Trainable)
+    read = {edge.source for node in graph.nodes for edge in node.edges()}
+    why, hint = "", ""
+    if carried and issubclass(param.type, Model) and param not in read:
+        why, hint = f"`{name}` is returned, but nothing reads it", "leave it out"
+    elif trainable and param in {edge.source for edge in graph.outputs}:
+        why = f"`{name}` is trainable, but is returned without an update"
+        hint = f"return update({name}, …), or take a Reference"
+    elif trainable and not carried:
+        why = f"`{name}` can be trained, but its next version is not returned: its update would be lost"
+        hint = "return it too, or take a Reference if it is frozen"
+    elif param in model_params(graph) or param.type is Prompts:
+        return
+    elif not issubclass(param.type, State):
+        why = f"`{name}` takes {kind}; a run gives prompts, models and state"
+    elif param.initial is None:
+        why = f"`{name}` starts from nothing"
+        hint = f"say what it starts from, as its default: `{name}: {kind} = {kind}(…)`"
+    elif not carried:
+        why, hint = f"`{name}` is state, but is not returned", "return what a node that carries it gives"
+    if why:
+        raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, hint)
+
+
+def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:
+    """Refuse a model, such as a teacher, that reads the tokens of another but has other ids for them."""
+    for reader, writer in sorted(readers_of_others(inputs.graph)):
+        refuse_other_tokens(reader, writer, inputs.sources, cache_folder(cache), say)

@@ -1,0 +1,165 @@
+"""A flow ready to plan or run: its settings, its models and its rows, each with its origin, and its passes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from flowgraph.app.request import FlowLike, Workload
+from flowgraph.errors import UnknownNameError, UsageError, nearest
+from flowgraph.flows.entry_points import load
+from flowgraph.flows.flow_files import FlowFile, find_flow, import_file
+from flowgraph.flows.settings import ResolvedSetting, Suggestion, resolve_settings, split_assignments
+from flowgraph.language.graph import Graph, Param
+from flowgraph.language.values import Model, State, Trainable
+from flowgraph.models.sources import ModelSource, resolve
+from flowgraph.passes import Pass, named, simplified
+from nodes.data.suggestions import batch_for, suggested
+
+if TYPE_CHECKING:
+    from nodes.data.sets import DataSet
+
+DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_STEPS, DEFAULT_BATCH = "tiny", "digits", 100, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowInputs:
+    """A flow ready to run or plan."""
+
+    file: FlowFile
+    graph: Graph
+    sources: Mapping[str, ModelSource]
+    data: DataSet
+    batch: int
+    steps: int
+    resolved: tuple[ResolvedSetting, ...]
+
+    def row_origins(self) -> dict[str, Any]:
+        """Return the rows of the data set, and where each setting comes from, for the sizes of a step."""
+        origins = {setting.name: setting.origin for setting in self.resolved}
+        return {"data_rows": self.data.train.num_rows, "origins": origins}
+
+
+def cache_folder(cache: Path | None) -> Path:
+    """Return the folder for fetched models and made data: the one that is named, or the user's cache."""
+    if cache is not None:
+        return cache.expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
+
+
+def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
+    """Find a flow; return its file, its graph as described, and the settings that are for its nodes."""
+    file = find_flow(flow)
+    flow_settings, node_settings = split_assignments(list(file.flow.signature.settings.model_fields), sets)
+    return file, file.flow.graph(flow_settings), node_settings
+
+
+def compiled_flow(workload: Workload) -> Graph:
+    """Return the graph of a flow as its passes leave it, with the settings that are chosen."""
+    passes = tuple(find_passes(workload.passes))
+    _, described, chosen = described_flow(workload.flow, workload.settings)
+    return simplified(resolve_settings(named(described), (), chosen)[0], passes)
+
+
+def find_passes(names: Sequence[str]) -> Iterator[Pass]:
+    """Yield the passes of these names: `my.py:name`, or one of the entry points `flowgraph.passes`.
+
+    Raises UnknownNameError for a name that is not there, UsageError for one that is not a function.
+    """
+    for name in names:
+        function: object
+        file, _, function_name = name.rpartition(":")
+        if not file.endswith(".py"):
+            function = load("flowgraph.passes", name)
+        elif not Path(file).is_file():
+            raise UnknownNameError(f"there is no file {file}", where="--pass")
+        else:
+            module = import_file(Path(file))
+            functions = (name for name, value in vars(module).items() if callable(value) and name[0] != "_")
+            if not hasattr(module, function_name):
+                raise UnknownNameError.of("pass", function_name, functions, where=file)
+            function = getattr(module, function_name)
+        if not callable(function):
+            hint = "a pass takes a Graph and returns a Graph"
+            raise UsageError(f"`{name}` is not a function", where="--pass", hint=hint)
+        yield cast("Pass", function)
+
+
+def read_inputs(workload: Workload) -> FlowInputs:
+    """Find everything that a workload names; nothing heavy is loaded."""
+    from nodes.data import sets as data_sets
+
+    where, data, seed = cache_folder(workload.cache), workload.data or DEFAULT_DATA, workload.seed or 0
+    passes = tuple(find_passes(workload.passes))
+    file, described, chosen = described_flow(workload.flow, workload.settings)
+    graph = named(described)
+    sources = model_sources(graph, workload.model, where)
+    rows = data_sets.load(data, cache=where, held_out=workload.held_out, seed=seed)
+    tips = [Suggestion(f"known for model {source.name}", source.suggest(), name) for name, source in sources.items()]
+    tips.append(Suggestion(f"known for data {rows.data_source}", suggested(rows.data_source)))
+    graph, resolved = resolve_settings(graph, tips, chosen)
+    graph = simplified(graph, passes)
+    main, of_data = next(iter(sources.values()), None), f"known for data {rows.data_source}"
+    main_steps, of_main = (main.suggest().get("run.steps"), f"known for model {main.name}") if main else (None, "")
+    steps = _pick("steps", workload.steps, DEFAULT_STEPS, main_steps, of_main)
+    batch = _pick("batch", workload.batch, DEFAULT_BATCH, batch_for(rows.data_source), of_data)
+    named_models = {text.partition("=")[0] if "=" in text.partition(":")[0] else "" for text in workload.model}
+    models = (
+        ResolvedSetting(
+            name=f"run.model.{name}",
+            value=source.name,
+            origin="--model" if {name, ""} & named_models else "default",
+        )
+        for name, source in sources.items()
+    )
+    seed_setting, data_setting = _pick("seed", seed or None, 0), _pick("data", workload.data or None, DEFAULT_DATA)
+    return FlowInputs(
+        file=file,
+        graph=graph,
+        sources=sources,
+        data=rows,
+        batch=int(batch.value),
+        steps=int(steps.value),
+        resolved=(steps, batch, seed_setting, *models, data_setting, *resolved),
+    )
+
+
+def _pick(name: str, option: Any, default: Any, tip: Any = None, tip_origin: str = "") -> ResolvedSetting:
+    value, origin = (default, "default") if tip is None else (tip, tip_origin)
+    if option is not None:
+        value, origin = option, f"--{name}"
+    return ResolvedSetting(name=f"run.{name}", value=value, origin=origin)
+
+
+def model_params(graph: Graph) -> list[Param]:
+    """Return the flow's model parameters, trained ones first."""
+    params = [param for param in graph.params if issubclass(param.type, Model)]
+    return sorted(params, key=lambda param: not issubclass(param.type, Trainable))
+
+
+def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, ModelSource]:
+    """Return where each model parameter comes from: `PARAM=MODEL`, a bare `MODEL` for the trained one; others as it.
+
+    A frozen model is as the trained one without its adapters.
+    """
+    params = model_params(graph)
+    names, named, bare = [param.name for param in params], dict[str, str](), list[str]()
+    for text in texts:
+        name, equals, source = text.partition("=")
+        if not (equals and name.isidentifier()):
+            bare.append(text)
+        elif name in names:
+            named[name] = source
+        else:
+            hint = nearest(name, names)
+            raise UsageError(f"flow {graph.name} has no model `{name}`", where=f"--model {text}", hint=hint)
+    if len(bare) > 1:
+        raise UsageError(f"two models without a parameter: {', '.join(bare)}", where="--model", hint="--model policy=…")
+    if not params:
+        return {}
+    main = resolve(named.get(names[0]) or (bare[0] if bare else DEFAULT_MODEL), cache=cache)
+    sources = {name: resolve(text, cache=cache) for name, text in named.items()}
+    return {p.name: sources.get(p.name, main if issubclass(p.type, State) else main.base) for p in params}

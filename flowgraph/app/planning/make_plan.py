@@ -1,0 +1,100 @@
+"""`plan`, and what `run`, `show`, `draw` and `check` plan by: one search, or a plan's file forecast again. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from flowgraph.analysis.placed_graph import check_plan
+from flowgraph.app.planning.plan_result import PlanResult, plan_of
+from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
+from flowgraph.app.planning.saved_plans import plan_again, prepare_again
+from flowgraph.app.request import Request, Say, Search, Target, option
+from flowgraph.cluster.this_machine import warnings_for
+from flowgraph.errors import UsageError
+from placements import PlanOptions, report
+
+
+def make_plan(request: Request, say: Say) -> PlanResult:
+    """Return the best plan that a request asks for, or the plan that it names, as it is forecast now."""
+    notes = list[str]()
+
+    def note(line: str) -> None:
+        notes.append(line)
+        say(line)
+
+    if request.target.plan is not None:
+        names = [name for name in ("prompt_tokens", "response_tokens") if getattr(request.workload, name) is not None]
+        default = Search(calibration=request.search.calibration)
+        names += [name for name in Search.model_fields if getattr(request.search, name) != getattr(default, name)]
+        if names:
+            hint = f"leave out --plan: flowgraph plan {request.flow} --cluster 2x8xh100"
+            what = f"{', '.join(map(option, names))}: no effect: nothing is searched where a plan is given"
+            raise UsageError(what, where=f"--plan {request.target}", hint=hint)
+        result = planned_for(request, note)
+        for line in report.scale_notes(result.setting):
+            note(line)
+    else:
+        search = request.search.model_dump(include={field.name for field in fields(PlanOptions)})
+        options = PlanOptions(placement=request.target.placement, **search)
+        prepared = prepare(request)
+        prepared = prepared.having(streamed=options.streamed, ratio=options.devices_ratio())
+        answer = _answer(prepared, options, note, prepared.notes)
+        prepared = replace(
+            prepared,
+            setting=answer.problem,
+            assumed=answer.plan.assumed or prepared.assumed,
+            notes=(*prepared.notes, *answer.notes),
+        )
+        result = PlanResult(prepared=prepared, plan=answer.plan, where=str(request.target), answer=answer)
+        _ = result.batch  # refuses sizes that do not go together
+    return replace(result, notes=tuple(notes), workload=request.workload)
+
+
+def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
+    """Search the fastest plan of a problem. Raises ResourceError where nothing fits."""
+    answer = _answer(prepared, PlanOptions(placement=target.placement), say)
+    check_plan(answer.plan, prepared.setting.graph, f"plan of {answer.plan.flow}")
+    return PlanResult(prepared=prepared, plan=answer.plan, where=str(target), answer=answer)
+
+
+def _answer(prepared: PreparedProblem, options: PlanOptions, say: Say, notes: Iterable[str] = ()) -> report.PlanAnswer:
+    options.request(prepared.setting)  # refuses what cannot be asked, before any note
+    for line in (*warnings_for(prepared.setting.cluster), *notes):
+        say(line)
+    return options.answer(prepared.setting, prepared.assumed, cluster_of, say)
+
+
+Check = Callable[[PreparedProblem], None]
+"""What refuses a problem before anything is planned."""
+
+
+def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
+    """Plan a flow on its cluster, or forecast the plan that is named, which has its own.
+
+    Refuses a plan that does not fit if it `fits` is asked of it, and first what `check` refuses.
+    """
+    plan, where = plan_of(request.target), str(request.target)
+    prepared = prepare(request) if plan is None else prepare_again(plan, request, where)
+    if check is not None:
+        check(prepared)
+    if plan is None:
+        return searched(prepared, request.target, say)
+    return plan_again(plan, prepared, where, say, fits=fits)
+
+
+def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequence[str]) -> Path | None:
+    """Return the plan that seconds were measured on: the one named for them, else the one that is forecast again.
+
+    Raises UsageError where both are named, for a plan without seconds, and for one that is not there.
+    """
+    if measured_on is not None and not measured:
+        hint = "--measured policy.generate=142"
+        raise UsageError("no seconds are given for it", where=f"--measured-on {measured_on}", hint=hint)
+    if measured_on is not None and plan is not None:
+        what = f"--plan {plan} is given too, and is what --measured is of"
+        raise UsageError(what, where=f"--measured-on {measured_on}", hint="leave one of them out")
+    if measured_on is not None and not measured_on.exists():
+        raise UsageError("there is no such file", where=f"--measured-on {measured_on}", hint="the plan of that run")
+    return measured_on or plan

@@ -1,0 +1,121 @@
+"""A plan as an answer: what it was made for, the search that found it, the sizes of a step, as text and as data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.app.request import Target, Workload
+from flowgraph.app.user_files import text_of, write_text
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.quantities import show_s
+from flowgraph.errors import PlanError
+from flowgraph.language.notebook import mimebundle
+from flowgraph.runtime.record.fingerprint import without_bits
+from placements import report
+
+if TYPE_CHECKING:
+    from flowgraph.app.planning.flow_inputs import FlowInputs
+    from flowgraph.app.planning.problem import PreparedProblem
+    from flowgraph.language.graph import Graph
+    from placements import PlanningProblem
+
+TOP = 5  # of the plans that a search found, how many are shown
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlanResult:
+    """A plan and how it was found; `answer` is None for a plan from a file.
+
+    `notes` are for you: what was assumed, and what a run would do otherwise.
+    """
+
+    prepared: PreparedProblem
+    plan: Plan
+    where: str
+    answer: report.PlanAnswer | None = None
+    notes: tuple[str, ...] = ()
+    workload: Workload | None = None
+
+    @property
+    def setting(self) -> PlanningProblem:
+        """Return the planning problem."""
+        return self.prepared.setting
+
+    @property
+    def search(self) -> report.SearchResult | None:
+        """Return the search that found the plan; None for a plan from a file."""
+        return self.answer.search if self.answer is not None else None
+
+    @property
+    def graph(self) -> Graph:
+        """Return the flow's graph."""
+        return self.setting.graph
+
+    @property
+    def inputs(self) -> FlowInputs | None:
+        """Return the rows and settings of a run; None where only lengths are known."""
+        return self.prepared.inputs
+
+    @property
+    def step_s(self) -> float | None:
+        """Return the forecast seconds of a step; None where the speed of a device is not known."""
+        return self.plan.step.period_s if self.plan.step is not None else None
+
+    @property
+    def batch(self) -> report.BatchSizes:
+        """Return the sizes of a step: rows, shares of ranks, minibatches. Raises BatchError where they do not fit."""
+        return self.setting.batch_sizes(self.plan, **({} if self.inputs is None else self.inputs.row_origins()))
+
+    def to_json(self) -> str:
+        """Return the plan's file, which `run`, `draw` and `export` take."""
+        return self.plan.to_json()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan's file, which `run`, `draw` and `export` take; return its path."""
+        write_text(Path(path), self.plan.to_json())
+        return Path(path)
+
+    def data(self, *, top: int = TOP) -> dict[str, Any]:
+        """Return what `flowgraph plan --json` prints, with at most `top` of the plans that were found."""
+        plan = json.loads(self.plan.to_json())
+        if self.answer is None:
+            return {"plan": plan}
+        return {"plan": plan, **report.answer_data(self.answer, top, self.prepared.notes)}
+
+    def text(self, *, top: int = TOP) -> str:
+        """Return what `flowgraph plan` prints, with at most `top` of the plans that were found."""
+        if self.answer is None:
+            return "\n".join([*report.plan_lines(self.plan), *report.error_lines(self.plan), *self._batch_lines()])
+        return "\n\n".join([report.answer_text(self.answer, top), "\n".join(self._batch_lines())])
+
+    def _batch_lines(self) -> list[str]:
+        lines = report.batch_lines(self.batch)
+        if loose := without_bits(self.plan):
+            alike = "the same command, or `resume`, gives a run alike on average"
+            lines += ["no same bits", *report.indented([f"{', '.join(loose)}: {alike}"])]
+        return lines
+
+    def __repr__(self) -> str:
+        step = "seconds not known" if self.step_s is None else f"{show_s(self.step_s)} a step"
+        return f"<plan of {self.plan.flow} on {self.where}: {len(self.plan.used())} devices, {step}>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return {**mimebundle(self.plan), "text/plain": self.text()}
+
+
+PlanLike = str | Path | Plan | PlanResult
+"""A plan, what `plan` returned, or a plan's file."""
+
+
+def plan_of(target: Target) -> Plan | None:
+    """Return the plan of a target: itself, or read from its file; None where a cluster is named."""
+    return read_plan(target.plan) if isinstance(target.plan, Path) else target.plan
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan from its file. Raises PlanError for a file that is not there or holds no plan."""
+    text = text_of(path, "plan", lambda why: PlanError.unreadable(str(path), "", why))
+    return Plan.from_json(text, str(path))

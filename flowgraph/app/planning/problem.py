@@ -1,0 +1,360 @@
+"""From a request, or from what a plan's file says it was made for, to one planning problem. No torch is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.analysis.roles import USES, Use, roles
+from flowgraph.app.planning.flow_inputs import (
+    DEFAULT_DATA,
+    DEFAULT_MODEL,
+    FlowInputs,
+    cache_folder,
+    compiled_flow,
+    model_params,
+    model_sources,
+    read_inputs,
+)
+from flowgraph.app.request import Request, Search, Workload
+from flowgraph.app.user_files import text_of
+from flowgraph.cluster.cluster import Cluster, of_unknown_speed, parse_bytes
+from flowgraph.cluster.plan import Plan, PlanAssumptions, Precision
+from flowgraph.cluster.short_form import read_cluster
+from flowgraph.cluster.this_machine import laptop
+from flowgraph.engines.table import engines_for
+from flowgraph.errors import DataError, FlowTypeError, ModelError, PlanError, UsageError, nearest
+from flowgraph.flows.flow_files import flow_text
+from flowgraph.language.graph import Graph
+from flowgraph.models.sizes import shape
+from flowgraph.models.table import nearest_names
+from flowgraph.runtime.hosting import heads_of
+from nodes.mismatch import watch_engines
+from placements import LengthDistribution, PlanningProblem, calibration, known_devices, report
+
+if TYPE_CHECKING:
+    from flowgraph.language.values import Head
+    from flowgraph.models.sizes import ModelShape
+    from flowgraph.models.sources import ModelSource
+
+DEFAULT_CLUSTER = "laptop"
+DEFAULT_BATCH, DEFAULT_PROMPT_TOKENS = 256, "512"  # where neither a request nor a data set says
+CHARACTERS_PER_TOKEN = 3  # English is near 4 with the tokenizers of today; fewer keeps the forecast on the safe side
+TEMPLATE_TOKENS = 48  # what a chat template adds, a default system prompt included
+MANY_STEPS = 16  # optimizer steps of one update, from which on a minibatch is more likely a laptop's than meant
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedProblem:
+    """A problem that can be searched: the setting, what its plan will say it was made for, and notes for you.
+
+    `inputs` are the rows and settings of a run, None where only lengths are known.
+    """
+
+    setting: PlanningProblem
+    assumed: PlanAssumptions
+    notes: tuple[str, ...] = ()
+    inputs: FlowInputs | None = None
+
+    def having(self, **changes: Any) -> PreparedProblem:
+        """Return the problem with other values of fields that its plan names too, such as `staleness` and `ratio`."""
+        assumed = self.assumed.model_copy(update=changes)
+        return replace(self, setting=replace(self.setting, **changes), assumed=assumed)
+
+
+def cluster_of(text: str, memory: str | None = None) -> Cluster:
+    """Return the cluster of a short form or a file; "" is this machine, of whose memory `memory` says how much to use.
+
+    Raises ClusterError for what is none, UsageError for memory of devices that have their own.
+    """
+    memory_bytes = None if memory is None else parse_bytes(memory)
+    cluster = read_cluster(text or DEFAULT_CLUSTER, lambda devices: laptop(devices, memory_bytes), known_devices())
+    if memory is not None and all(device.kind == "gpu" for node in cluster.nodes for device in node.devices):
+        what = f"applies to this machine only, and the devices of {text} have memory of their own"
+        raise UsageError(what, where=f"--memory {memory}", hint="set it per device: --cluster 2x8xh100-40GiB")
+    return cluster
+
+
+def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs | None = None) -> PreparedProblem:
+    """Read everything that a request names, for its own cluster or for another `cluster`.
+
+    `inputs` are the flow, rows and settings where they have been read already.
+
+    Rows are those of the data set that is named. Without one, devices of a known model are planned for by lengths, and
+    other devices, this machine's for one, for the data set that a run takes by default. Raises what the parts raise,
+    which names the option.
+    """
+    workload, search = request.workload, request.search
+    cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
+    by_lengths = workload.prompt_tokens is not None or not of_unknown_speed(cluster)
+    if inputs is None and not (workload.data is None and by_lengths):
+        inputs = read_inputs(workload)
+    graph = compiled_flow(workload) if inputs is None else inputs.graph
+    cache = cache_folder(workload.cache)
+    sources = model_sources(graph, workload.model, cache) if inputs is None else inputs.sources
+    prompt_tokens = DEFAULT_PROMPT_TOKENS if inputs is None else str(longest_prompt(inputs))
+    assumed = PlanAssumptions(
+        flow=request.flow,
+        models={name: source.name for name, source in sources.items()},
+        data="" if inputs is None else workload.data or DEFAULT_DATA,
+        batch=workload.batch or (DEFAULT_BATCH if inputs is None else inputs.batch),
+        prompt_tokens=_anywhere(workload.prompt_tokens or prompt_tokens),
+        response_tokens=_capped(_anywhere(workload.response_tokens or ""), graph, workload),
+        settings=workload.settings,
+        passes=workload.passes,
+        **_search_assumptions(search),
+        sample_rows=request.execution.sample_rows,
+        forward_tokens=request.execution.forward_tokens,
+    )
+    setting = _setting(assumed, graph, sources, cluster)
+    if not setting.roles:
+        why = "runs no model, so there is nothing to place"
+        raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
+    notes = *_notes(request, setting, inputs), *report.planner_notes(setting), *report.scale_notes(setting)
+    return PreparedProblem(setting=setting, assumed=assumed, notes=notes, inputs=inputs)
+
+
+def longest_prompt(inputs: FlowInputs) -> int:
+    """Return an upper estimate of the tokens of the longest prompt of a data set, from its characters."""
+    prompts: list[list[dict[str, Any]]] = inputs.data.train.column("prompt").to_pylist()
+    longest = max(sum(len(message["content"]) for message in messages) for messages in prompts)
+    real = any(source.kind != "tiny" for source in inputs.sources.values())
+    return longest // CHARACTERS_PER_TOKEN + TEMPLATE_TOKENS if real else longest + 2
+
+
+def prepare_from(
+    plan: Plan, where: str, cluster: Cluster | None = None, workload: Workload | None = None
+) -> PreparedProblem:
+    """Prepare again the problem that a plan from a file answers, on its own cluster or on another.
+
+    What `workload` says goes before what the file says. Raises PlanError for a plan that does not say what it was made
+    for, or that is for another graph than the flow has.
+    """
+    if plan.assumed is None:
+        raise PlanError.unreadable(where, "", "does not say what it was made for, so nothing can be forecast from it")
+    full = workload_of(plan.assumed, workload)
+    graph = compiled_flow(full)
+    if structure_hash(graph) != plan.structure_hash:
+        error = PlanError.other_graph(where, plan.flow, plan.structure_hash, graph.name, structure_hash(graph))
+        if workload is None and graph.name != plan.flow:  # the flow is the file's own word
+            error.hint = f"the file names this flow as `assumed.flow`: flowgraph plan {graph.name}"
+        raise error
+    params = [param.name for param in model_params(graph)]
+    for name in plan.assumed.models:
+        if name not in params:
+            raise PlanError.unknown(where, "model parameter of the flow:", name, params)
+    missing = [name for name in params if name not in plan.assumed.models]
+    if missing and not (workload and workload.model):
+        raise PlanError.unreadable(where, "assumed.models", f"names no model for {', '.join(missing)}")
+    for use in USES:
+        if (engine := plan.assumed.engines.get(use)) is not None and engine not in engines_for(use):
+            raise PlanError.unknown(where, f"engine to {use}:", engine, engines_for(use))
+    try:
+        inputs = None if full.data is None else read_inputs(full)
+        sources = model_sources(graph, full.model, cache_folder(full.cache))
+    except ModelError as error:
+        error.where = error.where or where
+        raise
+    graph = graph if inputs is None else inputs.graph
+    changes = {
+        "flow": flow_text(full.flow),
+        "data": full.data or "",
+        "models": {name: source.name for name, source in sources.items()},
+        "batch": full.batch or DEFAULT_BATCH,
+        "settings": full.settings,
+        "passes": full.passes,
+        "engines": {use: plan.assumed.engines[use] for use in USES if use in plan.assumed.engines},
+        "constants": {
+            engine: calibration.constants_in(engine, table, where) for engine, table in plan.assumed.constants.items()
+        },
+    }
+    assumed = plan.assumed.model_copy(update=changes)
+    setting = _setting(assumed, graph, sources, cluster or plan.cluster, where)
+    lags = {placed.lag for placed in plan.placed if placed.role in setting.synced}
+    sync_lag = min(lags, default=setting.lag)  # the file's own word, which a person may have lowered
+    staleness = None if setting.staleness is None else min(setting.staleness, sync_lag)
+    return PreparedProblem(
+        setting=replace(setting, sync_lag=sync_lag, staleness=staleness),
+        assumed=assumed,
+        inputs=None if inputs is None else replace(inputs, batch=assumed.batch),
+    )
+
+
+def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> Workload:
+    """Return what a plan from a file was made for; what `workload` says goes before it."""
+    workload = workload or Workload(flow=assumed.flow)
+    return workload.model_copy(
+        update={
+            "flow": workload.flow or assumed.flow,
+            "model": workload.model or tuple(f"{name}={model}" for name, model in assumed.models.items()),
+            "data": workload.data or assumed.data or None,
+            "batch": workload.batch or assumed.batch,
+            "settings": (*assumed.settings, *workload.settings),
+            "passes": workload.passes or assumed.passes,
+        }
+    )
+
+
+def _setting(
+    assumed: PlanAssumptions,
+    graph: Graph,
+    sources: Mapping[str, ModelSource],
+    cluster: Cluster,
+    where: str = "",
+) -> PlanningProblem:
+    heads, response = heads_of(graph), assumed.response_tokens
+    setting = PlanningProblem(
+        graph=graph,
+        cluster=cluster,
+        shapes={name: _shape(source, heads[name]) for name, source in sources.items()},
+        prompts=assumed.batch,
+        prompt=_lengths(where or "--prompt-tokens", assumed.prompt_tokens),
+        response=_lengths(where or "--response-tokens", response) if response else None,
+        engines={use: assumed.engines[use] for use in USES if use in assumed.engines},
+        sampling=assumed.precision,
+        calibrated=assumed.constants,
+        calibration=assumed.calibration,
+        staleness=assumed.staleness,
+        ratio=assumed.ratio,
+        streamed=assumed.streamed,
+        without=assumed.without,
+        sample_rows=assumed.sample_rows,
+        forward_tokens=assumed.forward_tokens,
+    )
+    # Where one engine samples from what another trains, a run measures their mismatch in its graph. No plan has two
+    # engines if one CPU device is all there is.
+    differs = {*setting.engines_of("train")} - {*setting.engines_of("sample")}
+    single = setting.kind == "cpu" and sum(group.count for group in setting.classes) == 1
+    if not differs or (single and "train" not in setting.engines):
+        return setting
+    trained = [role.param for role in roles(graph) if role.use == "train"]
+    return replace(setting, watched=watch_engines(graph, trained))
+
+
+def _shape(source: ModelSource, head: Head) -> ModelShape:
+    try:
+        return shape(source, head)
+    except ModelError as error:
+        names = nearest_names(source.base.name.rpartition("/")[2]) if source.kind == "hub" else ()
+        if names:
+            error.hint = f"did you mean {' or '.join(f'`{name}`' for name in names)}? Or {error.hint}"
+        raise
+
+
+def _capped(text: str, graph: Graph, workload: Workload) -> str:
+    """Return lengths of responses, without a longest one, with the most tokens that the request sets a sampler."""
+    limits = [
+        int(getattr(node.settings, "max_tokens", 0))
+        for node in graph.nodes
+        if node.op.kind == "generate" and workload.sets(f"{node.name}.max_tokens")
+    ]
+    return f"{text},max={max(limits)}" if limits and "=" in text and "max=" not in text else text
+
+
+def _search_assumptions(search: Search) -> dict[str, Any]:
+    """Return the engine of each use, the precision, the constants and the calibration of a search.
+
+    Raises UsageError for a text of the command line that means none of these.
+    """
+    engines = dict[Use, str]()
+    for text in search.engine:
+        use_name, equals, engine = text.partition("=")
+        where = f"--engine {text}"
+        if not equals or use_name not in USES:
+            hint = f"uses are {', '.join(USES)}: train=megatron"
+            raise UsageError("should be USE=ENGINE", where=where, hint=hint)
+        use = USES[USES.index(use_name)]
+        if engines.get(use, engine) != engine:
+            raise UsageError(f"the engine of {use} is `{engines[use]}` already", where=where)
+        if engine not in engines_for(use):
+            hint = nearest(engine, engines_for(use))
+            raise UsageError(f"no engine `{engine}` for {use}", where=where, hint=hint)
+        engines[use] = engine
+    precision, precisions = search.precision, get_args(Precision)
+    if precision is not None and precision not in precisions:
+        hint = nearest(precision, precisions)
+        raise UsageError(f"no precision `{precision}`", where="--precision", hint=hint)
+    constants: Mapping[str, Mapping[str, float]] = {}
+    if (file := search.constants) is not None:
+        text = text_of(file, "profile", lambda why: UsageError(why, where=f"--profile {file}"))
+        constants = calibration.read_profile(text, str(file))
+    return {
+        "engines": {use: engines[use] for use in USES if use in engines},
+        "precision": precision,
+        "constants": {engine: dict(values) for engine, values in constants.items()},
+        "calibration": search.calibration,
+    }
+
+
+def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None) -> list[str]:
+    """Return what was assumed without being asked for, and what a run would do otherwise."""
+    notes, workload = list[str](), request.workload
+    if not workload.model and setting.shapes and inputs is None:
+        notes.append(f"assuming the model `{DEFAULT_MODEL}`; set another with --model")
+    if workload.prompt_tokens is None and inputs is None:
+        notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
+    if unknown := of_unknown_speed(setting.cluster):
+        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, to tell one plan from another")
+    text, longest = workload.response_tokens or "", 0 if setting.response is None else int(setting.response.most)
+    bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)
+    if longest and "=" in text and not bounded:
+        notes.append(f"no longest response is said, so some have {longest:,} tokens: {text},max=N says otherwise")
+    for node in setting.graph.nodes:
+        limit = getattr(node.settings, "max_tokens", None)
+        samples = node.op.kind == "generate" or node.op.rows == "new"
+        if samples and isinstance(limit, int) and longest > limit:
+            notes.append(f"a run cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
+    for load in setting.loads:
+        if inputs is None and load.steps >= MANY_STEPS and not workload.sets(f"{load.node}.minibatch"):
+            fewer = f"--set {load.node}.minibatch={max(1, setting.prompts // 4)}"
+            notes.append(f"{load.node} makes {load.steps} optimizer steps in each step: {fewer} makes fewer")
+    return notes
+
+
+# ------------------------------------------------------------------------------------------------- lengths of rows
+
+
+def _lengths(option: str, text: str) -> LengthDistribution:
+    """Return lengths from their text, or from a column of a Parquet file.
+
+    Raises SettingError for a text that names no lengths, DataError for a file that cannot be read.
+    """
+    file, column = _file_and_column(text)
+    if not file:
+        return LengthDistribution.parse(text, option)
+    if not column:
+        raise UsageError("names no column", where=f"{option} {text}", hint=f"{option} {text}:tokens")
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    path = Path(file).expanduser()
+    try:
+        names = parquet.read_schema(path).names
+        if column not in names:
+            raise DataError.lacks_column(file, column, names)
+        return LengthDistribution.of_column(parquet.read_table(path, columns=[column]).column(column), option)
+    except pyarrow.ArrowInvalid as error:
+        raise DataError.corrupt(Path(file), error) from None
+    except OSError as error:
+        raise DataError.missing(file, str(error)) from None
+
+
+def _file_and_column(text: str) -> tuple[str, str]:
+    """Return the Parquet file that lengths are in, and its column, each "" if the text names none.
+
+    >>> _file_and_column("a/b.parquet:tokens"), _file_and_column("b.parquet"), _file_and_column("mean=2k")
+    (('a/b.parquet', 'tokens'), ('b.parquet', ''), ('', ''))
+    """
+    file, _, column = text.rpartition(":")
+    if file.endswith(".parquet"):
+        return file, column
+    return (text, "") if text.endswith(".parquet") else ("", "")
+
+
+def _anywhere(text: str) -> str:
+    """Return lengths as they are read from any folder: the path of a file in full."""
+    file, column = _file_and_column(text)
+    return f"{Path(file).expanduser().absolute()}:{column}" if file and column else text

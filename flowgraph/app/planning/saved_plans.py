@@ -1,0 +1,295 @@
+"""A plan from its file: forecast again, its faults; `simulate`, `compare`, `explain`, `check`. No torch is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from math import isclose
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.analysis.placed_graph import PlacedGraph
+from flowgraph.app.planning.plan_result import PlanLike, PlanResult, read_plan
+from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare, prepare_from
+from flowgraph.app.request import Request, Say, Workload
+from flowgraph.checks.placed import forecast_faults, pool_faults, unsupported
+from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.this_machine import warnings_for
+from flowgraph.diagrams.model.quantities import show_s
+from flowgraph.errors import FlowError, UsageError, nearest
+from flowgraph.language import laws
+from flowgraph.language.flow import Flow
+from placements import SavedPlan, compare, explain, known_step_s, report, simulate, step_seconds
+
+if TYPE_CHECKING:
+    from flowgraph.cluster.cluster import Cluster
+    from placements import PlanningProblem
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedPlan:
+    """A plan with the name that errors have for it, and its flow where that is in no file."""
+
+    plan: Plan
+    where: str
+    workload: Workload | None = None
+
+    @classmethod
+    def of(cls, plan: PlanLike) -> NamedPlan:
+        """Return a plan, or read it from its file."""
+        if isinstance(plan, str | Path):
+            return cls(plan=read_plan(Path(plan)), where=str(plan))
+        if isinstance(plan, Plan):
+            return cls(plan=plan, where=f"plan of {plan.flow}")
+        flow = plan.workload.flow if plan.workload is not None else ""
+        workload = Workload(flow=flow) if isinstance(flow, Flow) else None
+        return cls(plan=plan.plan, where=f"plan of {plan.plan.flow}", workload=workload)
+
+    def prepare(self, cluster: Cluster | None = None) -> PreparedProblem:
+        """Prepare again the problem that the plan answers, on its own cluster or on another."""
+        return prepare_from(self.plan, self.where, cluster, self.workload)
+
+
+def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
+    """Return the problem that a plan from a file answers: the flow, models, rows and lengths that its file names.
+
+    What the request says of them goes before it; a file that names none answers what the request says.
+    """
+    if plan.assumed is None:
+        return prepare(request, cluster=plan.cluster)
+    prepared = prepare_from(plan, where, workload=request.workload)
+    calibration = request.search.calibration
+    return prepared if calibration is None else prepared.having(calibration=calibration)
+
+
+def saved_plan(
+    plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
+) -> SavedPlan:
+    """Return a plan with the problem that it answers, on its own cluster or on another. Raises the law that it breaks.
+
+    Another system may have `ran` it.
+    """
+    refuse(law_faults(plan, prepared.setting, where))
+    return SavedPlan(
+        problem=prepared.setting,
+        plan=plan,
+        assumed=prepared.assumed,
+        where=where,
+        elsewhere=cluster is not None,
+        ran=ran,
+    )
+
+
+def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, fits: bool = True) -> PlanResult:
+    """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
+    for line in warnings_for(prepared.setting.cluster):
+        say(line)
+    saved = saved_plan(plan, prepared, where)
+    if fits:
+        refuse(saved.role_faults())
+    result = PlanResult(prepared=prepared, plan=saved.forecast(), where=where)
+    if fits:
+        _ = result.batch  # refuses sizes that do not go together
+        refuse(saved.overflows(result.plan))
+    return result
+
+
+def faults_of(
+    plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
+) -> Iterator[FlowError]:
+    """Find what is wrong with a plan on its own cluster, or on another: its laws, its forecast, seconds and bytes.
+
+    What is found last is looked for only in a plan that keeps the laws. Another system may have `ran` it.
+    """
+    broken = [*law_faults(plan, prepared.setting, where)] or [*forecast_faults(plan, where)]
+    yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
+
+
+def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:
+    """Find the laws that a plan breaks. What its file says of memory and seconds is made anew, whatever it names."""
+    return laws.faults("placed", PlacedGraph(problem.graph, plan, where, experts_of(problem)))
+
+
+def refuse_broken(plan: Plan, where: str) -> None:
+    """Raise the first fault of a plan that can be seen without its flow: of its pools, its forecast or its step."""
+    refuse(chain(pool_faults(plan, where), forecast_faults(plan, where)))
+    if plan.step is not None:
+        step_seconds(plan.step, where)
+
+
+def refuse(faults: Iterator[FlowError]) -> None:
+    """Raise the first fault, if there is one."""
+    for fault in faults:
+        raise fault
+
+
+def experts_of(problem: PlanningProblem) -> dict[str, int]:
+    """Return how many experts a layer of each model has; 0 for a model without."""
+    return {name: shape.experts for name, shape in problem.shapes.items()}
+
+
+SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take what they do in the long run
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedPlan:
+    """The steps of a plan as they are played, and the seconds between steps once they follow each other."""
+
+    plan: Plan
+    played: report.Simulation
+    period_s: float
+
+    def data(self) -> dict[str, Any]:
+        """Return each task and each time that a pool waits, in seconds."""
+        event_keys, idle_keys = ("task", "pool", "step", "start_s", "end_s"), ("pool", "start_s", "end_s", "why")
+        return {
+            "period_s": self.period_s,
+            "played_s": self.played.period_s,
+            "events": [{key: getattr(event, key) for key in event_keys} for event in self.played.events],
+            "bubbles": [{key: getattr(idle, key) for key in idle_keys} for idle in self.played.idle],
+        }
+
+    def text(self, columns: int = 100) -> str:
+        """Return a timeline of at most this many columns."""
+        lines, played_s = [self.played.text(columns)], self.played.period_s
+        if played_s is None or not isclose(played_s, self.period_s, rel_tol=SETTLED_SHARE):
+            lines.append(f"a step takes {self.period_s:,.1f} s once steps follow each other")
+        return "\n".join([*lines, "\n".join(report.error_lines(self.plan))])
+
+    def trace(self) -> str:
+        """Return it as a Chrome trace, for ui.perfetto.dev."""
+        return json.dumps(self.played.trace(f"{self.plan.flow}, predicted"), indent=1) + "\n"
+
+
+def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
+    """Play the steps of a plan."""
+    saved = NamedPlan.of(plan)
+    refuse_broken(saved.plan, saved.where)
+    step, step_s = saved.plan.step, known_step_s(saved.plan.step, saved.where)
+    assert step is not None, "its seconds are known"
+    return SimulatedPlan(plan=saved.plan, played=simulate(step, steps), period_s=step_s)
+
+
+@dataclass(frozen=True)
+class ComparedPlans:
+    """Plans by the names of their files."""
+
+    plans: tuple[tuple[str, Plan], ...]
+
+    def data(self) -> dict[str, Any]:
+        """Return each plan."""
+        return {name: json.loads(plan.to_json()) for name, plan in self.plans}
+
+    def text(self, columns: int = 100) -> str:
+        """Return a table of at most this many columns."""
+        return compare(self.plans, columns)
+
+
+def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
+    """Return plans that are compared."""
+    if len(plans) < 2:
+        raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
+    saved = [NamedPlan.of(plan) for plan in plans]
+    for named in saved:
+        refuse_broken(named.plan, named.where)
+    in_files = all(isinstance(plan, str | Path) for plan in plans)
+    names = (named.where if in_files else f"{place}: {named.where}" for place, named in enumerate(saved, 1))
+    return ComparedPlans(tuple((name, named.plan) for name, named in zip(names, saved, strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainedPlan:
+    """Why each role of a plan is where it is, of one also its `layouts`; `faults` say why the plan does not fit."""
+
+    roles: tuple[str, ...]
+    layouts: bool
+    step_s: float
+    faults: tuple[str, ...]
+    explanation: report.Explanation
+
+    @cached_property
+    def elsewhere(self) -> dict[str, Any]:
+        """Return what a step would take with each role on another pool."""
+        return {role: self.explanation.alternatives(role) for role in self.roles}
+
+    def data(self) -> list[dict[str, Any]]:
+        """Return for each role its neighbours, and the seconds of a step with it elsewhere."""
+        return [
+            {
+                "role": role,
+                "beside": list(self.explanation.neighbours(role)),
+                "step_s": self.step_s,
+                "elsewhere": [
+                    {"beside": list(move.beside), "step_s": move.ranked.step_s if move.ranked else None}
+                    for move in self.elsewhere[role]
+                ],
+            }
+            for role in self.roles
+        ]
+
+    def text(self) -> str:
+        """Return for each role what a step would take with it elsewhere; of one role, its layouts too."""
+        faster = self.explanation.faster_text()
+        lines = [faster] if faster else []
+        for role in self.roles:
+            lines.append(self.explanation.text(role, self.elsewhere[role]))
+            lines += [self.explanation.layouts_text(role)] if self.layouts else []
+        return "\n".join(lines)
+
+
+def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
+    """Find why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
+    saved = NamedPlan.of(plan)
+    prepared, where = saved.prepare(), saved.where
+    roles = [role.name for role in prepared.setting.roles]
+    if role is not None and role not in roles:
+        raise UsageError(f"no role `{role}`", where=f"explain {where}", hint=nearest(role, roles))
+    checked = saved_plan(saved.plan, prepared, where)
+    forecast, step_s = checked.timed_forecast()
+    return ExplainedPlan(
+        roles=tuple(roles) if role is None else (role,),
+        layouts=role is not None,
+        step_s=step_s,
+        faults=tuple(map(str, checked.overflows(forecast))),
+        explanation=explain(prepared.setting, forecast),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedPlan:
+    """The faults of a plan's file; `notes` say what it takes now, and what cannot be run here."""
+
+    plan: str
+    faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        """Return the faults by the plan's file."""
+        return {"plan": self.plan, "faults": list(self.faults)}
+
+
+def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
+    """Return whether a plan is for its flow and fits its cluster, or another."""
+    saved = NamedPlan.of(path)
+    plan, where = saved.plan, saved.where
+    elsewhere = None if cluster is None else cluster_of(cluster)
+    try:
+        prepared = saved.prepare(elsewhere)
+        faults = tuple(map(str, faults_of(plan, prepared, cluster or where, elsewhere)))
+    except FlowError as error:
+        return CheckedPlan(plan=where, faults=(str(error),))
+    if faults:
+        return CheckedPlan(plan=where, faults=faults)
+    notes = list[str]()
+    _, step_s = saved_plan(plan, prepared, where, elsewhere).timed_forecast()
+    saved_s = plan.step.period_s if plan.step is not None else None
+    if elsewhere is not None:
+        notes.append(f"a step takes {show_s(step_s)} there")
+    elif saved_s is not None and not isclose(saved_s, step_s, rel_tol=SETTLED_SHARE):
+        notes.append(f"its file says {show_s(saved_s)} a step; it is forecast to take {show_s(step_s)}")
+    notes += [f"it names {name}, which cannot be run here" for name in unsupported(plan)]
+    return CheckedPlan(plan=where, faults=(), notes=tuple(notes))

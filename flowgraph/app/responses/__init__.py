@@ -1,0 +1,1 @@
+"""Responses of a model: sampled, written to a file, scored."""

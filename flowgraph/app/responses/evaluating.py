@@ -1,0 +1,206 @@
+"""`eval`: sample responses to held-out prompts, score them and sum the scores up; or score those of a file again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.app.request import Request, Say
+from flowgraph.app.responses.generations import GenerationsFile, check_out, partial_path, rule_rows
+from flowgraph.app.responses.sampling import FAILURES, Progress, prepare_sampling, sample, select_prompts
+from flowgraph.app.responses.weights import model_under_test
+from flowgraph.app.user_files import write_text
+from flowgraph.errors import RuleError, UsageError
+from flowgraph.flows.settings import resolve_settings, split_assignments
+from flowgraph.passes import named
+from nodes.evaluation import respond_and_score
+from nodes.evaluation.estimates import INTERVAL, Marks, reported
+from nodes.scoring.graders import Graders
+from nodes.scoring.rules import refuse_missing, resolve, rule_for
+from nodes.scoring.truths import refuse_missing_truths
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nodes.evaluation.estimates import ScoreReport
+
+ENDINGS = (".parquet", ".json")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class EvalResult:
+    """What responses tell: mean score, pass@k and lengths, each with its interval, of all rows and by `data_source`.
+
+    `about` holds the model, the prompts and the settings; `report` is None where nothing was done before an interrupt.
+    """
+
+    about: Mapping[str, Any]
+    report: ScoreReport | None
+    by_source: Mapping[str, ScoreReport] = field(default_factory=dict[str, "ScoreReport"])
+    interrupted: bool = False
+
+    def data(self) -> dict[str, Any]:
+        """Return it as `flowgraph eval --json` prints it."""
+        report = None if self.report is None else asdict(self.report)
+        by_source = {name: asdict(source) for name, source in self.by_source.items()}
+        return {"about": dict(self.about), "report": report, "by_source": by_source}
+
+    def __repr__(self) -> str:
+        score = "nothing was scored" if self.report is None else f"score {self.report.score.mean:.4f}"
+        return f"<evaluation of {self.about.get('model', 'responses')}: {score}>"
+
+
+class ScoreTally:
+    """What a report is made of: some numbers a response, batch by batch."""
+
+    def __init__(self) -> None:
+        self._columns = defaultdict[str, list[Any]](list)
+        self.failures = Counter[str]()
+
+    def add(self, table: pa.Table, failures: Mapping[str, int], scores: Any = None) -> str:
+        """Add the rows of a table of generations, and return the mean score so far.
+
+        `scores`, one number per row, replace its column `score`; `failures` are of its rules.
+        """
+        import pyarrow.compute as pc
+
+        columns = {name: table.column(name) for name in ("finished", "data_source") if name in table.column_names}
+        columns |= {"prompt": table.column("prompt_index")}
+        if "response_ids" in table.column_names:
+            columns["tokens"] = pc.call_function("list_value_length", [table.column("response_ids")])
+        arrays = {name: column.to_numpy() for name, column in columns.items()}
+        arrays["score"] = table.column("score").to_numpy() if scores is None else scores
+        for name, array in arrays.items():
+            self._columns[name].append(array)
+        self.failures.update(failures)
+        parts = self._columns["score"]
+        mean = float(sum(part.sum(dtype="float64") for part in parts)) / sum(map(len, parts))
+        return f"  score {mean:.4f}"
+
+    def result(self, facts: Mapping[str, Any], out: Path | None, *, interrupted: bool = False) -> EvalResult:
+        """Return what the responses say; write it to a JSON file if one is named."""
+        import numpy as np
+
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        source = columns.get("data_source")
+        marks = Marks(
+            prompt=columns["prompt"],
+            score=columns["score"].astype(np.float32),
+            tokens=columns["tokens"].astype(np.int64) if "tokens" in columns else None,
+            finished=columns["finished"].astype(np.bool_) if "finished" in columns else None,
+            source=None if source is None else source.astype(str),
+        )
+        result = EvalResult(
+            about=dict(facts) | {"interval": INTERVAL} | {name: self.failures[name] for name in FAILURES},
+            report=reported(marks),
+            by_source={name: reported(part) for name, part in marks.by_source().items()},
+            interrupted=interrupted,
+        )
+        if out is not None and out.suffix == ".json":
+            write_text(out, json.dumps(result.data(), indent=1) + "\n")
+        return result
+
+
+def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResult:
+    """Evaluate a model, or responses that are there already, whichever is named."""
+    generations, sampling, workload = request.sampling.generations, request.sampling, request.workload
+    if generations is None:
+        return _evaluate_model(request, say, progress)
+    options = {
+        "MODEL": sampling.subject,
+        "--param": sampling.param,
+        "--data": workload.data,
+        "--held-out": workload.held_out,
+    }
+    if names := [name for name, value in options.items() if value is not None]:
+        what = f"responses are there already, so {names[0]} has no effect"
+        raise UsageError(what, where=f"--generations {generations}")
+    return _evaluate_saved(generations, request, progress)
+
+
+def _evaluate_model(request: Request, say: Say, progress: Progress) -> EvalResult:
+    """Sample responses of a model and score them."""
+    import pyarrow.parquet as pq
+
+    out = request.output.out
+    if out is not None:
+        check_out(out, ENDINGS, request.output.overwrite)
+    model = model_under_test(request, "eval")
+    prompts = select_prompts(request, model, say)
+    rule = request.sampling.by or model.by or "data"
+    _refuse_unknown_rule(rule, prompts.table)
+    refuse_missing_truths(rule, prompts.table, prompts.name)
+    if request.sampling.temperature is None:
+        request = request.changed(temperature=float(request.sampling.n > 1))
+    run = prepare_sampling(respond_and_score, request, model, prompts, {"by": rule}, say)
+    tally, table_out = ScoreTally(), out if out is not None and out.suffix == ".parquet" else None
+
+    def read(path: Path, failures: Mapping[str, int]) -> str:
+        return tally.add(pq.read_table(path, page_checksum_verification=True), failures)
+
+    end = sample(run, table_out, read, {"by": rule}, say, progress("eval", prompts.table.num_rows, "prompts"))
+    if not end.interrupted:
+        return tally.result(end.facts, out)
+    if not end.prompts:
+        return EvalResult(about=end.facts, report=None, interrupted=True)
+    partial = None if out is None or table_out is not None else partial_path(out)
+    return tally.result({**end.facts, "done": end.prompts}, partial, interrupted=True)
+
+
+def _evaluate_saved(path: Path, request: Request, progress: Progress) -> EvalResult:
+    """Score the responses of a file again, without any model."""
+    out = request.output.out
+    if out is not None:
+        check_out(out, ENDINGS[1:], request.output.overwrite)
+    saved = GenerationsFile.open(path)
+    rule = request.sampling.by or str(saved.facts.get("by", "data"))
+    flow_settings, chosen = split_assignments([], request.workload.settings)
+    for name in (*flow_settings, *chosen):
+        if not name.startswith("score."):
+            what = f"`{name}` is for sampling responses, and these are there already"
+            raise UsageError(what, where="--set", hint="only score.… can be set")
+    graph, _ = resolve_settings(named(respond_and_score.graph({"by": rule})), (), chosen)
+    settings = next(node.settings for node in graph.nodes if node.op.kind == "score")
+    tally, show = ScoreTally(), progress("score", saved.rows, "responses")
+    if rule != "data":
+        refuse_missing(resolve(rule))
+    for table in saved.tables():
+        scores, failures = scored(rule, table, settings)
+        show(table.num_rows, tally.add(table, failures, scores))
+    return tally.result({**saved.facts, "by": rule}, out)
+
+
+def _refuse_unknown_rule(rule: str, table: pa.Table) -> None:
+    """Refuse a rule that is not there, as far as is known without running it; for "data" a source that has none."""
+    if rule != "data":
+        refuse_missing(resolve(rule))
+        return
+    sources = table.column("data_source").unique().to_pylist() if "data_source" in table.column_names else [""]
+    for source in sources:
+        try:
+            rule_for(str(source))
+        except RuleError as error:
+            raise RuleError(error.what, notes=error.notes, hint="--by RULE, such as exact or rules.py:name") from None
+
+
+def scored(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping[str, int]]:
+    """Score responses as the node `score` does, without torch: [B] float32, and how many failed or were unreadable."""
+    import numpy as np
+
+    rows, places = rule_rows(table), defaultdict[str, list[int]](list)
+    _refuse_unknown_rule(rule, table)
+    for place, row in enumerate(rows):
+        places[rule if rule != "data" else rule_for(str(row.get("data_source", "")))].append(place)
+    scores, failures = np.zeros(len(rows), np.float32), Counter[str]()
+    arguments = {} if settings.format_score is None else {"format_score": settings.format_score}
+    for name, chosen in places.items():
+        limits = {"call_limit_s": settings.call_limit_s, "allow": settings.allow}
+        with Graders(settings.workers, settings.limit_s, **limits) as graders:
+            graded = graders.grade(resolve(name), [rows[i] for i in chosen], arguments, on_error=settings.on_error)
+        scores[chosen] = np.array(graded.scores, np.float32)
+        failures.update(rule_failures=graded.failures, unreadable=graded.unreadable)
+    return scores, failures

@@ -1,0 +1,323 @@
+"""`generate`, and what `eval` shares with it: a model or a run's weights, prompts, a plan, responses batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.analysis.flat_graph import structure_hash
+from flowgraph.app.planning.flow_inputs import DEFAULT_DATA, FlowInputs, cache_folder
+from flowgraph.app.planning.make_plan import searched
+from flowgraph.app.planning.plan_result import PlanResult, plan_of
+from flowgraph.app.planning.problem import prepare
+from flowgraph.app.planning.saved_plans import plan_again
+from flowgraph.app.request import Execution, Request, Say, Workload
+from flowgraph.app.responses.generations import check_out, join_parts, partial_path, parts_for, write_part
+from flowgraph.app.responses.weights import ModelUnderTest, model_under_test
+from flowgraph.app.running.interrupts import Interrupts
+from flowgraph.app.running.runtime_launch import RuntimeChoice, choose, opened
+from flowgraph.checks.placed import refuse_unsupported
+from flowgraph.errors import DataError, FlowError, PlanError, UsageError
+from flowgraph.flows.flow_files import SHIPPED, FlowFile
+from flowgraph.flows.settings import resolve_settings, split_assignments
+from flowgraph.language.flow import Flow
+from flowgraph.language.keys import Key
+from flowgraph.language.values import Group
+from flowgraph.lowering.follow import follow
+from flowgraph.lowering.lower import lower
+from flowgraph.lowering.program import Program, value_name
+from flowgraph.passes import named, simplified
+from flowgraph.runtime.hosting import ModelSetup
+from flowgraph.runtime.interpreter import Executor
+from nodes.data import sets as data_sets
+from nodes.data.sets import DataSet
+from nodes.data.suggestions import suggested
+from nodes.evaluation import respond
+from nodes.values import Columns, Prompts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+SPLITS = ("held-out", "train")
+PARAM = "policy"  # of the flows that respond
+
+
+Show = Callable[[int, str], None]
+"""Receives how many prompts were done since the last call, and a text on how it goes."""
+Progress = Callable[[str, int, str], Show]
+"""Makes one, of a verb, a count and its noun."""
+
+
+def no_progress(verb: str, count: int, noun: str) -> Show:
+    """Show nothing of how far it is."""
+    return lambda count, text: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSelection:
+    """Prompts: the rows of a table, and what they are called."""
+
+    table: pa.Table
+    name: str
+    digest: str
+    split: str
+    source: str
+    """The one `data_source` of all rows, else the name of the set."""
+
+
+@dataclass(frozen=True)
+class PromptBatch:
+    """Some prompts of a table, a source of rows: those from row `first` on, whatever the step."""
+
+    table: pa.Table
+    first: int
+
+    def batch(self, step: int) -> Prompts:
+        """Return the prompts; a row's place in the whole table is its prompt's identity."""
+        import torch
+
+        places = torch.arange(self.first, self.first + self.table.num_rows)
+        return Prompts(group=Group(places), columns=Columns(self.table))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingRun:
+    """Everything that is needed to sample responses: nothing heavy is loaded yet."""
+
+    prompts: PromptSelection
+    file: FlowFile
+    program: Program
+    chosen: RuntimeChoice
+    models: ModelSetup
+    batch: int
+    facts: Mapping[str, Any]
+
+
+def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptSelection:
+    """Read the prompts: held-out ones if the data has any and nothing else is asked for; of a run, its own data."""
+    workload, split = request.workload, request.sampling.split
+    if split not in (None, *SPLITS):
+        raise UsageError(f"no split `{split}`", where="--split", hint=f"facts_before: {', '.join(SPLITS)}")
+    spec = workload.data or model.data or DEFAULT_DATA
+    # Rows that are made here are those of the run's own seed: with another, some would have been trained on.
+    rows = data_sets.load(spec, cache=cache_folder(workload.cache), held_out=workload.held_out, seed=model.seed)
+    if workload.data is None and workload.held_out is None and model.digest not in ("", rows.digest):
+        say(f"{spec}: these are not the rows that {model.name} was trained on")
+    split = split or (SPLITS[0] if rows.held_out is not None else SPLITS[1])
+    table = rows.held_out if split == SPLITS[0] else rows.train
+    if table is None:
+        raise DataError.unusable(spec, "has no held-out rows", hint="--split train, or --held-out FILE")
+    return PromptSelection(
+        table=table if request.sampling.rows is None else table.slice(0, request.sampling.rows),
+        name=rows.name,
+        digest=rows.digest,
+        split=split if rows.held_out is not None else "",
+        source=rows.data_source,
+    )
+
+
+def prompts_of(texts: Sequence[str]) -> PromptSelection:
+    """Make prompts of texts, each one message of a user."""
+    import pyarrow as pa
+
+    kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    chats = [[{"role": "user", "content": text}] for text in texts]
+    table = pa.table({"prompt": pa.array(chats, kind)})
+    return PromptSelection(table=table, name="--prompt", digest="", split="", source="")
+
+
+def prepare_sampling(
+    flow: Flow[..., Any],
+    request: Request,
+    model: ModelUnderTest,
+    prompts: PromptSelection,
+    values: Mapping[str, object],
+    say: Say,
+) -> SamplingRun:
+    """Settle everything before anything heavy is loaded; `values` are settings of the flow itself.
+
+    Other settings are those of the request, else those of the run, else those for the data.
+    """
+    workload, execution, sampling, rows = request.workload, request.execution, request.sampling, prompts.table.num_rows
+    max_tokens = sampling.max_tokens or model.max_tokens or suggested(prompts.source).get("generate.max_tokens", 256)
+    flow_settings, chosen = split_assignments(list(flow.signature.settings.model_fields), workload.settings)
+    settings = {"n": sampling.n, "temperature": sampling.temperature, **values, "max_tokens": max_tokens}
+    graph = simplified(resolve_settings(named(flow.graph(settings | flow_settings)), (), chosen)[0])
+    sampler = next(dict(node.settings) for node in graph.nodes if node.op.kind == "generate")
+    file = FlowFile(flow, Path(flow.signature.at.file), SHIPPED)
+    inputs = FlowInputs(
+        file=file,
+        graph=graph,
+        sources={PARAM: model.source},
+        data=DataSet(name=prompts.name, train=prompts.table, held_out=None, origin="", digest=prompts.digest),
+        batch=min(workload.batch or max(1, execution.sample_rows // sampler["n"]), rows),
+        steps=1,
+        resolved=(),
+    )
+    planned = _plan(inputs, request, model, say)
+    seed = model.seed if workload.seed is None else workload.seed
+    cache = cache_folder(workload.cache)
+    return SamplingRun(
+        prompts=prompts,
+        file=file,
+        program=lower(graph, planned.plan, where=str(request.target)),
+        chosen=choose(planned.plan, execution, planned.setting.shapes),
+        models=ModelSetup(sources=inputs.sources, seed=seed, cache=cache, sample_rows=execution.sample_rows),
+        batch=inputs.batch,
+        facts={
+            "model": model.name,
+            "step": model.step,
+            "data": prompts.name,
+            "split": prompts.split,
+            "prompts": rows,
+            **{name: sampler[name] for name in ("n", "temperature", "max_tokens")},
+            "seed": seed,
+        },
+    )
+
+
+def _plan(inputs: FlowInputs, request: Request, model: ModelUnderTest, say: Say) -> PlanResult:
+    """Plan, or read a plan: one of this flow, or one of a flow that samples, such as a run's, whose place is taken."""
+    target, where = request.target, str(request.target)
+    plan = plan_of(target)
+    question = Request(
+        workload=Workload(flow=inputs.graph.name),
+        target=target,
+        execution=Execution(sample_rows=request.execution.sample_rows),
+    )
+    if plan is None:
+        return searched(prepare(question, inputs=inputs), target, say)
+    refuse_unsupported(plan, where)
+    if plan.structure_hash != structure_hash(inputs.graph):
+        samples = [placed.role.rpartition(".")[0] for placed in plan.placed if placed.role.endswith(".sample")]
+        if not samples:
+            hint = "plan a flow that does"
+            raise PlanError(f"this plan of {plan.flow} samples from no model", where=where, hint=hint)
+        plan = follow(plan, inputs.graph, {PARAM: model.param if model.param in samples else samples[0]})
+        used = {placed.pool for placed in plan.placed}
+        plan = plan.model_copy(update={"pools": tuple(pool for pool in plan.pools if pool.name in used)})
+    return plan_again(plan, prepare(question, cluster=plan.cluster, inputs=inputs), where, say)
+
+
+FAILURES = ("rule_failures", "unreadable")  # of responses that were scored
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingEnd:
+    """How sampling ended: after how many prompts, and what is known of all responses."""
+
+    prompts: int
+    facts: Mapping[str, Any]
+    interrupted: bool = False
+
+
+def sample(
+    run: SamplingRun,
+    out: Path | None,
+    read: Callable[[Path, Mapping[str, int]], str],
+    more_facts: Mapping[str, Any],
+    say: Say,
+    show: Show,
+) -> SamplingEnd:
+    """Sample all responses, a batch at a time, each into a file of its own, and join these in the file `out`.
+
+    `read` takes the file of each batch, with how many responses failed their rule or were unreadable, and returns how
+    it goes. After an error or an interrupt, what was done is joined too, but never under the name of the whole file.
+    """
+    program, table, prompts = run.program, run.prompts.table, 0
+    facts_before = {**run.facts, **more_facts}
+    facts, names = dict(facts_before), [value_name(edge) for edge in program.graph.outputs]
+    opening = opened(program, [program.graph], run.file, run.models, run.chosen, say)
+    with parts_for(out) as parts:
+        try:
+            with Interrupts("", say) as interrupts, interrupts.kept_from_closing(opening) as runtime:
+                facts["digest"] = runtime.models[PARAM]["digest"]
+                executor = Executor(runtime.places)
+                for first in range(0, table.num_rows, run.batch):
+                    batch = PromptBatch(table.slice(first, run.batch).combine_chunks(), first)
+                    path, count = parts / f"{first // run.batch:08d}.parquet", batch.table.num_rows
+                    try:
+                        ran = executor.run(program, {"prompts": batch}, Key(run.models.seed))
+                        ran.apply(write_part, names, facts, path)
+                        runtime.places.finish()
+                    except FlowError as error:
+                        place = f"in prompts {first} to {first + count - 1} of {run.prompts.name}, from 0"
+                        error.notes = (*error.notes, place)
+                        raise
+                    sums, prompts = ran.observed.sums, prompts + count
+                    text = read(path, {name: int(sums.get(("score", name), (0.0, 0.0))[0]) for name in FAILURES})
+                    show(count, text)
+                    if out is None:
+                        path.unlink()
+        except (Exception, KeyboardInterrupt) as error:
+            note = f"stopped after {prompts} of {facts_before['prompts']} prompts"
+            if out is not None and prompts:
+                join_parts(parts, partial_path(out), facts_before | {"done": prompts})
+                note += f"; their responses are in {partial_path(out)}"
+            say(note)
+            if isinstance(error, KeyboardInterrupt):
+                return SamplingEnd(prompts=prompts, facts=facts_before, interrupted=True)
+            raise
+        if out is not None:
+            join_parts(parts, out, facts)
+    return SamplingEnd(prompts=prompts, facts=facts)
+
+
+COLUMNS = ("prompt_index", "sample_index", "prompt", "response", "finished")
+TEMPERATURE = 1.0  # where the request names none
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateResult:
+    """Responses: of texts as `rows`, of a data set in the file `out`, a row for each response."""
+
+    rows: tuple[Mapping[str, Any], ...] = ()
+    out: Path | None = None
+    interrupted: bool = False
+
+    @property
+    def responses(self) -> list[str]:
+        """Return the responses to texts, prompt by prompt."""
+        return [str(row["response"]) for row in self.rows]
+
+    def data(self) -> list[dict[str, Any]]:
+        """Return the rows with the texts that were their prompts."""
+        return [dict(row) | {"prompt": row["prompt"][0]["content"]} for row in self.rows]
+
+
+def generate_request(request: Request, say: Say, progress: Progress) -> GenerateResult:
+    """Sample responses into a file, or as rows where the prompts are texts."""
+    import pyarrow.parquet as pq
+
+    texts, out = request.sampling.prompt, request.output.out
+    if out is not None:
+        check_out(out, (".parquet",), request.output.overwrite)
+    elif not texts:
+        raise UsageError("needs an output file", where="generate", hint="-o FILE.parquet")
+    workload, sampling = request.workload, request.sampling
+    options = {
+        "--data": workload.data,
+        "--held-out": workload.held_out,
+        "--split": sampling.split,
+        "--rows": sampling.rows,
+    }
+    names = [name for name, value in options.items() if value is not None]
+    if texts and names:
+        raise UsageError(f"the prompts are given, so {names[0]} has no effect", where="--prompt")
+    model = model_under_test(request, "generate")
+    prompts = prompts_of(texts) if texts else select_prompts(request, model, say)
+    if sampling.temperature is None:
+        request = request.changed(temperature=TEMPERATURE)
+    run = prepare_sampling(respond, request, model, prompts, {}, say)
+    rows = list[Mapping[str, Any]]()
+
+    def read(path: Path, failures: Mapping[str, int]) -> str:
+        if texts:
+            rows.extend(pq.read_table(path, columns=list(COLUMNS)).to_pylist())
+        return ""
+
+    end = sample(run, out, read, {}, say, progress("generate", prompts.table.num_rows, "prompts"))
+    return GenerateResult(interrupted=True) if end.interrupted else GenerateResult(rows=tuple(rows), out=out)

@@ -1,0 +1,105 @@
+"""The weights that generate responses: a model by name, or those that a run has left, with what the run says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowgraph.app.planning.flow_inputs import cache_folder
+from flowgraph.app.request import Request
+from flowgraph.errors import ModelError, RunFolderError, UsageError, nearest
+from flowgraph.files.untrusted import json_as
+from flowgraph.models.folders import read_config
+from flowgraph.models.heads import declared
+from flowgraph.models.sources import ModelSource, resolve
+from flowgraph.runtime.record.run_folder import RunFolder
+from flowgraph.serialize.graph import FlatGraph
+
+
+@dataclass(frozen=True)
+class ModelUnderTest:
+    """A language model that responds; of a run's model also the settings and the data of that run."""
+
+    name: str
+    source: ModelSource
+    param: str = ""
+    step: int | None = None
+    """Steps of training that the weights have seen; None where nothing says."""
+    seed: int = 0
+    data: str | None = None
+    digest: str = ""
+    """SHA-256 of the rows of the run's data."""
+    by: str | None = None
+    max_tokens: int | None = None
+
+
+def model_under_test(request: Request, verb: str) -> ModelUnderTest:
+    """Find what a request samples from: a run's folder with saved weights, else a model as `--model` takes it.
+
+    Raises RunFolderError for a run without weights, UsageError where no model is named, or none of several of a run;
+    `verb` is the command.
+    """
+    text, param, cache = request.sampling.subject, request.sampling.param, cache_folder(request.workload.cache)
+    if text is None:
+        raise UsageError("names no model and no run", where=verb, hint=f"flowgraph {verb} runs/grpo-1, or tiny")
+    path = Path(text).expanduser() if text else None
+    if path is not None and (path / "run.json").is_file():
+        return _of_run(RunFolder.open(path), param, cache)
+    if path is not None and path.suffix == ".parquet" and path.is_file():
+        raise UsageError("is a file of responses, not a model", where=text, hint=f"--generations {text}")
+    if param is not None:
+        raise UsageError(f"{text} is a model, not a run", where=f"--param {param}", hint="leave it out")
+    source = resolve(text, cache=cache)
+    return ModelUnderTest(source.name, source)
+
+
+def _of_run(run: RunFolder, param: str | None, cache: Path) -> ModelUnderTest:
+    facts, data = run.facts(), run.facts()["data"]
+    chosen = _chosen(run, facts, param)
+    folder = run.path / "weights" / chosen
+    try:
+        graph = json_as(FlatGraph, run.text("graph.json"))  # not the graph itself: its flow's file may be gone
+    except ValueError as error:
+        raise RunFolderError.cannot(str(run.path / "graph.json"), error) from error
+    settings = [(node.op.rpartition(":")[2], node.settings) for node in graph.nodes]
+    samplers = {op: values for kind in ("generate", "refill") for op, values in settings if op == kind}
+    max_tokens = next(iter(samplers.values()), {}).get("max_tokens")
+    rule = next((values for op, values in settings if op in ("score", "refill")), {}).get("by")
+    return ModelUnderTest(
+        name=str(folder),
+        source=resolve(str(folder.absolute()), cache=cache),
+        param=chosen,
+        step=int(facts["steps_done"]),
+        seed=int(facts.get("seed", 0)),
+        data=next((str(setting["value"]) for setting in run.settings() if setting["name"] == "run.data"), None),
+        digest=str(data.get("digest", "")) if isinstance(data, dict) else "",
+        by=rule if isinstance(rule, str) else None,
+        max_tokens=max_tokens if isinstance(max_tokens, int) else None,
+    )
+
+
+def _chosen(run: RunFolder, facts: Mapping[str, Any], param: str | None) -> str:
+    """Return the parameter of the language model of a run that is meant."""
+    folder = run.path / "weights"
+    names = sorted(path.name for path in folder.glob("[!.]*") if path.is_dir())
+    if not names:
+        what = f"has no saved weights: it is {facts['status']} after {facts['steps_done']} of {facts['steps']} steps"
+        hint = "a run saves its weights at its end, or when it is stopped"
+        if (run.path / "checkpoints").is_dir():
+            hint = f"`flowgraph resume {run.path}` goes on with it to its end"
+        raise RunFolderError(what, where=str(run.path), hint=hint)
+    language_models = [name for name in names if declared(read_config(folder / name)) == "tokens"]
+    if param is None:
+        if len(language_models) == 1:
+            return language_models[0]
+        what = f"has the weights of {len(language_models)} language models"
+        what += f": {', '.join(language_models)}" if language_models else ""
+        raise UsageError(what, where=str(run.path), hint=f"--param {language_models[0]}" if language_models else "")
+    if param not in names:
+        hint = nearest(param, language_models)
+        raise UsageError(f"{run.path} has no weights of `{param}`", where="--param", hint=hint)
+    if param not in language_models:
+        raise ModelError.unusable(folder / param, "is not a causal language model, so it cannot generate responses")
+    return param

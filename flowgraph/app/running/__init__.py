@@ -1,0 +1,1 @@
+"""Training runs: checked, started, resumed, recorded, and read again."""

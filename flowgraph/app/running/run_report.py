@@ -1,0 +1,253 @@
+"""`runs`, `report` and `trace`: what ran, how far and how well; what was measured, and what was forecast."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from flowgraph.app.planning.plan_result import read_plan
+from flowgraph.app.user_files import write_text
+from flowgraph.cluster.plan import Plan, TimedTask
+from flowgraph.diagrams.build.memory_picture import highest
+from flowgraph.diagrams.model.charts import Curves
+from flowgraph.diagrams.model.series import Series
+from flowgraph.diagrams.write.svg.curves import curves_svg
+from flowgraph.errors import RunFolderError
+from flowgraph.runtime.measure.measured_file import NAME, read_measured
+from flowgraph.runtime.measure.measured_step import MeasuredStep
+from flowgraph.runtime.measure.measured_trace import measured_events
+from flowgraph.runtime.record.run_folder import RunFolder
+from placements import simulate
+
+Points = list[tuple[int, float]]
+MAX_NODES = 4  # whose seconds are in the picture, the slowest
+
+
+def list_runs(folder: Path) -> list[dict[str, Any]]:
+    """Return the runs of a folder, newest first; one whose files are damaged says so and hides no other."""
+    rows = list[dict[str, Any]]()
+    for file in folder.glob("*/run.json"):
+        row: dict[str, Any] = dict.fromkeys(("run", "flow", "status", "steps", "started", "reward", "accuracy"))
+        row |= {"run": str(file.parent), "started": ""}
+        try:
+            run = RunFolder.open(file.parent)
+            facts, curves = run.facts(), curves_of(run)
+        except RunFolderError as error:
+            rows.append(row | {"status": f"damaged: {error.what}"})
+            continue
+        rewards = (points[-1][1] for name, points in curves.items() if name.rpartition(".")[2] == "reward")
+        row |= {
+            "flow": facts.get("flow"),
+            "status": facts.get("status"),
+            "steps": f"{facts.get('steps_done')}/{facts.get('steps')}",
+            "started": facts.get("started", ""),
+            "reward": next(rewards, None),
+            "accuracy": curves["eval/accuracy"][-1][1] if "eval/accuracy" in curves else None,
+        }
+        rows.append(row)
+    return sorted(rows, key=lambda row: str(row["started"]), reverse=True)
+
+
+def curves_of(run: RunFolder) -> dict[str, Points]:
+    """Return each metric's points (step, value) in the order in which they were recorded."""
+    curves = defaultdict[str, Points](list)
+    for line in run.metrics():
+        step = line.pop("step")
+        times = line.pop("time", {})
+        for name, value in line.items():
+            curves[name].append((step, value))
+        for name in ("tokens_per_s", "step_s"):
+            if name in times:
+                curves[name].append((step, times[name]))
+    return dict(curves)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """How far a run is and how well: its facts, the points (step, value) of its metrics, the seconds of its nodes.
+
+    `peaks` are the highest memory that each phase and role had in use on a device of its pool, and what was forecast,
+    None where nothing was.
+    """
+
+    run: RunFolder
+    facts: Mapping[str, Any]
+    curves: Mapping[str, Points]
+    nodes_s: Mapping[str, float]
+    peaks: tuple[Mapping[str, Any], ...]
+    drawn: Path
+
+    @property
+    def headlines(self) -> dict[str, str]:
+        """Return the metrics that the run is judged by, each with its short name."""
+        return short(_lead(self.facts, self.curves))
+
+    def data(self) -> dict[str, Any]:
+        """Return it with the first and last point of each metric."""
+        metrics = {name: {"first": points[0], "last": points[-1]} for name, points in self.curves.items()}
+        report = {"run": dict(self.facts), "metrics": metrics, "nodes_s": dict(self.nodes_s)}
+        return report | {"peaks": [dict(peak) for peak in self.peaks], "curves": str(self.drawn)}
+
+
+def report_run(path: Path) -> RunReport:
+    """Sum a run up, and write its curves into its folder as SVG."""
+    run = RunFolder.open(path)
+    picture, drawn = curves_picture(run), run.path / "curves.svg"
+    write_text(drawn, curves_svg(picture.title, picture.series))
+    steps = read_measured(run.path)
+    forecast = highest(read_plan(run.path / "plan.json").forecast) if steps else {}
+    peaks = [
+        {"pool": pool, "phase": phase, "role": role, "forecast_bytes": forecast.get(key), "measured_bytes": in_use}
+        for key, in_use in highest(pool for step in steps for pool in step.forecast).items()
+        for pool, phase, role in [key]
+    ]
+    return RunReport(
+        run=run,
+        facts=run.facts(),
+        curves=curves_of(run),
+        nodes_s=_node_seconds(run),
+        peaks=tuple(peaks),
+        drawn=drawn,
+    )
+
+
+def curves_picture(run: RunFolder) -> Curves:
+    """Return a run's numbers over its steps: its headline metrics, then the seconds of its slowest nodes."""
+    facts, curves = run.facts(), curves_of(run)
+    lead = _lead(facts, curves)
+    names, units = short(lead), {name: str(metric.get("unit", "")) for name, metric in facts["metrics"].items()}
+    series = list[Series]()
+    for name in lead:
+        unit = units.get(name, "") or ("tokens/s" if name == "tokens_per_s" else "")
+        series.append(Series(name=names[name], unit=unit, points=tuple(curves[name]), headline=True))
+    steps = [(line["step"], line.get("time", {}).get("nodes_s", {})) for line in run.metrics()]
+    for name in list(_node_seconds(run))[:MAX_NODES]:
+        points = tuple((step, seconds[name]) for step, seconds in steps if name in seconds)
+        series.append(Series(name=name, unit="s a step", points=points))
+    about = f"{facts['steps_done']} of {facts['steps']} steps of {facts['flow']}, {facts['status']}."
+    return Curves(title=f"{facts['flow']} · {run.path.name}", series=tuple(series), about=about)
+
+
+def _lead(facts: Mapping[str, Any], curves: Mapping[str, Points]) -> list[str]:
+    """Return the metrics that a run is judged by, as far as it has recorded them."""
+    headlines = [name for name, metric in facts["metrics"].items() if metric.get("headline")]
+    return [name for name in ("eval/accuracy", *headlines, "tokens_per_s") if name in curves]
+
+
+def _node_seconds(run: RunFolder) -> dict[str, float]:
+    """Return the mean seconds a step of each node, slowest first."""
+    sums, steps = defaultdict[str, float](float), 0
+    for line in run.metrics():
+        nodes = line.get("time", {}).get("nodes_s", {})
+        steps += bool(nodes)
+        for name, seconds in nodes.items():
+            sums[name] += seconds
+    return {name: total / steps for name, total in sorted(sums.items(), key=lambda item: -item[1])}
+
+
+def short(names: Iterable[str]) -> dict[str, str]:
+    """Return metrics with their names without their nodes', but where two would be the same.
+
+    >>> short(["policy.update.loss", "critic.update.loss", "eval/accuracy", "score.reward"]).values()
+    dict_values(['policy.update.loss', 'critic.update.loss', 'eval/accuracy', 'reward'])
+    """
+    last = {name: name.rpartition(".")[2] for name in names}
+    counts = Counter(last.values())
+    return {name: part if counts[part] == 1 else name for name, part in last.items()}
+
+
+@dataclass(frozen=True)
+class TaskComparison:
+    """One task, as forecast and as measured: seconds of a step, and the peak on a device; None where not known."""
+
+    task: str
+    pools: tuple[str, ...]
+    forecast_s: float | None
+    measured_s: float | None
+    forecast_bytes: int | None
+    measured_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTrace:
+    """What a run measured, step by step, and the plan that it ran by."""
+
+    run: RunFolder
+    plan: Plan
+    measured: tuple[MeasuredStep, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return that nothing is forecast, where nothing is."""
+        return ("the plan forecasts no seconds: only what was measured is shown",) if self.plan.step is None else ()
+
+    @property
+    def tasks(self) -> tuple[TaskComparison, ...]:
+        """Return each task as forecast and as measured: the median of its seconds over all steps, its highest peak."""
+        return tuple(compared(self.plan, self.measured))
+
+    def trace(self, steps: int) -> dict[str, Any]:
+        """Return the last steps as a Chrome trace, the forecast in it too if the plan has one."""
+        last, step = self.measured[-steps:], self.plan.step
+        events = measured_events(last, 2)
+        if step is not None and all(task.seconds is not None for task in step.tasks):
+            predicted = simulate(step, len(last)).trace(f"{self.plan.flow}, predicted")
+            events = [*predicted["traceEvents"], *events]
+        return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def read_trace(path: Path) -> RunTrace:
+    """Read what a run measured. Raises RunFolderError where nothing was measured."""
+    run = RunFolder.open(path)
+    measured, plan = read_measured(run.path), read_plan(run.path / "plan.json")
+    if not measured:
+        raise RunFolderError(f"has no step in {NAME}: nothing of it was measured", where=str(path))
+    return RunTrace(run=run, plan=plan, measured=tuple(measured))
+
+
+def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparison]:
+    """Pair what was measured with what is forecast, task by task as the program names them; the step comes last.
+
+    A run without its recorded nodes is paired with the forecast of the whole run. What was not measured is left out.
+    """
+    forecast = plan.step.tasks if plan.step is not None else ()
+    forecast_peaks = highest(plan.forecast)
+    measured_peaks = highest(pool for step in steps for pool in step.forecast)
+    for name in dict.fromkeys(task.name for step in steps for task in step.timed.tasks):
+        runs = [task for step in steps for task in step.timed.tasks if task.name == name]
+        last = runs[-1]
+        keys = [(pool, last.kind, last.role) for pool in last.pools]
+        seconds = [task.seconds for task in forecast if _same(task, last)]
+        yield TaskComparison(
+            task=name,
+            pools=last.pools,
+            forecast_s=sum(s for s in seconds if s is not None) if seconds and None not in seconds else None,
+            measured_s=_median(task.seconds for task in runs),
+            forecast_bytes=max((forecast_peaks[key] for key in keys if key in forecast_peaks), default=None),
+            measured_bytes=max((measured_peaks[key] for key in keys if key in measured_peaks), default=None),
+        )
+    yield TaskComparison(
+        task="a step",
+        pools=(),
+        forecast_s=plan.step.period_s if plan.step is not None else None,
+        measured_s=_median(step.timed.period_s for step in steps),
+        forecast_bytes=None,
+        measured_bytes=None,
+    )
+
+
+def _same(forecast: TimedTask, measured: TimedTask) -> bool:
+    """Return whether a forecast task is what was measured."""
+    if forecast.name == measured.name or forecast.name.startswith(f"{measured.name} ("):
+        return True
+    moves = {"sync", "transfer", "offload"} & {forecast.kind, measured.kind}
+    return not moves and not {*measured.name.split(", ")}.isdisjoint(forecast.name.split(", "))
+
+
+def _median(times: Iterable[float | None]) -> float | None:
+    seconds = [time for time in times if time is not None]
+    return median(seconds) if seconds else None

@@ -1,0 +1,96 @@
+"""Where a run stands, as a checkpoint says it; and whether what is loaded now is what it was made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowgraph.analysis.flat_graph import full_hash, structure_hash
+from flowgraph.app.request import Say
+from flowgraph.errors import RunFolderError
+from flowgraph.runtime.hosting import LoadedModels
+from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints
+from flowgraph.runtime.record.fingerprint import differences, fingerprint, promised
+from flowgraph.runtime.record.run_folder import RECORDS
+from flowgraph.runtime.record.saver import Saver
+
+if TYPE_CHECKING:
+    from flowgraph.app.running.training import PreparedRun
+    from flowgraph.runtime.interpreter import Executor
+    from flowgraph.runtime.record.recorder import Recorder
+    from flowgraph.runtime.record.run_folder import RunFolder
+
+
+def checkpoints_of(folder: RunFolder, keep: int = 2) -> Checkpoints:
+    """Return the checkpoints of a run."""
+    return Checkpoints(folder.path / "checkpoints", keep, folder.facts()["id"])
+
+
+def saver_of(
+    ready: PreparedRun,
+    folder: RunFolder,
+    executor: Executor,
+    recorder: Recorder,
+    models: LoadedModels,
+    start: int,
+    say: Say,
+) -> Saver:
+    """Return the saver of a run's checkpoints: the state of the executor, once the records are on the disk."""
+    checkpoints = checkpoints_of(folder, ready.request.training.keep)
+    checkpoints.sweep()
+
+    def write(parts: Path) -> Mapping[str, Any]:
+        executor.save_state(ready.job.program, parts)
+        return {RECORDS: recorder.settle()}
+
+    def state(steps: int) -> Mapping[str, Any]:
+        # Rows and random numbers are functions of the seed and the step: the step is the position of every source.
+        inputs, plan = ready.inputs, ready.job.program.plan
+        return {
+            "steps_done": steps,
+            "seed": ready.job.seed,
+            "batch": inputs.batch,
+            "sources": dict.fromkeys(sorted(ready.job.sources), steps),
+            "data": {"name": inputs.data.name, "digest": inputs.data.digest},
+            "full_hash": full_hash(inputs.graph),
+            "structure_hash": structure_hash(inputs.graph),
+            "software": fingerprint(plan, ready.chosen.threads),
+            "resumes": promised(plan),
+            "versions": {f"{home.param} on {home}": version for home, version in executor.versions.items()},
+            "models": models,
+        }
+
+    return Saver(
+        checkpoints=checkpoints,
+        every=ready.request.training.checkpoint_every,
+        write=write,
+        state=state,
+        say=say,
+        saved=start,
+    )
+
+
+def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) -> None:
+    """Refuse a model that was loaded with other weights than when the checkpoint was made."""
+    before: Mapping[str, Any] = {} if checkpoint is None else checkpoint.state().get("models", {})
+    for name, model in models.items():
+        then = before.get(name, {}).get("digest", "")
+        if checkpoint is not None and then and model.get("digest") and then != model["digest"]:
+            what = f"`{name}` ({model['name']}) has other weights than when this run began"
+            notes = [f"then: {then[:16]}", f"now: {model['digest'][:16]}"]
+            raise RunFolderError(what, where=str(checkpoint.path), notes=notes)
+
+
+def say_what_changed(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None:
+    """Report what the last digits depend on and is other than it was, and what is promised then."""
+    plan = ready.job.program.plan
+    changed = differences(checkpoint.state().get("software", {}), fingerprint(plan, ready.chosen.threads))
+    for line in changed:
+        say(line)
+    promises = {
+        "bitwise": "what follows equals, bit for bit, a run that was not interrupted",
+        "1e-5": "so what follows equals a run that was not interrupted within 1e-5, not bit for bit",
+        "statistical": "an engine or device here is not bit-reproducible: what follows is statistically equivalent",
+    }
+    say(promises[promised(plan, bool(changed))])

@@ -1,0 +1,384 @@
+"""`run`: train a flow by its plan, on this machine or a cluster, and leave a run folder.
+
+What is checked first is one thing, `prepare_run`, what is then done another, `carry_out`: `resume` shares both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from flowgraph.app.planning.checking import refuse_other_tokenizers, refuse_what_cannot_run
+from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder, model_params
+from flowgraph.app.planning.make_plan import planned_for
+from flowgraph.app.planning.plan_result import plan_of
+from flowgraph.app.planning.problem import PreparedProblem
+from flowgraph.app.request import Request, Say
+from flowgraph.app.running.interrupts import Interrupts
+from flowgraph.app.running.run_state import refuse_other_weights, saver_of
+from flowgraph.app.running.runtime_launch import RuntimeChoice, choose, opened, read_attached
+from flowgraph.checks.placed import refuse_unsupported
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.build.plan_picture import plan_picture
+from flowgraph.diagrams.write.mermaid.flowchart import mermaid
+from flowgraph.engines.table import is_server
+from flowgraph.errors import FlowError, PlanError, RunFolderError, UsageError, WorkerError
+from flowgraph.files.hashes import sha256
+from flowgraph.language.graph import Graph, Node, rewrite
+from flowgraph.language.values import Model, State
+from flowgraph.lowering.follow import follow
+from flowgraph.lowering.lower import lower
+from flowgraph.lowering.program import Program, Sync
+from flowgraph.passes import compile_graph
+from flowgraph.runtime.driver import HeldOutCheck, Listener, RunSpec, train
+from flowgraph.runtime.hosting import ModelSetup
+from flowgraph.runtime.interpreter import LOST, Executor, StartState
+from flowgraph.runtime.loggers import logger, trackers
+from flowgraph.runtime.measure.measured_file import MeasuredRecorder
+from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
+from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
+from flowgraph.runtime.record.recorder import Recorder
+from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, fresh
+from nodes.data.source import FixedPrompts, PromptSource
+from nodes.data.suggestions import suggested
+from nodes.evaluation import evaluate
+from nodes.mismatch import watch_engines
+from nodes.values import Policy
+
+if TYPE_CHECKING:
+    from flowgraph.runtime.interpreter import RowSource
+
+Observe = Callable[[Graph, int, int], AbstractContextManager[Listener]]
+"""Makes what shows a run, of its graph, all its steps, and the steps that are done."""
+
+
+def silent(line: str) -> None:
+    """Take a line and show it nowhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observers:
+    """Who follows a run: `say` receives lines, `listeners` each step, and what `show` makes is open while it trains."""
+
+    say: Say = silent
+    listeners: Sequence[Listener] = ()
+    show: Observe | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended, and its folder; None where it stopped before it began, so that nothing is kept.
+
+    `saved` says whether the newest weights are in the folder. `error` is what failed where the run can be resumed.
+    """
+
+    folder: Path | None
+    status: Literal["finished", "interrupted", "failed"]
+    steps_done: int
+    steps: int
+    saved: bool = False
+    error: Exception | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """Return the plan that it ran by."""
+        return Plan.from_json(RunFolder.open(self.path).text("plan.json"), f"{self.path}/plan.json")
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the recorded numbers, a mapping for each step."""
+        return list(RunFolder.open(self.path).metrics())
+
+    @property
+    def weights(self) -> dict[str, Path]:
+        """Return the folders of the newest weights by the model's parameter; `transformers` loads them."""
+        return {path.name: path for path in sorted((self.path / "weights").glob("*")) if path.is_dir()}
+
+    @property
+    def path(self) -> Path:
+        """Return the run's folder; raises RunFolderError where none is kept."""
+        if self.folder is None:
+            raise RunFolderError("the run stopped before it began; it left no folder")
+        return self.folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """A run that passed every check that needs nothing heavy."""
+
+    inputs: FlowInputs
+    request: Request
+    job: RunSpec
+    chosen: RuntimeChoice
+    models: ModelSetup
+
+
+def run_flow(request: Request, observers: Observers) -> RunResult:
+    """Check everything that can be checked, then load, train and save."""
+    request = with_flow(request)
+    ready = prepare_run(request, observers.say)
+    folder = RunFolder.create(request.output.out or fresh(Path("runs"), ready.inputs.graph.name))
+    with folder.locked():
+        return carry_out(ready, folder, lambda: begin(ready, folder), observers)
+
+
+def with_flow(request: Request) -> Request:
+    """Return the request with the flow that its plan was made for, where it names none.
+
+    Raises PlanError for a plan that does not say, or that names what cannot be run here.
+    """
+    plan, where = plan_of(request.target), str(request.target)
+    if plan is None:
+        if not request.flow:
+            raise UsageError(
+                "names no flow and no plan", where="run", hint="flowgraph run grpo, or run --plan PLAN.json"
+            )
+        return request
+    refuse_unsupported(plan, where)
+    if request.flow:
+        return request
+    if plan.assumed is None:
+        why = f"does not say which flow it was made for: flowgraph run {plan.flow} --plan {where}"
+        raise PlanError.unreadable(where, "", why)
+    return request.changed(flow=plan.assumed.flow)
+
+
+def prepare_run(request: Request, say: Say) -> PreparedRun:
+    """Check what goes together, plan, and put together what the driver runs."""
+    workload, execution, where = request.workload, request.execution, str(request.target)
+    _ = trackers(request.training.log or ""), _profiled(request)  # each refuses what it cannot do
+
+    def check(prepared: PreparedProblem) -> None:
+        refuse_what_cannot_run(prepared)
+        if prepared.inputs is not None:
+            refuse_other_tokenizers(prepared.inputs, workload.cache, say)
+
+    planned = planned_for(request, say, check=check)
+    refuse_unsupported(planned.plan, where)
+    chosen = choose(planned.plan, execution, planned.setting.shapes)
+    inputs = planned.inputs
+    if inputs is None:
+        what = "was planned for lengths of rows, and names no data to train on"
+        raise UsageError(what, where=where, hint="--data gsm8k")
+    if chosen.runtime == "ray" and not inputs.file.named:
+        file = inputs.file.path
+        name = f"{file}:{inputs.file.flow.name}"
+        hint = f'name it: run("{name}")' if file.is_file() else 'write it into a file: run("my.py")'
+        what = "is defined in this process, and the workers of Ray find flows by their names"
+        hint += "; or run it here, on one device: cluster='1xcpu'"
+        raise UsageError(what, where=inputs.graph.name, hint=hint)
+    inputs = replace(inputs, steps=workload.steps or inputs.steps)
+    replay = request.training.replay
+    recorded = None if replay is None else Replay(RunFolder.open(replay), inputs.graph)
+    if recorded is not None:
+        inputs = replace(inputs, steps=min(inputs.steps, recorded.steps()))
+        recorded.refuse_damaged(inputs.steps)
+    job = _job(planned.plan, inputs, request, recorded)
+    models = ModelSetup(
+        sources=inputs.sources,
+        seed=workload.seed or 0,
+        cache=cache_folder(workload.cache),
+        sample_rows=execution.sample_rows,
+        forward_tokens=execution.forward_tokens,
+        attached={} if execution.attach is None else read_attached(execution.attach, job.program.homes),
+    )
+    return PreparedRun(inputs=inputs, request=request, job=job, chosen=chosen, models=models)
+
+
+def _profiled(request: Request) -> frozenset[int]:
+    profile = request.training.profile
+    return frozenset() if profile is None else profiled_steps(profile)
+
+
+def carry_out(
+    ready: PreparedRun,
+    folder: RunFolder,
+    begun: Callable[[], None],
+    observers: Observers,
+    checkpoint: Checkpoint | None = None,
+) -> RunResult:
+    """Train, from a checkpoint if one is given, and leave a folder that says how the run ended, however it does."""
+    notes = list[str]()
+
+    def say(line: str) -> None:
+        notes.append(line)
+        observers.say(line)
+
+    def ended(status: Literal["finished", "interrupted", "failed"], steps_done: int = 0, **values: Any) -> RunResult:
+        path = folder.path if folder.begun else None
+        steps = ready.job.steps
+        return RunResult(folder=path, status=status, steps_done=steps_done, steps=steps, notes=tuple(notes), **values)
+
+    with Interrupts(f"{folder.path}", say) as interrupts:
+        try:
+            begun()
+            steps_done = _train(ready, folder, interrupts, replace(observers, say=say), checkpoint)
+            finished = steps_done == ready.job.steps
+            status: Literal["finished", "interrupted"] = "finished" if finished else "interrupted"
+            folder.note(status=status, finished=time.strftime("%Y-%m-%dT%H:%M:%S"), steps_done=steps_done)
+            if not finished:
+                where = f"weights and records are in {folder.path}{goes_on(folder)}"
+                say(f"stopped after step {steps_done} of {ready.job.steps}; {where}")
+            return ended(status, steps_done, saved=True)
+        except KeyboardInterrupt:
+            if not folder.begun:
+                say(f"stopped before it began; {folder.path} is not kept")
+                folder.discard()
+                return ended("interrupted")
+            folder.note(status="interrupted")
+            facts = folder.facts()
+            steps_done = int(facts["steps_done"])
+            when = f"in the middle of step {steps_done + 1}" if facts.get("timings") else "while it was starting"
+            say(f"stopped {when}; {folder.path} holds what was recorded{goes_on(folder)}")
+            return ended("interrupted", steps_done)
+        except Exception as error:
+            failed_after = _fail(folder, error, say)
+            if failed_after is None:
+                raise
+            return ended("failed", failed_after, error=error)
+
+
+def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
+    """Report what became of a run that failed; return its steps if it can be resumed or begun again, else None."""
+    hint, steps_done = "", 0
+    if folder.begun:
+        with contextlib.suppress(OSError):  # the disk may be what failed
+            folder.note(status="failed", error=str(error))
+        hint, steps_done = goes_on(folder), folder.facts().get("steps_done", 0)
+        say(f"the run failed after step {steps_done}; {folder.path} holds what was recorded{hint}")
+    else:
+        say(f"the run failed before it began; {folder.path} is not kept")
+        folder.discard()
+    if not disk_fault(error) and not (hint and isinstance(error, WorkerError)):
+        return None
+    say(str(error) if isinstance(error, FlowError) else f"{folder.path}: {error}")
+    return steps_done
+
+
+def goes_on(folder: RunFolder) -> str:
+    """Return how to go on from the newest checkpoint, if there is one."""
+    checkpoints = Checkpoints(folder.path / "checkpoints").oldest_first()
+    return f"; `flowgraph resume {folder.path}` goes on after step {checkpoints[-1].steps}" if checkpoints else ""
+
+
+def _train(
+    ready: PreparedRun, folder: RunFolder, interrupts: Interrupts, observers: Observers, checkpoint: Checkpoint | None
+) -> int:
+    """Load, train and save the weights; return the steps that are done."""
+    graph, job, start = ready.inputs.graph, ready.job, checkpoint.steps if checkpoint is not None else 0
+    graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
+    profiles = Profiles(folder.path.absolute(), _profiled(ready.request))
+    opening = opened(job.program, graphs, ready.inputs.file, ready.models, ready.chosen, observers.say, profiles)
+    # Whatever servers hold that were running before, our copies come before the first sample.
+    attached = {*ready.models.attached} - {*job.program.frozen}
+    unknown = {home: LOST for home in job.program.homes if home.param in attached and is_server(home.engine)}
+    with interrupts.kept_from_closing(opening) as places:
+        refuse_other_weights(checkpoint, places.models)
+        folder.note(models=places.models, timings=places.timings)
+        executor = Executor(places.places, versions=unknown)
+        with interrupts.patient(), contextlib.ExitStack() as open_files:  # what is saved, too
+            if checkpoint is not None:
+                executor.load_state(job.program, checkpoint.parts)
+            folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})
+            recorder = open_files.enter_context(Recorder(folder, graph, observers.say))
+            listeners: list[Listener] = [recorder, open_files.enter_context(MeasuredRecorder(folder, job.program))]
+            names = trackers(ready.request.training.log or "")
+            listeners.append(open_files.enter_context(logger(names, folder.path, graphs, start)))
+            if observers.show is not None:
+                listeners.append(open_files.enter_context(observers.show(job.program.graph, job.steps, start)))
+            listeners += observers.listeners
+            saver = saver_of(ready, folder, executor, recorder, places.models, start, observers.say)
+            steps_done = train(job, executor, listeners, interrupts.asked, start, saver)
+            executor.places.finish()
+            recorder.settle()
+            open_files.close()
+            if profiles.steps and ready.chosen.runtime == "ray":
+                write_ray_timeline(folder.path)
+            shutil.rmtree(folder.path / "weights", ignore_errors=True)  # whole or half, of an earlier end
+            for name, output in graph.carries().items():
+                if issubclass(graph.outputs[output].type, Model):
+                    executor.save(job.program, name, folder.path / "weights" / name)
+    return steps_done
+
+
+def begin(ready: PreparedRun, folder: RunFolder) -> None:
+    """Write what is known before anything heavy is loaded, and all that `resume` asks for."""
+    from importlib.metadata import version
+
+    inputs, request, job, chosen = ready.inputs, ready.request, ready.job, ready.chosen
+    replay, plan = request.training.replay, request.target.plan
+    options = request.changed(plan=plan if isinstance(plan, Path) else None)  # another plan is in the run's folder
+    about = {
+        "flow": inputs.graph.name,
+        "file": str(inputs.file.path),
+        "command": sys.argv,
+        "seed": request.workload.seed or 0,
+        "steps": inputs.steps,
+        "data": {
+            "name": inputs.data.name,
+            "origin": inputs.data.origin,
+            "digest": inputs.data.digest,
+            "files": {str(path): sha256(path) for path in inputs.data.files},
+        },
+        "runtime": chosen.runtime,
+        "threads": chosen.threads,
+        "versions": {name: version(name) for name in ("torch", "transformers", "pyarrow", "ray")},
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "replay": str(replay) if replay else None,
+        "batch": inputs.batch,
+        "options": options.model_dump(mode="json"),
+        "folder": str(Path.cwd()),  # what relative paths in the options start from
+    }
+    diagrams = {"flow.mmd": mermaid(flow_picture(inputs.graph)), "plan.mmd": mermaid(plan_picture(job.program))}
+    folder.begin(inputs.graph, job.program, inputs.resolved, inputs.file.source, about, diagrams)
+
+
+def _job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | None) -> RunSpec:
+    graph, seed = inputs.graph, request.workload.seed or 0
+    program = lower(graph, plan, where=str(request.target), watch=watch_engines)
+    rows = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed)
+    sources: dict[str, RowSource] = {
+        param.name: StartState(param.type(param.initial)) if issubclass(param.type, State) else rows
+        for param in graph.params
+        if not issubclass(param.type, Model)
+    }
+    sources |= replay.sources() if replay is not None else {}
+    check = _held_out_check(inputs, request, program)
+    return RunSpec(program=program, sources=sources, seed=seed, steps=inputs.steps, check=check)
+
+
+def _held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
+    """Check held-out prompts by the flow's own rule, with greedy responses of the first trained policy."""
+    flow, held_out, every = inputs.graph, inputs.data.held_out, request.training.eval_every
+    trained = {node.root for node in flow.nodes}
+    policy = next((p.name for p in model_params(flow) if issubclass(p.type, Policy) and p in trained), None)
+    if held_out is None or every == 0 or policy is None:
+        return None
+    nodes = {node.op.name: node for node in reversed(flow.nodes)}
+    refill = nodes.get("refill")
+    sampler, scorer = (getattr(nodes.get(name, refill), "settings", None) for name in ("generate", "score"))
+    longest = suggested(inputs.data.data_source).get("generate.max_tokens", 256)
+    settings = {"by": getattr(scorer, "by", "data"), "max_tokens": getattr(sampler, "max_tokens", longest)}
+
+    # An error names the line of the flow where the op stands: what the check's node reads is set there.
+    def at_the_flows_line(node: Node) -> Node:
+        return replace(node, at=nodes[node.op.name].at if node.op.name in nodes else flow.at)
+
+    graph = rewrite(compile_graph(evaluate.graph(settings)), at_the_flows_line)
+    graph = replace(graph, at=flow.at)
+    check = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
+    # The copy that it samples from stays as old as the plan lets a step leave it: else how often a run is checked
+    # would change what it trains on.
+    lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
+    check = replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
+    rows = tuple(range(min(request.training.eval_rows, held_out.num_rows)))
+    return HeldOutCheck(check, {"prompts": FixedPrompts(held_out, rows)}, every)

@@ -1,0 +1,32 @@
+"""Files that a user names: text that is read, text and bytes that are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from flowgraph.errors import FlowError, UsageError
+from flowgraph.files.untrusted import MOST_BYTES, read_text
+
+
+def text_of(path: Path, kind: str, refusal: Callable[[str], FlowError], most_bytes: int = MOST_BYTES) -> str:
+    """Return the text of a file; raise the `refusal` of the reason if it cannot be read or is not text."""
+    try:
+        return read_text(path, most_bytes)
+    except OSError as error:
+        raise refusal(f"cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise refusal(f"is not text, so not a {kind}" if kind else "is not text") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of text."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file. Raises UsageError where it cannot be written."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", where=str(path)) from error
