@@ -10,30 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from flowgraph.cli.commands.calibrate import calibrate
-from flowgraph.cli.commands.check import check
-from flowgraph.cli.commands.compare import compare
-from flowgraph.cli.commands.cp import cp
-from flowgraph.cli.commands.data import data_command
-from flowgraph.cli.commands.diff import diff
-from flowgraph.cli.commands.doctor import doctor
-from flowgraph.cli.commands.draw import draw
-from flowgraph.cli.commands.engines import group
+from flowgraph.cli.commands.data import data_command, models
+from flowgraph.cli.commands.draw import diff, draw
 from flowgraph.cli.commands.evaluate import eval_command
-from flowgraph.cli.commands.explain import explain
-from flowgraph.cli.commands.export import export_command
-from flowgraph.cli.commands.fit import fit
-from flowgraph.cli.commands.flows import flows
+from flowgraph.cli.commands.explain import compare, explain, simulate
+from flowgraph.cli.commands.flows import cp, flows
 from flowgraph.cli.commands.generate import generate
-from flowgraph.cli.commands.import_run import import_command
-from flowgraph.cli.commands.models import models
-from flowgraph.cli.commands.plan import plan
-from flowgraph.cli.commands.report import report
-from flowgraph.cli.commands.resume import resume
-from flowgraph.cli.commands.run import run
-from flowgraph.cli.commands.runs import runs
-from flowgraph.cli.commands.show import show
-from flowgraph.cli.commands.simulate import simulate
-from flowgraph.cli.commands.trace import trace
+from flowgraph.cli.commands.interop import export_command, import_command
+from flowgraph.cli.commands.machine import doctor, group
+from flowgraph.cli.commands.plan import fit, plan
+from flowgraph.cli.commands.run import resume, run
+from flowgraph.cli.commands.runs import report, runs, trace
+from flowgraph.cli.commands.show import check, show
 from flowgraph.cli.help_pages import CONTEXT, Commands, OneCommand, show_version
 from flowgraph.cli.output import say
 from flowgraph.errors.exit_codes import MEANINGS, ExitCode

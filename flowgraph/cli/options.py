@@ -2,359 +2,283 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flowgraph.cli import completion as complete
 from flowgraph.cluster.plan import MOST_PROMPTS, MOST_THREADS
 
-WORKLOAD, PLACE, RUN, SAMPLING = "Workload", "Cluster and plan", "Run", "Responses"
-"""Sections of `--help`; an option without one is under "Options"."""
+
+def in_section(
+    section: str | None, flags: str, about: str, completer: complete.Completer | None = None, **limits: float
+) -> Any:
+    """Return an option of a section of `--help`; `flags` are its names and that of its value: `-o, --out FILE`."""
+    words = flags.split()
+    names = [word.rstrip(",") for word in words if word.startswith("-")]
+    value = " ".join(words[len(names) :]) or None
+    return typer.Option(*names, help=about, metavar=value, rich_help_panel=section, autocompletion=completer, **limits)
+
+
+option = partial(in_section, None)
+workload, placing, running = (
+    partial(in_section, "Workload"),
+    partial(in_section, "Cluster and plan"),
+    partial(in_section, "Run"),
+)
+sampling, searching = partial(in_section, "Responses"), partial(in_section, "Search")
+
+
+def argument(name: str, about: str, completer: complete.Completer | None = None) -> Any:
+    """Return an argument; `name` is that in `--help`."""
+    return typer.Argument(help=about, metavar=name, autocompletion=completer)
+
 
 FlowName = Annotated[
     str,
-    typer.Argument(
-        help="A shipped or installed flow (`grpo`), or a flow in a file (`my.py`, `my.py:name`).",
-        metavar="FLOW",
-        autocompletion=complete.flows,
+    argument(
+        "FLOW", "A shipped or installed flow (`grpo`), or a flow in a file (`my.py`, `my.py:name`).", complete.flows
     ),
 ]
 FlowOrPlanFile = Annotated[
     str,
-    typer.Argument(
-        help="A flow (`grpo`, `my.py`, `my.py:name`) or a plan file (`plan.json`).",
-        metavar="FLOW",
-        autocompletion=complete.flows_and_plans,
-    ),
+    argument("FLOW", "A flow (`grpo`, `my.py`, `my.py:name`) or a plan file (`plan.json`).", complete.flows_and_plans),
 ]
 MaybeFlow = Annotated[
-    str,
-    typer.Argument(
-        help="A flow (`grpo`, `my.py`, `my.py:name`). Default: the flow of `--plan`.",
-        metavar="FLOW",
-        autocompletion=complete.flows,
-    ),
+    str, argument("FLOW", "A flow (`grpo`, `my.py`, `my.py:name`). Default: the flow of `--plan`.", complete.flows)
 ]
-ShippedFlow = Annotated[
-    str, typer.Argument(help="A shipped or installed flow.", metavar="FLOW", autocompletion=complete.named_flows)
-]
+ShippedFlow = Annotated[str, argument("FLOW", "A shipped or installed flow.", complete.named_flows)]
 Sets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        help="A setting of the flow or of a node, e.g. policy.generate.n=16. Repeat it for more.",
-        metavar="NAME=VALUE",
-        rich_help_panel=WORKLOAD,
-    ),
+    workload("--set NAME=VALUE", "A setting of the flow or of a node, e.g. policy.generate.n=16. Repeat it for more."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, option("--json", "Print JSON.")]
 Models = Annotated[
     list[str] | None,
-    typer.Option(
-        "--model",
-        help="The model: tiny, smollm2-135m, a folder or a Hugging Face id; append +lora=RANK to train adapters. "
+    workload(
+        "--model [PARAM=]MODEL",
+        "The model: tiny, smollm2-135m, a folder or a Hugging Face id; append +lora=RANK to train adapters. "
         "PARAM=MODEL sets the model of one parameter.",
-        metavar="[PARAM=]MODEL",
-        autocompletion=complete.models,
-        rich_help_panel=WORKLOAD,
+        complete.models,
     ),
 ]
-Cache = Annotated[
-    Path | None, typer.Option("--cache", help="Folder for fetched models and generated data.", metavar="FOLDER")
-]
+Cache = Annotated[Path | None, option("--cache FOLDER", "Folder for fetched models and generated data.")]
 Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        help="Memory of this machine to plan for. Default: 7/8 of it, in whole GiB.",
-        metavar="2GiB",
-        rich_help_panel=PLACE,
-    ),
+    str | None, placing("--memory 2GiB", "Memory of this machine to plan for. Default: 7/8 of it, in whole GiB.")
 ]
 Clusters = Annotated[
     str | None,
-    typer.Option(
-        "--cluster",
-        help="The cluster: laptop (two CPU devices), 1xcpu, 2x8xh100, or a TOML file. Default: this machine.",
-        metavar="CLUSTER",
-        autocompletion=complete.clusters,
-        rich_help_panel=PLACE,
+    placing(
+        "--cluster CLUSTER",
+        "The cluster: laptop (two CPU devices), 1xcpu, 2x8xh100, or a TOML file. Default: this machine.",
+        complete.clusters,
     ),
 ]
 MostDevices = Annotated[
-    str,
-    typer.Option(
-        "--cluster",
-        help="The largest cluster to consider, e.g. 16x8xh100.",
-        metavar="CLUSTER",
-        autocompletion=complete.clusters,
-        rich_help_panel=PLACE,
-    ),
+    str, placing("--cluster CLUSTER", "The largest cluster to consider, e.g. 16x8xh100.", complete.clusters)
 ]
 Placement = Annotated[
     str | None,
-    typer.Option(
-        "--placement",
-        help="A named placement: colocated, hybrid, split or standalone, or a variant such as split:openrlhf.",
-        metavar="PLACEMENT",
-        autocompletion=complete.placements,
-        rich_help_panel=PLACE,
+    placing(
+        "--placement PLACEMENT",
+        "A named placement: colocated, hybrid, split or standalone, or a variant such as split:openrlhf.",
+        complete.placements,
     ),
 ]
 PlanFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--plan",
-        help="A plan file, written by `flowgraph plan -o`.",
-        metavar="PLAN.json",
-        autocompletion=complete.plans,
-        rich_help_panel=PLACE,
-    ),
+    Path | None, placing("--plan PLAN.json", "A plan file, written by `flowgraph plan -o`.", complete.plans)
 ]
 Data = Annotated[
     str | None,
-    typer.Option(
-        "--data",
-        help="The data set: digits, addition, gsm8k, rg/NAME, a file or folder, or hf:ID.",
-        metavar="DATA",
-        autocompletion=complete.data,
-        rich_help_panel=WORKLOAD,
+    workload(
+        "--data DATA", "The data set: digits, addition, gsm8k, rg/NAME, a file or folder, or hf:ID.", complete.data
     ),
 ]
-RunPath = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN", autocompletion=complete.runs)]
-Batch = Annotated[
-    int | None,
-    typer.Option("--batch", min=1, max=MOST_PROMPTS, help="Prompts per step.", metavar="N", rich_help_panel=WORKLOAD),
-]
-HeldOut = Annotated[
-    str | None,
-    typer.Option("--held-out", help="A file of held-out rows.", metavar="FILE", rich_help_panel=WORKLOAD),
-]
-Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Number of steps.", metavar="N", rich_help_panel=RUN)]
-TotalSteps = Annotated[
-    int | None, typer.Option("--steps", min=1, help="Total number of steps.", metavar="N", rich_help_panel=RUN)
-]
-Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=2**63 - 1, help="Random seed.", metavar="N", rich_help_panel=RUN)
-]
+RunPath = Annotated[Path, argument("RUN", "A run folder.", complete.runs)]
+Batch = Annotated[int | None, workload("--batch N", "Prompts per step.", min=1, max=MOST_PROMPTS)]
+HeldOut = Annotated[str | None, workload("--held-out FILE", "A file of held-out rows.")]
+Steps = Annotated[int | None, running("--steps N", "Number of steps.", min=1)]
+TotalSteps = Annotated[int | None, running("--steps N", "Total number of steps.", min=1)]
+Seed = Annotated[int, running("--seed N", "Random seed.", min=0, max=2**63 - 1)]
 EvalEvery = Annotated[
-    int,
-    typer.Option(
-        "--eval-every",
-        min=0,
-        help="Evaluate on held-out prompts every N steps; 0 never does.",
-        metavar="N",
-        rich_help_panel=RUN,
-    ),
+    int, running("--eval-every N", "Evaluate on held-out prompts every N steps; 0 never does.", min=0)
 ]
-EvalRows = Annotated[
-    int,
-    typer.Option("--eval-rows", min=1, help="Maximum number of held-out prompts.", metavar="N", rich_help_panel=RUN),
-]
-RunOut = Annotated[
-    Path | None,
-    typer.Option("-o", "--out", help="The run folder. Default: runs/FLOW-N.", metavar="RUN", rich_help_panel=RUN),
-]
-ReplayOf = Annotated[
-    Path | None,
-    typer.Option(
-        "--replay",
-        help="Reuse the recorded rollouts of another run.",
-        metavar="RUN",
-        autocompletion=complete.runs,
-        rich_help_panel=RUN,
-    ),
-]
-SampleRows = Annotated[
-    int,
-    typer.Option(
-        "--sample-rows",
-        min=1,
-        help="Number of responses that a rank decodes together.",
-        metavar="N",
-        rich_help_panel=SAMPLING,
-    ),
-]
+EvalRows = Annotated[int, running("--eval-rows N", "Maximum number of held-out prompts.", min=1)]
+RunOut = Annotated[Path | None, running("-o, --out RUN", "The run folder. Default: runs/FLOW-N.")]
+ReplayOf = Annotated[Path | None, running("--replay RUN", "Reuse the recorded rollouts of another run.", complete.runs)]
+SampleRows = Annotated[int, sampling("--sample-rows N", "Number of responses that a rank decodes together.", min=1)]
 ForwardTokens = Annotated[
-    int,
-    typer.Option(
-        "--forward-tokens",
-        min=1,
-        help="Padded tokens in a forward pass without gradients.",
-        metavar="N",
-        rich_help_panel=SAMPLING,
-    ),
+    int, sampling("--forward-tokens N", "Padded tokens in a forward pass without gradients.", min=1)
 ]
 Runtime = Annotated[
     str | None,
-    typer.Option(
-        "--runtime",
-        help="local (this process) or ray. Default: chosen by the devices of the plan.",
-        metavar="RUNTIME",
-        autocompletion=complete.one_of("local", "ray"),
-        rich_help_panel=PLACE,
+    placing(
+        "--runtime RUNTIME",
+        "local (this process) or ray. Default: chosen by the devices of the plan.",
+        complete.one_of("local", "ray"),
     ),
 ]
-Address = Annotated[
-    str | None,
-    typer.Option("--address", help="Address of a running Ray cluster.", metavar="HOST:PORT", rich_help_panel=PLACE),
-]
+Address = Annotated[str | None, placing("--address HOST:PORT", "Address of a running Ray cluster.")]
 Threads = Annotated[
     int | None,
-    typer.Option(
-        "--threads",
+    placing(
+        "--threads N",
+        "Threads per process. Default: 1 for tiny models, otherwise an equal share of the cores.",
         min=1,
         max=MOST_THREADS,
-        help="Threads per process. Default: 1 for tiny models, otherwise an equal share of the cores.",
-        metavar="N",
-        rich_help_panel=PLACE,
     ),
 ]
 CheckpointEvery = Annotated[
-    int,
-    typer.Option(
-        "--checkpoint-every",
-        min=0,
-        help="Write a checkpoint every N steps; 0 never does.",
-        metavar="N",
-        rich_help_panel=RUN,
-    ),
+    int, running("--checkpoint-every N", "Write a checkpoint every N steps; 0 never does.", min=0)
 ]
-Keep = Annotated[
-    int, typer.Option("--keep", min=1, help="Number of checkpoints to keep.", metavar="N", rich_help_panel=RUN)
-]
+Keep = Annotated[int, running("--keep N", "Number of checkpoints to keep.", min=1)]
 Log = Annotated[
     str | None,
-    typer.Option(
-        "--log",
-        help="Also report metrics to these trackers: tensorboard, wandb, trackio, swanlab.",
-        metavar="A,B",
-        autocompletion=complete.one_of("tensorboard", "wandb", "trackio", "swanlab"),
-        rich_help_panel=RUN,
+    running(
+        "--log A,B",
+        "Also report metrics to these trackers: tensorboard, wandb, trackio, swanlab.",
+        complete.one_of("tensorboard", "wandb", "trackio", "swanlab"),
     ),
 ]
-Profile = Annotated[
-    str | None,
-    typer.Option("--profile", help="Profile these steps, counted from 0.", metavar="3,7", rich_help_panel=RUN),
-]
-Attach = Annotated[
-    Path | None,
-    typer.Option(
-        "--attach",
-        help="A file that lists running inference servers to use.",
-        metavar="SERVERS.json",
-        rich_help_panel=PLACE,
-    ),
-]
+Profile = Annotated[str | None, running("--profile 3,7", "Profile these steps, counted from 0.")]
+Attach = Annotated[Path | None, placing("--attach SERVERS.json", "A file that lists running inference servers to use.")]
 Passes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--pass",
-        help="A compiler pass of your own (my.py:name), run after the others. Repeat it for more.",
-        metavar="PASS",
-        rich_help_panel=WORKLOAD,
-    ),
+    workload("--pass PASS", "A compiler pass of your own (my.py:name), run after the others. Repeat it for more."),
 ]
-Verify = Annotated[
-    bool, typer.Option("--verify", help="Check the graph after every compiler pass, not only after the last.")
-]
+Verify = Annotated[bool, option("--verify", "Check the graph after every compiler pass, not only after the last.")]
 PromptTokens = Annotated[
-    str | None,
-    typer.Option(
-        "--prompt-tokens",
-        help="Prompt lengths: 512, mean=1k,p99=4k, or FILE.parquet:COLUMN.",
-        metavar="TOKENS",
-        rich_help_panel=WORKLOAD,
-    ),
+    str | None, workload("--prompt-tokens TOKENS", "Prompt lengths: 512, mean=1k,p99=4k, or FILE.parquet:COLUMN.")
 ]
 ResponseTokens = Annotated[
     str | None,
-    typer.Option(
-        "--response-tokens",
-        help="Response lengths, e.g. mean=2k,p99=16k. Default: max_tokens of the flow.",
-        metavar="TOKENS",
-        rich_help_panel=WORKLOAD,
-    ),
+    workload("--response-tokens TOKENS", "Response lengths, e.g. mean=2k,p99=16k. Default: max_tokens of the flow."),
 ]
 PLAN_FILE = "A plan file, written by `flowgraph plan -o`."
-PlanPath = Annotated[Path, typer.Argument(help=PLAN_FILE, metavar="PLAN.json", autocompletion=complete.plans)]
-PlanOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan to this file.", metavar="PLAN.json")]
+PlanPath = Annotated[Path, argument("PLAN.json", PLAN_FILE, complete.plans)]
+PlanOut = Annotated[Path | None, option("-o, --out PLAN.json", "Write the plan to this file.")]
 AskedModel = Annotated[
-    str | None,
-    typer.Argument(
-        help="A model, as in `--model`, or a run folder.",
-        metavar="MODEL_OR_RUN",
-        autocompletion=complete.models_and_runs,
-    ),
+    str | None, argument("MODEL_OR_RUN", "A model, as in `--model`, or a run folder.", complete.models_and_runs)
 ]
 Split = Annotated[
     str | None,
-    typer.Option(
-        "--split",
-        help="held-out or train. Default: held-out where the data has such rows.",
-        metavar="SPLIT",
-        autocompletion=complete.one_of("held-out", "train"),
-        rich_help_panel=WORKLOAD,
+    workload(
+        "--split SPLIT",
+        "held-out or train. Default: held-out where the data has such rows.",
+        complete.one_of("held-out", "train"),
     ),
 ]
-EvalPrompts = Annotated[
-    int | None,
-    typer.Option("--rows", min=1, help="Maximum number of prompts.", metavar="N", rich_help_panel=WORKLOAD),
-]
-BatchPrompts = Annotated[
-    int | None,
-    typer.Option("--batch", min=1, max=MOST_PROMPTS, help="Prompts per batch.", metavar="N", rich_help_panel=SAMPLING),
-]
-SamplesPerPrompt = Annotated[
-    int, typer.Option("--n", min=1, help="Responses per prompt.", metavar="N", rich_help_panel=SAMPLING)
-]
+EvalPrompts = Annotated[int | None, workload("--rows N", "Maximum number of prompts.", min=1)]
+BatchPrompts = Annotated[int | None, sampling("--batch N", "Prompts per batch.", min=1, max=MOST_PROMPTS)]
+SamplesPerPrompt = Annotated[int, sampling("--n N", "Responses per prompt.", min=1)]
 MaxTokens = Annotated[
     int | None,
-    typer.Option(
-        "--max-tokens",
-        min=1,
-        help="Maximum response length in tokens. Default: that of the run, or of the data set.",
-        metavar="N",
-        rich_help_panel=SAMPLING,
+    sampling(
+        "--max-tokens N", "Maximum response length in tokens. Default: that of the run, or of the data set.", min=1
     ),
 ]
-SampleSeed = Annotated[
-    int | None,
-    typer.Option(
-        "--seed",
-        min=0,
-        max=2**63 - 1,
-        help="Random seed. Default: that of the run.",
-        metavar="N",
-        rich_help_panel=SAMPLING,
-    ),
-]
-WhichParam = Annotated[
-    str | None,
-    typer.Option(
-        "--param",
-        help="The parameter of the run whose model is used.",
-        metavar="PARAM",
-        rich_help_panel=SAMPLING,
-    ),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")]
+SampleSeed = Annotated[int | None, sampling("--seed N", "Random seed. Default: that of the run.", min=0, max=2**63 - 1)]
+WhichParam = Annotated[str | None, sampling("--param PARAM", "The parameter of the run whose model is used.")]
+Overwrite = Annotated[bool, option("--overwrite", "Replace the output file if it exists.")]
 WHAT = "A flow, a run folder, or the file of a plan, program or picture."
-What = Annotated[str, typer.Argument(help=WHAT, metavar="WHAT", autocompletion=complete.drawable)]
+What = Annotated[str, argument("WHAT", WHAT, complete.drawable)]
 DrawnOut = Annotated[
-    Path | None,
-    typer.Option("-o", "--out", help="Write the picture: .svg .png .html .mmd .md .dot .json .txt.", metavar="FILE"),
+    Path | None, option("-o, --out FILE", "Write the picture: .svg .png .html .mmd .md .dot .json .txt.")
 ]
 To = Annotated[
     str | None,
-    typer.Option(
-        "--to",
-        help="Print the picture as text, svg, mmd, md, dot or json.",
-        metavar="FORMAT",
-        autocompletion=complete.one_of("text", "svg", "mmd", "md", "dot", "json"),
+    option(
+        "--to FORMAT",
+        "Print the picture as text, svg, mmd, md, dot or json.",
+        complete.one_of("text", "svg", "mmd", "md", "dot", "json"),
     ),
 ]
-Show = Annotated[bool, typer.Option("--show", help="Open the picture in a viewer; without `-o`, as a page.")]
-Unfold = Annotated[bool, typer.Option("--unfold", help="Draw every machine of a pool separately.")]
+Show = Annotated[bool, option("--show", "Open the picture in a viewer; without `-o`, as a page.")]
+Unfold = Annotated[bool, option("--unfold", "Draw every machine of a pool separately.")]
+
+Engines = Annotated[
+    list[str] | None,
+    searching(
+        "--engine USE=ENGINE",
+        "The engine for training or sampling, e.g. train=megatron or sample=vllm.",
+        complete.engines,
+    ),
+]
+SamplingPrecision = Annotated[
+    str | None,
+    searching(
+        "--precision PRECISION",
+        "Weight precision of the rollout engine: bfloat16, fp8 or fp4.",
+        complete.one_of("bfloat16", "fp8", "fp4"),
+    ),
+]
+ConstantsFile = Annotated[
+    Path | None, searching("--profile PROFILE.toml", "A file of engine constants that replaces the built-in ones.")
+]
+CalibrationFile = Annotated[
+    Path | None,
+    searching("--calibration CALIBRATION.json", "Scales of the forecast, written by `flowgraph calibrate -o`."),
+]
+Search = Annotated[
+    str,
+    searching(
+        "--search METHOD", "The search method: auto, exact or greedy.", complete.one_of("auto", "exact", "greedy")
+    ),
+]
+Objective = Annotated[
+    str,
+    searching(
+        "--objective OBJECTIVE",
+        "Minimize the step time (step), the cost of a step (cost) or the number of devices (devices).",
+        complete.one_of("step", "cost", "devices"),
+    ),
+]
+Pins = Annotated[
+    list[str] | None,
+    searching(
+        "--pin ROLE=POOL", "Pin a role to a pool, e.g. policy.sample=pool0. Roles with the same name share a pool."
+    ),
+]
+WhatIf = Annotated[
+    list[str] | None,
+    searching(
+        "--what-if CHANGE",
+        "Replan with a change: length.p99=16k, prompt.mean=1k, batch=1024, network=400Gbps (per machine), "
+        "staleness=1, ratio=3:1, precision=fp8 or devices=4x8xh200.",
+    ),
+]
+Staleness = Annotated[
+    str | None,
+    searching(
+        "--staleness N|auto",
+        "Maximum rollout staleness in policy updates, or `auto` to let the planner choose.",
+        complete.one_of("auto"),
+    ),
+]
+Ratio = Annotated[
+    str | None, searching("--ratio G:T", "Ratio of rollout to training devices when they are separate, e.g. 3:1.")
+]
+Streamed = Annotated[
+    bool,
+    searching(
+        "--streamed",
+        "Let partial rollouts continue across steps, so that a step need not wait for its longest response.",
+    ),
+]
+Robust = Annotated[
+    bool, searching("--robust", "Prefer the plan that loses least if real costs differ from the forecast.")
+]
+Top = Annotated[int, searching("--top N", "Number of plans to show.", min=1)]
+MeasuredSeconds = Annotated[
+    list[str] | None,
+    searching(
+        "--measured NODE=SECONDS",
+        "Measured seconds of a node of the plan; `step` is the whole step. Repeat it for more.",
+    ),
+]
+MeasuredOn = Annotated[
+    Path | None,
+    searching("--measured-on PLAN.json", "The plan that `--measured` belongs to. Default: `--plan`.", complete.plans),
+]

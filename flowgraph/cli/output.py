@@ -11,8 +11,8 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Collection, Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -107,14 +107,13 @@ def print_table(
     Console(soft_wrap=columns is None, width=columns).print(table)
 
 
-@contextmanager
-def laid_out() -> Generator[None]:
-    """Lay the texts of plans out in the columns that are asked for."""
+def print_result(result: Any, *, as_json: bool, **detail: int) -> None:
+    """Print what a function of `app` returned: its data as JSON, or its text in the columns that are asked for."""
     from placements.format import text_columns
 
     columns = columns_asked()
     with text_columns(columns) if columns is not None else nullcontext():
-        yield
+        print_json(result.data(**detail)) if as_json else say(result.text(**detail), fit=True)
 
 
 def columns_asked() -> int | None:

@@ -19,32 +19,16 @@ def eval_command(
     subject: opt.AskedModel = None,
     generations: Annotated[
         Path | None,
-        typer.Option(
-            "--generations",
-            help="Score the responses of this file again, without a model.",
-            metavar="FILE.parquet",
-            rich_help_panel=opt.WORKLOAD,
-        ),
+        opt.workload("--generations FILE.parquet", "Score the responses of this file again, without a model."),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(
-            "--by",
-            help="The scoring rule: its name, path.py:name, or `data` for the rule of the data set.",
-            metavar="RULE",
-            rich_help_panel=opt.WORKLOAD,
-        ),
+        opt.workload("--by RULE", "The scoring rule: its name, path.py:name, or `data` for the rule of the data set."),
     ] = None,
     n: opt.SamplesPerPrompt = 1,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            "--temperature",
-            min=0.0,
-            help="Sampling temperature. Default: 0 (greedy) for n=1, otherwise 1.",
-            metavar="T",
-            rich_help_panel=opt.SAMPLING,
-        ),
+        opt.sampling("--temperature T", "Sampling temperature. Default: 0 (greedy) for n=1, otherwise 1.", min=0.0),
     ] = None,
     data: opt.Data = None,
     held_out: opt.HeldOut = None,
@@ -63,10 +47,7 @@ def eval_command(
     address: opt.Address = None,
     threads: opt.Threads = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", help="Write responses and scores (.parquet) or the report (.json).", metavar="FILE"
-        ),
+        Path | None, opt.option("-o, --out FILE", "Write responses and scores (.parquet) or the report (.json).")
     ] = None,
     overwrite: opt.Overwrite = False,
     cache: opt.Cache = None,

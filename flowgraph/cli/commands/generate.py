@@ -17,25 +17,10 @@ from flowgraph.errors.exit_codes import ExitCode
 def generate(
     subject: opt.AskedModel = None,
     prompt: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--prompt",
-            help="A prompt whose response is printed. Repeat it for more.",
-            metavar="TEXT",
-            rich_help_panel=opt.WORKLOAD,
-        ),
+        list[str] | None, opt.workload("--prompt TEXT", "A prompt whose response is printed. Repeat it for more.")
     ] = None,
     n: opt.SamplesPerPrompt = 1,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            "--temperature",
-            min=0.0,
-            help="Sampling temperature; 0 is greedy.",
-            metavar="T",
-            rich_help_panel=opt.SAMPLING,
-        ),
-    ] = 1.0,
+    temperature: Annotated[float, opt.sampling("--temperature T", "Sampling temperature; 0 is greedy.", min=0.0)] = 1.0,
     data: opt.Data = None,
     held_out: opt.HeldOut = None,
     split: opt.Split = None,
@@ -52,7 +37,7 @@ def generate(
     runtime: opt.Runtime = None,
     address: opt.Address = None,
     threads: opt.Threads = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="The file to write.", metavar="FILE.parquet")] = None,
+    out: Annotated[Path | None, opt.option("-o, --out FILE.parquet", "The file to write.")] = None,
     overwrite: opt.Overwrite = False,
     cache: opt.Cache = None,
     json: opt.Json = False,
