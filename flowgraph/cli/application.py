@@ -87,12 +87,12 @@ for section, members in SECTIONS.items():
 def run_command() -> int:
     """Run the command that the arguments of this process name; return its exit code."""
     try:
-        done = commands(standalone_mode=False)
+        code = commands(standalone_mode=False)
     except typer.Abort:
         return ExitCode.INTERRUPTED
     except BAD_COMMAND_LINE as error:
-        shown = io.StringIO()
-        error.show(shown)
-        say(shown.getvalue().rstrip("\n"), file=sys.stderr)
+        message = io.StringIO()
+        error.show(message)
+        say(message.getvalue().rstrip("\n"), file=sys.stderr)
         return ExitCode.USAGE
-    return done if isinstance(done, int) else ExitCode.DONE
+    return code if isinstance(code, int) else ExitCode.DONE

@@ -30,15 +30,12 @@ def visible(text: str) -> str:
     two
     lines\x1b[31m\u202e
     """
-    return "".join(_escaped(each) if _is_hidden(each) else each for each in text)
-
-
-def _is_hidden(letter: str) -> bool:
-    return letter not in "\n\t" and letter not in _JOINERS and unicodedata.category(letter) in _HIDDEN
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
+    return "".join(
+        letter.encode("unicode_escape").decode("ascii")
+        if letter not in "\n\t" and letter not in _JOINERS and unicodedata.category(letter) in _HIDDEN
+        else letter
+        for letter in text
+    )
 
 
 def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str = "\n") -> None:
@@ -98,9 +95,9 @@ def print_table(
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, each in enumerate(head):
+    for place, name in enumerate(head):
         number = place in right
-        table.add_column(each, justify="right" if number else "left", no_wrap=number, overflow="fold")
+        table.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(str(cell))) for cell in row))
     columns = columns or columns_asked()
