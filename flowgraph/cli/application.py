@@ -30,14 +30,7 @@ BAD_COMMAND_LINE: Any = typer.BadParameter.__mro__[2]  # ClickException, which t
 Command = Callable[..., None] | typer.Typer
 
 SECTIONS: Mapping[str, Mapping[str, Command]] = {
-    "Start": {
-        "flows": flows,
-        "cp": cp,
-        "data": data_command,
-        "models": models,
-        "engines": group,
-        "doctor": doctor,
-    },
+    "Start": {"flows": flows, "cp": cp, "data": data_command, "models": models, "engines": group, "doctor": doctor},
     "Describe": {"show": show, "check": check, "draw": draw, "diff": diff},
     "Plan": {
         "plan": plan,
