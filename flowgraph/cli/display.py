@@ -146,8 +146,8 @@ class Display:
     def line(self) -> str:
         """Sum up where the run stands in one line."""
         names = short(name for name, _ in self._headlines())
-        shown = [f"{names[name]} {values[-1]:.3f}" for name, values in self._headlines() if values]
-        return f"step {self.step}/{self.steps}  " + "  ".join([*shown, *self._speeds()])
+        metrics = [f"{names[name]} {values[-1]:.3f}" for name, values in self._headlines() if values]
+        return f"step {self.step}/{self.steps}  " + "  ".join([*metrics, *self._speeds()])
 
     def _speeds(self) -> Iterator[str]:
         yield f"{self.tokens_per_s:,.0f} tokens/s"
@@ -168,10 +168,10 @@ class Display:
     def _progress(self, columns: int) -> Table:
         head = one_line(self.graph.name, columns // 3)
         count = f"step {self.step}/{self.steps}  {self.step / max(self.steps, 1):4.0%}"
-        bar = max(BAR_CELLS[0], min(BAR_CELLS[1], columns - Text(head).cell_len - len(count) - 4))
+        width = max(BAR_CELLS[0], min(BAR_CELLS[1], columns - Text(head).cell_len - len(count) - 4))
         grid = Table.grid(padding=(0, 2, 0, 0))
-        done = ProgressBar(total=max(self.steps, 1), completed=self.step, width=bar)
-        grid.add_row(Text(head, style="bold"), done, Text(count))
+        bar = ProgressBar(total=max(self.steps, 1), completed=self.step, width=width)
+        grid.add_row(Text(head, style="bold"), bar, Text(count))
         return grid
 
     def _metrics(self, columns: int) -> Table:
@@ -180,8 +180,8 @@ class Display:
             (one_line(names[name], columns // 3), values, self.metrics[name].unit if name in self.metrics else "share")
             for name, values in self._headlines()
         ]
-        taken = max((Text(name).cell_len + Text(clean(unit)).cell_len for name, _, unit in rows), default=0)
-        cells = max(CURVE_CELLS[0], min(CURVE_CELLS[1], columns - taken - 16))
+        names_cells = max((Text(name).cell_len + Text(clean(unit)).cell_len for name, _, unit in rows), default=0)
+        cells = max(CURVE_CELLS[0], min(CURVE_CELLS[1], columns - names_cells - 16))
         table = Table(box=None, pad_edge=False, header_style="bold")
         for head in ("metric", "now", "curve", "unit"):
             table.add_column(head, justify="right" if head == "now" else "left", no_wrap=True, overflow="ellipsis")
@@ -195,12 +195,12 @@ class Display:
         return [(name, self.curves[name]) for name in names if self.curves[name] or name in self.metrics]
 
 
-def _sample_lines(shown: _Shown, columns: int) -> Iterator[Text]:
+def _sample_lines(sampled: _Shown, columns: int) -> Iterator[Text]:
     """Yield a response in a fixed number of lines, so that what is below it stays where it is."""
-    scores = "  ".join(f"{one_line(name, 24)} {score:.3f}" for name, score in shown.sample.scores.items())
-    yield _cut(f"sample of step {shown.step}  {scores}", columns, "bold")
-    yield _cut(f"  prompt    {one_line(shown.sample.prompt)}", columns)
-    lines = chop_cells(one_line(shown.sample.response), max(columns - 12, 1)) or [""]
+    scores = "  ".join(f"{one_line(name, 24)} {score:.3f}" for name, score in sampled.sample.scores.items())
+    yield _cut(f"sample of step {sampled.step}  {scores}", columns, "bold")
+    yield _cut(f"  prompt    {one_line(sampled.sample.prompt)}", columns)
+    lines = chop_cells(one_line(sampled.sample.response), max(columns - 12, 1)) or [""]
     cut = [*lines[:RESPONSE_LINES], *[""] * (RESPONSE_LINES - len(lines))]
     if len(lines) > RESPONSE_LINES:
         cut[-1] = f"{cut[-1][:-1]}…"
@@ -221,21 +221,20 @@ def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
     >>> one_line("two\nlines\x1b[2J")
     'two lines\\x1b[2J'
     """
-    shown = visible(_SELECTORS.sub("", " ".join(text.split())))
-    return clean(shown, characters) if shown else ""
+    line = visible(_SELECTORS.sub("", " ".join(text.split())))
+    return clean(line, characters) if line else ""
 
 
 def show_duration(seconds: float) -> str:
-    """Return seconds as a person says them.
+    """Return a duration in its two largest units.
 
     >>> show_duration(7.2), show_duration(200), show_duration(3900), show_duration(200000)
     ('7s', '3m 20s', '1h 05m', '2d 7h')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d {whole % 86400 // 3600}h"
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, rest_minutes = divmod(minutes, 60)
+    if not minutes:
+        return f"{rest_s}s"
+    if not hours:
+        return f"{minutes}m {rest_s:02d}s"
+    return f"{hours}h {rest_minutes:02d}m" if hours < 24 else f"{hours // 24}d {hours % 24}h"

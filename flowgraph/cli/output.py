@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 COLUMNS_ELSEWHERE = 100  # of what is printed to a file or a pipe
-NARROW = 24  # columns, in fewer of which a cell is not broken into lines
+NARROW = 24  # with fewer columns, a cell is not broken into lines
 
 _HIDDEN = ("Cc", "Cf", "Cs", "Cn", "Zl", "Zp")  # controls, direction marks, lone surrogates, what no font has
 _JOINERS = "\u200c\u200d"  # of letters of one word, and of the parts of an emoji
@@ -40,9 +40,9 @@ def visible(text: str) -> str:
 
 def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str = "\n") -> None:
     """Print text to stdout, or to `file`; with `fit`, in the columns that are asked for."""
-    shown = visible(str(text))
+    plain = visible(str(text))
     columns = columns_asked() if fit else None
-    print(shown if columns is None else fitted(shown, columns), end=end, file=file, flush=file is not None)
+    print(plain if columns is None else fitted(plain, columns), end=end, file=file, flush=file is not None)
 
 
 def note(line: object) -> None:
@@ -53,8 +53,8 @@ def note(line: object) -> None:
 def say_over(line: str, *, last: bool) -> None:
     """Write a line of a terminal's stderr anew, cut to its columns; the last one stays."""
     room = shutil.get_terminal_size().columns - 1
-    shown = visible(line).replace("\n", " ")
-    print(f"\r\x1b[K{shown[:room]}", end="\n" if last else "", file=sys.stderr, flush=True)
+    plain = visible(line).replace("\n", " ")
+    print(f"\r\x1b[K{plain[:room]}", end="\n" if last else "", file=sys.stderr, flush=True)
 
 
 def print_json(data: Any, *, default: Any = None) -> None:
@@ -157,12 +157,12 @@ def _hanging(line: str, columns: int) -> int:
 
     A cell in which its longest word does not fit continues further left.
     """
-    own = len(line) - len(line.lstrip())
+    indent = len(line) - len(line.lstrip())
     for match in reversed(list(re.finditer(r"\S {2,}(?=\S)", line))):
         longest = max(map(width, line[match.end() :].split()))
         if columns - match.end() >= max(NARROW, longest):
             return match.end()
-    return min(own + 4, max(columns - NARROW, 0))
+    return min(indent + 4, max(columns - NARROW, 0))
 
 
 def width(text: str) -> int:

@@ -25,8 +25,8 @@ def print_report(report: app.RunReport) -> None:
     models = ", ".join(f"{name} {model['name']}" for name, model in facts.get("models", {}).items())
     progress = f"{facts['status']}, {facts['steps_done']} of {facts['steps']} steps"
     say(f"{facts['flow']}: {progress}, {models or 'no models loaded'}, data {facts['data']['name']}", fit=True)
-    fewest, most = CURVE_CELLS
-    cells = max(fewest, min(most, (columns_asked() or 0) - REST))
+    minimum, maximum = CURVE_CELLS
+    cells = max(minimum, min(maximum, (columns_asked() or 0) - REST))
     rows = list[list[str]]()
     for name, short in report.headlines.items():
         values = [value for _, value in report.curves[name]]

@@ -76,9 +76,9 @@ def read_cluster(text: str, here: Callable[[int], Cluster], models: Mapping[str,
     return Cluster(nodes=tuple(node.model_copy(update={"name": f"node-{i}"}) for i, node in enumerate(machines, 1)))
 
 
-def _read_part(part: str, whole: str, models: Mapping[str, Device], *, single: bool) -> tuple[int, int, Device | None]:
-    """Return the nodes, the devices of each, and the device of one part of `whole`; None for this machine's device."""
-    where, place = _shortened(whole), "" if single else _shortened(part) or "''"
+def _read_part(part: str, text: str, models: Mapping[str, Device], *, single: bool) -> tuple[int, int, Device | None]:
+    """Return the nodes, the devices of each, and the device of one part of `text`; None for this machine's device."""
+    where, place = _shortened(text), "" if single else _shortened(part) or "''"
     match = _PART.fullmatch(part)
     kind_and_memory = match and _split(match[3], models)
     if match is None or kind_and_memory is None:

@@ -173,7 +173,7 @@ class ModelError(FlowError, OSError):
     @classmethod
     def no_folder(cls, folder: object) -> ModelError:
         """Report that a model's folder does not exist."""
-        return cls("there is no such folder", where=str(folder))
+        return cls("no such folder", where=str(folder))
 
     @classmethod
     def not_a_folder(cls, path: object) -> ModelError:
@@ -267,7 +267,7 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def lacks_name(cls, rule: str, name: str, names: Iterable[str]) -> RuleError:
         """Report that the rule's file has no such function, and name the nearest."""
-        return cls.not_loaded(rule, f"there is no `{name}` in it", hint=nearest(name, names))
+        return cls.not_loaded(rule, f"it has no `{name}`", hint=nearest(name, names))
 
     @classmethod
     def lacks_package(cls, rule: str, package: str) -> RuleError:

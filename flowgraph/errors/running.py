@@ -100,7 +100,7 @@ class PlanError(FlowError, ValueError):
     def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:
         """Report why a role has no copy of weights that could lag."""
         hint = "leave lag out, or place it in another pool, engine or layout than training"
-        return cls(f"{role}: lag={lag}, but {why}, so there is no copy that could lag", where=where, hint=hint)
+        return cls(f"{role}: lag={lag}, but {why}, so no copy could lag", where=where, hint=hint)
 
 
 class ClusterError(FlowError, ValueError):

@@ -57,9 +57,9 @@ def import_command(
 
     It forecasts the memory and the step time of that plan, and of the plan that a search finds instead.
     """
-    given = app.fields(locals(), but="command device calibration out found json")
+    fields = app.fields(locals(), but="command device calibration out found json")
     scales = app.calibration_of(calibration, (), None, note)
-    request = app.make_request(**given, calibration=scales)
+    request = app.make_request(**fields, calibration=scales)
     result = app.import_command(command, device, request)
     for file, imported in ((out, result.plan), (found, result.replacement)):
         if file is not None and imported is not None:

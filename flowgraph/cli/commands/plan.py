@@ -47,10 +47,10 @@ def plan(
 
     The step time is forecast for devices whose speed is known.
     """
-    given = app.fields(locals(), but="calibration measured measured_on top out verify json")
+    fields = app.fields(locals(), but="calibration measured measured_on top out verify json")
     seconds_of = app.measured_plan(plan, measured_on, measured or ())
     scales = app.calibration_of(calibration, measured or (), seconds_of, note)
-    request = app.make_request(**given, calibration=scales)
+    request = app.make_request(**fields, calibration=scales)
     with verified(verify):
         print_plan(app.make_plan(request, note), out, top=top, as_json=json)
 
@@ -75,9 +75,9 @@ def fit(
     json: opt.Json = False,
 ) -> None:
     """Find the fewest devices on which a flow fits."""
-    given = app.fields(locals(), but="calibration out json")
+    fields = app.fields(locals(), but="calibration out json")
     scales = app.calibration_of(calibration, (), None, note)
-    request = app.make_request(**given, calibration=scales, objective="devices")
+    request = app.make_request(**fields, calibration=scales, objective="devices")
     print_plan(app.make_plan(request, note), out, as_json=json)
 
 

@@ -75,12 +75,12 @@ def check(
 
     Nothing is loaded or trained. The exit code is 1 if there is a fault.
     """
-    given = app.fields(locals(), but="json")
+    fields = app.fields(locals(), but="json")
     result: app.CheckResult | app.CheckedPlan
     if flow.endswith(".json"):
         result = app.check_plan_file(Path(flow), cluster)
     else:
-        result = app.check_flow(app.make_request(**given), note)
+        result = app.check_flow(app.make_request(**fields), note)
     if json:
         print_json(result.data())
     else:
