@@ -11,23 +11,23 @@ import typer
 from flowgraph.cli import completion as complete
 from flowgraph.cluster.plan import MOST_PROMPTS, MOST_THREADS
 
+Completer = complete.Completer | str | None
 
-def in_section(
-    section: str | None, flags: str, about: str, completer: complete.Completer | None = None, **limits: float
-) -> Any:
-    """Return an option of a section of `--help`; `flags` are its names and that of its value: `-o, --out FILE`."""
+
+def in_section(section: str | None, flags: str, about: str, completer: Completer = None, **limits: float) -> Any:
+    """Return an option of a section of `--help`.
+
+    `flags` are its names and that of its value, as in `-o, --out FILE`; `completer` may be the words that complete it.
+    """
     words = flags.split()
     names = [word.rstrip(",") for word in words if word.startswith("-")]
     value = " ".join(words[len(names) :]) or None
-    return typer.Option(*names, help=about, metavar=value, rich_help_panel=section, autocompletion=completer, **limits)
+    offered = complete.one_of(*completer.split()) if isinstance(completer, str) else completer
+    return typer.Option(*names, help=about, metavar=value, rich_help_panel=section, autocompletion=offered, **limits)
 
 
-option = partial(in_section, None)
-workload, placing, running = (
-    partial(in_section, "Workload"),
-    partial(in_section, "Cluster and plan"),
-    partial(in_section, "Run"),
-)
+option, workload = partial(in_section, None), partial(in_section, "Workload")
+placing, running = partial(in_section, "Cluster and plan"), partial(in_section, "Run")
 sampling, searching = partial(in_section, "Responses"), partial(in_section, "Search")
 
 
@@ -115,9 +115,7 @@ ForwardTokens = Annotated[
 Runtime = Annotated[
     str | None,
     placing(
-        "--runtime RUNTIME",
-        "local (this process) or ray. Default: chosen by the devices of the plan.",
-        complete.one_of("local", "ray"),
+        "--runtime RUNTIME", "local (this process) or ray. Default: chosen by the devices of the plan.", "local ray"
     ),
 ]
 Address = Annotated[str | None, placing("--address HOST:PORT", "Address of a running Ray cluster.")]
@@ -139,7 +137,7 @@ Log = Annotated[
     running(
         "--log A,B",
         "Also report metrics to these trackers: tensorboard, wandb, trackio, swanlab.",
-        complete.one_of("tensorboard", "wandb", "trackio", "swanlab"),
+        "tensorboard wandb trackio swanlab",
     ),
 ]
 Profile = Annotated[str | None, running("--profile 3,7", "Profile these steps, counted from 0.")]
@@ -164,11 +162,7 @@ AskedModel = Annotated[
 ]
 Split = Annotated[
     str | None,
-    workload(
-        "--split SPLIT",
-        "held-out or train. Default: held-out where the data has such rows.",
-        complete.one_of("held-out", "train"),
-    ),
+    workload("--split SPLIT", "held-out or train. Default: held-out where the data has such rows.", "held-out train"),
 ]
 EvalPrompts = Annotated[int | None, workload("--rows N", "Maximum number of prompts.", min=1)]
 BatchPrompts = Annotated[int | None, sampling("--batch N", "Prompts per batch.", min=1, max=MOST_PROMPTS)]
@@ -189,11 +183,7 @@ DrawnOut = Annotated[
 ]
 To = Annotated[
     str | None,
-    option(
-        "--to FORMAT",
-        "Print the picture as text, svg, mmd, md, dot or json.",
-        complete.one_of("text", "svg", "mmd", "md", "dot", "json"),
-    ),
+    option("--to FORMAT", "Print the picture as text, svg, mmd, md, dot or json.", "text svg mmd md dot json"),
 ]
 Show = Annotated[bool, option("--show", "Open the picture in a viewer; without `-o`, as a page.")]
 Unfold = Annotated[bool, option("--unfold", "Draw every machine of a pool separately.")]
@@ -209,9 +199,7 @@ Engines = Annotated[
 SamplingPrecision = Annotated[
     str | None,
     searching(
-        "--precision PRECISION",
-        "Weight precision of the rollout engine: bfloat16, fp8 or fp4.",
-        complete.one_of("bfloat16", "fp8", "fp4"),
+        "--precision PRECISION", "Weight precision of the rollout engine: bfloat16, fp8 or fp4.", "bfloat16 fp8 fp4"
     ),
 ]
 ConstantsFile = Annotated[
@@ -221,18 +209,13 @@ CalibrationFile = Annotated[
     Path | None,
     searching("--calibration CALIBRATION.json", "Scales of the forecast, written by `flowgraph calibrate -o`."),
 ]
-Search = Annotated[
-    str,
-    searching(
-        "--search METHOD", "The search method: auto, exact or greedy.", complete.one_of("auto", "exact", "greedy")
-    ),
-]
+Search = Annotated[str, searching("--search METHOD", "The search method: auto, exact or greedy.", "auto exact greedy")]
 Objective = Annotated[
     str,
     searching(
         "--objective OBJECTIVE",
         "Minimize the step time (step), the cost of a step (cost) or the number of devices (devices).",
-        complete.one_of("step", "cost", "devices"),
+        "step cost devices",
     ),
 ]
 Pins = Annotated[
@@ -254,7 +237,7 @@ Staleness = Annotated[
     searching(
         "--staleness N|auto",
         "Maximum rollout staleness in policy updates, or `auto` to let the planner choose.",
-        complete.one_of("auto"),
+        "auto",
     ),
 ]
 Ratio = Annotated[

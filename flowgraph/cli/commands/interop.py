@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 from flowgraph import app
-from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
 from flowgraph.cli.output import note, print_json, print_result, say, write
 
 
 def export_command(
     plan: opt.PlanPath,
-    to: Annotated[
-        str, opt.option("--to SYSTEM", "verl, openrlhf or nemo-rl.", complete.one_of("verl", "openrlhf", "nemo-rl"))
-    ],
+    to: Annotated[str, opt.option("--to SYSTEM", "verl, openrlhf or nemo-rl.", "verl openrlhf nemo-rl")],
     version: Annotated[
         str, opt.option("--version VERSION", "Version of the system. Default: the newest supported one.")
     ] = "",

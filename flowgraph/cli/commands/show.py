@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 
 from flowgraph import app
-from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
 from flowgraph.cli.output import note, print_json, say
 from flowgraph.errors.exit_codes import ExitCode
 from flowgraph.passes.verify import verified
 
-STAGES = ("described", "named", "placed", "lowered")
-
 
 def show(
     flow: opt.FlowName,
     stage: Annotated[
-        str, opt.option("--stage STAGE", "The stage: described, named, placed or lowered.", complete.one_of(*STAGES))
+        str,
+        opt.option(
+            "--stage STAGE", "The stage: described, named, placed or lowered.", "described named placed lowered"
+        ),
     ] = "named",
     diff: Annotated[
         tuple[str, str] | None, opt.option("--diff STAGE STAGE", "Compare two stages; `flowgraph diff` compares flows.")
