@@ -12,10 +12,9 @@ import typer
 from flowgraph.cli.commands.calibrate import calibrate
 from flowgraph.cli.commands.data import data_command, models
 from flowgraph.cli.commands.draw import diff, draw
-from flowgraph.cli.commands.evaluate import eval_command
+from flowgraph.cli.commands.evaluate import eval_command, generate
 from flowgraph.cli.commands.explain import compare, explain, simulate
 from flowgraph.cli.commands.flows import cp, flows
-from flowgraph.cli.commands.generate import generate
 from flowgraph.cli.commands.interop import export_command, import_command
 from flowgraph.cli.commands.machine import doctor, group
 from flowgraph.cli.commands.plan import fit, plan

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+import time
 import unicodedata
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 COLUMNS_ELSEWHERE = 100  # of what is printed to a file or a pipe
+LINE_EVERY_S = 5.0  # of progress, in a file or a pipe
 NARROW = 24  # with fewer columns, a cell is not broken into lines
 
 _HIDDEN = ("Cc", "Cf", "Cs", "Cn", "Zl", "Zp")  # controls, direction marks, lone surrogates, what no font has
@@ -48,13 +50,6 @@ def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str
 def note(line: object) -> None:
     """Print a line beside the result: a note, or a file that was written."""
     say(line, fit=True, file=sys.stderr)
-
-
-def say_over(line: str, *, last: bool) -> None:
-    """Write a line of a terminal's stderr anew, cut to its columns; the last one stays."""
-    room = shutil.get_terminal_size().columns - 1
-    plain = visible(line).replace("\n", " ")
-    print(f"\r\x1b[K{plain[:room]}", end="\n" if last else "", file=sys.stderr, flush=True)
 
 
 def print_json(data: Any, *, default: Any = None) -> None:
@@ -172,3 +167,31 @@ def width(text: str) -> int:
     from rich.cells import cell_len
 
     return cell_len(text)
+
+
+class Progress:
+    """Show on stderr how far it is: a line that is written anew on a terminal, else one now and then."""
+
+    def __init__(self, verb: str, count: int, what: str) -> None:
+        self.verb, self.count, self.what, self.done = verb, count, what, 0
+        self._live, self._printed_s = sys.stderr.isatty(), 0.0
+        self._first: tuple[int, float] | None = None  # what the first batch did, with all that is loaded, and when
+
+    def __call__(self, done: int, detail: str) -> None:
+        """Count what was done, and print the line; the time left once a batch has been timed by itself."""
+        self.done += done
+        now_s, last = time.monotonic(), self.done >= self.count
+        if self._live or last or now_s - self._printed_s > LINE_EVERY_S:
+            self._printed_s, left = now_s, ""
+            if self._first is not None and not last:
+                first, then_s = self._first
+                left_s = (now_s - then_s) / (self.done - first) * (self.count - self.done)
+                left = f"  about {left_s:.0f} s left"
+            line = f"{self.verb} {self.done}/{self.count} {self.what}{detail}{left}"
+            if self._live:
+                room = shutil.get_terminal_size().columns - 1
+                text = visible(line).replace("\n", " ")[:room]
+                print(f"\r\x1b[K{text}", end="\n" if last else "", file=sys.stderr, flush=True)
+            else:
+                say(line, file=sys.stderr)
+        self._first = self._first or (self.done, now_s)

@@ -84,11 +84,6 @@ def table_digest(table: Table) -> str:
     return sha.hexdigest()
 
 
-def join_digests(*digests: str) -> str:
-    """Return the SHA-256 of several digests in order."""
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
-
-
 def _feed(feed: Feed, array: Array) -> None:
     """Feed an array's type, length, nulls and values, in this order, so that no two arrays feed the same bytes."""
     nested = pa.types.is_nested(array.type)  # then only the outermost type, since Parquet renames the items of lists
@@ -106,5 +101,5 @@ def _feed(feed: Feed, array: Array) -> None:
     elif pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
         feed(array.drop_null().to_numpy(zero_copy_only=False).tobytes())
     else:
-        values: list[Any] = array.drop_null().to_pylist()
-        feed(repr(values).encode())
+        items: list[Any] = array.drop_null().to_pylist()
+        feed(repr(items).encode())

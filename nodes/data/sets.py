@@ -130,9 +130,11 @@ def _hub_rows(spec: str) -> tuple[Table, Table | None]:
         raise DataError.failed(spec, "cannot be fetched", fault) from fault
     if "train" not in splits:
         raise DataError.unusable(spec, f"has no split `train`, only {', '.join(splits) or 'none'}")
-    names = ["train", *[name for name in ("test", "validation") if name in splits][:1]]
-    tables = [splits[name].with_format("arrow")[:].replace_schema_metadata(None) for name in names]
-    for name, table in zip(names, tables, strict=True):
-        where = f"{spec} {name}"
-        check_rows(table, file=where, where=lambda index, where=where: f"{where} row {index} (from 0)")
-    return tables[0], tables[1] if len(tables) > 1 else None
+    held_out = next((name for name in ("test", "validation") if name in splits), None)
+
+    def table(split: str) -> Table:
+        rows, where = splits[split].with_format("arrow")[:].replace_schema_metadata(None), f"{spec} {split}"
+        check_rows(rows, file=where, where=lambda index: f"{where} row {index} (from 0)")
+        return rows
+
+    return table("train"), table(held_out) if held_out else None

@@ -11,7 +11,12 @@ from flowgraph.cli.output import note, say
 from flowgraph.cli.viewer import show_picture
 
 
+@opt.takes(
+    "what out picture to show steps unfold cluster placement plan model data batch prompt_tokens response_tokens "
+    "settings passes cache"
+)
 def draw(
+    fields: opt.Fields,
     what: opt.What,
     out: opt.DrawnOut = None,
     picture: Annotated[
@@ -26,23 +31,12 @@ def draw(
     show: opt.Show = False,
     steps: Annotated[int, opt.option("--steps N", "Number of steps of a timeline.", min=1, max=100)] = 2,
     unfold: opt.Unfold = False,
-    cluster: opt.Clusters = None,
-    placement: opt.Placement = None,
-    plan: opt.PlanFile = None,
-    model: opt.Models = None,
-    data: opt.Data = None,
-    batch: opt.Batch = None,
-    prompt_tokens: opt.PromptTokens = None,
-    response_tokens: opt.ResponseTokens = None,
-    settings: opt.Sets = None,
-    passes: opt.Passes = None,
-    cache: opt.Cache = None,
 ) -> None:
     """Draw a flow, a plan or a run.
 
     The picture goes to the terminal or to a file; an .html page has all pictures.
     """
-    request = app.make_request(**app.fields(locals(), but="what out picture to show steps unfold"), flow=what)
+    request = app.make_request(**fields, flow=what)
     detail = app.PictureDetail(steps=steps, unfold=unfold)
     show_picture(app.make_drawing(request, picture or "", detail, note), out, to or "", show=show)
 

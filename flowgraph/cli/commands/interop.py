@@ -35,26 +35,22 @@ def export_command(
         note(f"note: {line}")
 
 
+@opt.takes("command device model prompt_tokens response_tokens constants calibration out found cache json")
 def import_command(
+    fields: opt.Fields,
     command: Annotated[Path, opt.argument("FILE", "A launch script of verl or OpenRLHF, or a YAML file of verl.")],
     device: Annotated[str, opt.placing("--device DEVICE", "The device model of the run.")] = "h100",
-    model: opt.Models = None,
-    prompt_tokens: opt.PromptTokens = None,
-    response_tokens: opt.ResponseTokens = None,
-    constants: opt.ConstantsFile = None,
     calibration: opt.CalibrationFile = None,
     out: opt.PlanOut = None,
     found: Annotated[
         Path | None, opt.option("--found PLAN.json", "Write the plan that the search found instead.")
     ] = None,
-    cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
     """Import a verl or OpenRLHF run as a flow and a plan.
 
     It forecasts the memory and the step time of that plan, and of the plan that a search finds instead.
     """
-    fields = app.fields(locals(), but="command device calibration out found json")
     scales = app.calibration_of(calibration, (), None, note)
     request = app.make_request(**fields, calibration=scales)
     result = app.import_command(command, device, request)

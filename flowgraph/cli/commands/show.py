@@ -14,8 +14,9 @@ from flowgraph.errors.exit_codes import ExitCode
 from flowgraph.passes.verify import verified
 
 
+@opt.takes("flow stage diff facts model data batch cluster placement plan settings passes cache verify json")
 def show(
-    flow: opt.FlowName,
+    fields: opt.Fields,
     stage: Annotated[
         str,
         opt.option(
@@ -28,15 +29,6 @@ def show(
     facts: Annotated[
         bool, opt.option("--facts", "Print tokens and FLOPs of nodes, bytes on edges, and state.")
     ] = False,
-    model: opt.Models = None,
-    data: opt.Data = None,
-    batch: opt.Batch = None,
-    cluster: opt.Clusters = None,
-    placement: opt.Placement = None,
-    plan: opt.PlanFile = None,
-    settings: opt.Sets = None,
-    passes: opt.Passes = None,
-    cache: opt.Cache = None,
     verify: opt.Verify = False,
     json: opt.Json = False,
 ) -> None:
@@ -44,7 +36,7 @@ def show(
 
     The stages are: as you described it, named (after the passes), placed by a plan, and lowered to a program.
     """
-    request = app.make_request(**app.fields(locals(), but="stage diff facts verify json"))
+    request = app.make_request(**fields)
     with verified(verify):
         if diff is None or facts:
             result = app.flow_facts(request, note) if facts else app.FlowStage(request, stage, note)
@@ -58,29 +50,17 @@ def show(
         say(text, fit=True, end="")
 
 
-def check(
-    flow: opt.FlowOrPlanFile,
-    model: opt.Models = None,
-    data: opt.Data = None,
-    batch: opt.Batch = None,
-    cluster: opt.Clusters = None,
-    placement: opt.Placement = None,
-    plan: opt.PlanFile = None,
-    settings: opt.Sets = None,
-    passes: opt.Passes = None,
-    cache: opt.Cache = None,
-    json: opt.Json = False,
-) -> None:
+@opt.takes("flow model data batch cluster placement plan settings passes cache json")
+def check(fields: opt.Fields, flow: opt.FlowOrPlanFile, json: opt.Json = False) -> None:
     """Report every fault of a flow or a plan file.
 
     Nothing is loaded or trained. The exit code is 1 if there is a fault.
     """
-    fields = app.fields(locals(), but="json")
     result: app.CheckResult | app.CheckedPlan
     if flow.endswith(".json"):
-        result = app.check_plan_file(Path(flow), cluster)
+        result = app.check_plan_file(Path(flow), fields["cluster"])
     else:
-        result = app.check_flow(app.make_request(**fields), note)
+        result = app.check_flow(app.make_request(**fields, flow=flow), note)
     if json:
         print_json(result.data())
     else:
