@@ -34,7 +34,6 @@ def main() -> None:
     except OSError as error:
         if error.filename is None:
             raise
-        name = str(error.filename)  # a path that was named, or one under it, which the system refuses
-        shown = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…"
-        note(f"{shown}: {error.strerror}")
+        name = str(error.filename)  # a path that you named, or one under it, which the system refuses
+        note(f"{name if len(name) <= LONGEST_SHOWN else f'{name[:LONGEST_SHOWN]}…'}: {error.strerror}")
         sys.exit(ExitCode.FAULT)

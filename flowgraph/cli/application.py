@@ -10,30 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from flowgraph.cli.commands.calibrate import calibrate
-from flowgraph.cli.commands.check import check
-from flowgraph.cli.commands.compare import compare
-from flowgraph.cli.commands.cp import cp
-from flowgraph.cli.commands.data import data_command
-from flowgraph.cli.commands.diff import diff
-from flowgraph.cli.commands.doctor import doctor
-from flowgraph.cli.commands.draw import draw
-from flowgraph.cli.commands.engines import group
-from flowgraph.cli.commands.evaluate import eval_command
-from flowgraph.cli.commands.explain import explain
-from flowgraph.cli.commands.export import export_command
-from flowgraph.cli.commands.fit import fit
-from flowgraph.cli.commands.flows import flows
-from flowgraph.cli.commands.generate import generate
-from flowgraph.cli.commands.import_run import import_command
-from flowgraph.cli.commands.models import models
-from flowgraph.cli.commands.plan import plan
-from flowgraph.cli.commands.report import report
-from flowgraph.cli.commands.resume import resume
-from flowgraph.cli.commands.run import run
-from flowgraph.cli.commands.runs import runs
-from flowgraph.cli.commands.show import show
-from flowgraph.cli.commands.simulate import simulate
-from flowgraph.cli.commands.trace import trace
+from flowgraph.cli.commands.data import data_command, models
+from flowgraph.cli.commands.draw import diff, draw
+from flowgraph.cli.commands.evaluate import eval_command, generate
+from flowgraph.cli.commands.explain import compare, explain, simulate
+from flowgraph.cli.commands.flows import cp, flows
+from flowgraph.cli.commands.interop import export_command, import_command
+from flowgraph.cli.commands.machine import doctor, group
+from flowgraph.cli.commands.plan import fit, plan
+from flowgraph.cli.commands.run import resume, run
+from flowgraph.cli.commands.runs import report, runs, trace
+from flowgraph.cli.commands.show import check, show
 from flowgraph.cli.help_pages import CONTEXT, Commands, OneCommand, show_version
 from flowgraph.cli.output import say
 from flowgraph.errors.exit_codes import MEANINGS, ExitCode
@@ -42,14 +29,7 @@ BAD_COMMAND_LINE: Any = typer.BadParameter.__mro__[2]  # ClickException, which t
 Command = Callable[..., None] | typer.Typer
 
 SECTIONS: Mapping[str, Mapping[str, Command]] = {
-    "Start": {
-        "flows": flows,
-        "cp": cp,
-        "data": data_command,
-        "models": models,
-        "engines": group,
-        "doctor": doctor,
-    },
+    "Start": {"flows": flows, "cp": cp, "data": data_command, "models": models, "engines": group, "doctor": doctor},
     "Describe": {"show": show, "check": check, "draw": draw, "diff": diff},
     "Plan": {
         "plan": plan,
@@ -99,12 +79,12 @@ for section, members in SECTIONS.items():
 def run_command() -> int:
     """Run the command that the arguments of this process name; return its exit code."""
     try:
-        done = commands(standalone_mode=False)
+        code = commands(standalone_mode=False)
     except typer.Abort:
         return ExitCode.INTERRUPTED
     except BAD_COMMAND_LINE as error:
-        shown = io.StringIO()
-        error.show(shown)
-        say(shown.getvalue().rstrip("\n"), file=sys.stderr)
+        message = io.StringIO()
+        error.show(message)
+        say(message.getvalue().rstrip("\n"), file=sys.stderr)
         return ExitCode.USAGE
-    return done if isinstance(done, int) else ExitCode.DONE
+    return code if isinstance(code, int) else ExitCode.DONE

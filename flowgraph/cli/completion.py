@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from glob import escape
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -51,29 +52,20 @@ def one_of(*names: str) -> Completer:
 
 
 def _paths(incomplete: str, fits: Callable[[Path], bool]) -> Iterator[str]:
-    """Yield the paths beside an incomplete one that fit, and the folders that may hold more of them."""
+    """Yield the paths that begin with an incomplete one and fit, and the folders that may hold more of them."""
     folder, _, name = incomplete.rpartition("/")
     base = f"{folder}/" if incomplete.startswith("/") or folder else ""
     try:
-        beside = sorted(Path(base or ".").glob(f"{_escaped(name)}*"))
+        paths = sorted(Path(base or ".").glob(f"{escape(name)}*"))
     except (OSError, ValueError):
         return
-    for path in islice(beside, FILES_AT_MOST):
+    for path in islice(paths, FILES_AT_MOST):
         if path.name.startswith(".") and not name.startswith("."):
             continue
         if fits(path):
             yield f"{base}{path.name}"
         elif path.is_dir() and not path.name.startswith("_"):
             yield f"{base}{path.name}/"
-
-
-def _escaped(name: str) -> str:
-    """Return a pattern that matches a name as it is written.
-
-    >>> _escaped("a[1]*")
-    'a[[]1][*]'
-    """
-    return re.sub(r"([\[*?])", r"[\1]", name)
 
 
 def _holds_flow(path: Path) -> bool:
@@ -150,15 +142,15 @@ def clusters(incomplete: str) -> list[str]:
     spec = find_spec("placements")
     folders = list(spec.submodule_search_locations or ()) if counts and spec is not None else []
     devices = sorted(path.stem for folder in folders for path in Path(folder, "hardware", "devices").glob("*.toml"))
-    known = [f"{counts[1]}{name}" for name in ("cpu", *devices)] if counts else []
-    return _offered(iter([*CLUSTERS, *known, *_paths(incomplete, lambda path: path.suffix == ".toml")]), incomplete)
+    sized = [f"{counts[1]}{name}" for name in ("cpu", *devices)] if counts else []
+    return _offered(iter([*CLUSTERS, *sized, *_paths(incomplete, lambda path: path.suffix == ".toml")]), incomplete)
 
 
 def data(incomplete: str) -> list[str]:
     """Return the data sets that are made here, and the files and folders here."""
-    made = ("digits", "digits:copy", "digits:max", "digits:sort", "digits:reverse", "addition", "gsm8k", "rg/")
+    names = ("digits", "digits:copy", "digits:max", "digits:sort", "digits:reverse", "addition", "gsm8k", "rg/")
     files = _paths(incomplete, lambda path: path.suffix in (".parquet", ".jsonl", ".json"))
-    return _offered(iter([*made, *files]), incomplete)
+    return _offered(iter([*names, *files]), incomplete)
 
 
 def engines(incomplete: str) -> list[str]:
@@ -172,8 +164,8 @@ def environments(incomplete: str) -> list[str]:
     """Return the environments of engines that `engines install` takes."""
     from flowgraph.engines.table import ENGINES
 
-    found = (engine.environment for engine in ENGINES.values())
-    return _offered((each.name for each in found if each is not None), incomplete)
+    names = (engine.environment.name for engine in ENGINES.values() if engine.environment is not None)
+    return _offered(names, incomplete)
 
 
 def pictures(incomplete: str) -> list[str]:

@@ -74,8 +74,8 @@ class Display:
         self._clock_s, self._started_s = clock_s, clock_s()
         self._ends = deque[tuple[int, float]](maxlen=WINDOW_STEPS + 1)  # steps done, and when
         self._names = sampled_names(graph)
-        self._asked: tuple[int, Callable[[], SampledResponse | None]] | None = None
-        self._said_s, self._sampled_s, self._last_said = float("-inf"), float("-inf"), True
+        self._pending: tuple[int, Callable[[], SampledResponse | None]] | None = None
+        self._printed_s, self._sampled_s, self._up_to_date = float("-inf"), float("-inf"), True
         self._live = Live(self, console=self.console, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> Display:
@@ -85,11 +85,11 @@ class Display:
 
     def __exit__(self, *error: object) -> None:
         if self.console.is_terminal:
-            if error[:1] in ((), (None,)):  # else what was asked for may never come
+            if error[:1] in ((), (None,)):  # else the pending sample may never come
                 self._take_sample()
             self._live.refresh()
             self._live.stop()
-        elif not self._last_said:
+        elif not self._up_to_date:
             say(self.line(), file=sys.stderr)
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
@@ -101,14 +101,18 @@ class Display:
         self._ends.append((self.step, self._clock_s()))
         if self.console.is_terminal:
             self._take_sample()
-            self._ask_for_sample(ran)
+            now_s = self._clock_s()
+            if self._pending is None and self._names and now_s - self._sampled_s >= SAMPLE_EVERY_S:
+                self._sampled_s = now_s
+                sample = ran.apply(sampled_response, self._names, self._names[1:], self.step)
+                self._pending = self.step, sample  # is taken after the next step, when this one has surely finished
         self._show(force=False)
 
     def checked(self, step: int, observed: Observations, seconds: float) -> None:
         """Show a check on held-out data."""
-        for name, mean in observed.means().items():
-            if name == "accuracy.accuracy":
-                self.curves["eval/accuracy"].append(mean)
+        means = observed.means()
+        if "accuracy.accuracy" in means:
+            self.curves["eval/accuracy"].append(means["accuracy.accuracy"])
         self._show(force=True)
 
     @property
@@ -124,34 +128,26 @@ class Display:
         """Return the seconds that the remaining steps take at this speed; None before the first."""
         return (self.steps - self.step) / self.steps_per_s if self.steps_per_s else None
 
-    def _ask_for_sample(self, ran: StepResult) -> None:
-        """Ask for a response of this step; it can be taken after the next one, when the step has surely finished."""
-        now_s = self._clock_s()
-        if self._asked is None and self._names and now_s - self._sampled_s >= SAMPLE_EVERY_S:
-            self._sampled_s = now_s
-            self._asked = self.step, ran.apply(sampled_response, self._names, self._names[1:], self.step)
-
     def _take_sample(self) -> None:
-        if self._asked is not None:
-            step, result = self._asked
-            self._asked, sample = None, result()
+        if self._pending is not None:
+            step, result = self._pending
+            self._pending, sample = None, result()
             self.shown = self.shown if sample is None else _Shown(step, sample)
 
     def _show(self, force: bool) -> None:
-        now_s = self._clock_s()
         if self.console.is_terminal:
             return  # it is drawn anew four times a second
-        if force or now_s - self._said_s > LINE_EVERY_S:
-            self._said_s, self._last_said = now_s, True
+        now_s = self._clock_s()
+        self._up_to_date = force or now_s - self._printed_s > LINE_EVERY_S
+        if self._up_to_date:
+            self._printed_s = now_s
             say(self.line(), file=sys.stderr)
-        else:
-            self._last_said = False
 
     def line(self) -> str:
         """Sum up where the run stands in one line."""
         names = short(name for name, _ in self._headlines())
-        shown = [f"{names[name]} {values[-1]:.3f}" for name, values in self._headlines() if values]
-        return f"step {self.step}/{self.steps}  " + "  ".join([*shown, *self._speeds()])
+        metrics = [f"{names[name]} {values[-1]:.3f}" for name, values in self._headlines() if values]
+        return f"step {self.step}/{self.steps}  " + "  ".join([*metrics, *self._speeds()])
 
     def _speeds(self) -> Iterator[str]:
         yield f"{self.tokens_per_s:,.0f} tokens/s"
@@ -161,29 +157,21 @@ class Display:
             yield f"ETA {show_duration(self.left_s)}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Group(*self._parts(options.max_width))
-
-    def _parts(self, columns: int) -> Iterator[Table | Text]:
-        """Yield how far the run is, its metrics, the seconds of its slowest nodes, and a response, each cut to fit."""
-        yield self._progress(columns)
+        columns = options.max_width
         speeds = "  ".join([*self._speeds(), f"elapsed {show_duration(self._clock_s() - self._started_s)}"])
-        yield _cut(speeds, columns)
-        yield self._metrics(columns)
-        slow = sorted(self.seconds.items(), key=lambda item: -item[1])[:5]
-        yield _cut("  ".join(f"{name} {seconds:.3f} s" for name, seconds in slow), columns, "dim")
-        if self.shown is not None:
-            yield from _sample_lines(self.shown, columns)
+        slowest = sorted(self.seconds.items(), key=lambda item: -item[1])[:5]
+        nodes = "  ".join(f"{name} {seconds:.3f} s" for name, seconds in slowest)
+        sample = [] if self.shown is None else _sample_lines(self.shown, columns)
+        parts = (self._progress(columns), _cut(speeds, columns), self._metrics(columns), _cut(nodes, columns, "dim"))
+        yield Group(*parts, *sample)
 
     def _progress(self, columns: int) -> Table:
         head = one_line(self.graph.name, columns // 3)
         count = f"step {self.step}/{self.steps}  {self.step / max(self.steps, 1):4.0%}"
-        bar = max(BAR_CELLS[0], min(BAR_CELLS[1], columns - Text(head).cell_len - len(count) - 4))
+        width = max(BAR_CELLS[0], min(BAR_CELLS[1], columns - Text(head).cell_len - len(count) - 4))
         grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_row(
-            Text(head, style="bold"),
-            ProgressBar(total=max(self.steps, 1), completed=self.step, width=bar),
-            Text(count),
-        )
+        bar = ProgressBar(total=max(self.steps, 1), completed=self.step, width=width)
+        grid.add_row(Text(head, style="bold"), bar, Text(count))
         return grid
 
     def _metrics(self, columns: int) -> Table:
@@ -192,8 +180,8 @@ class Display:
             (one_line(names[name], columns // 3), values, self.metrics[name].unit if name in self.metrics else "share")
             for name, values in self._headlines()
         ]
-        taken = max((Text(name).cell_len + Text(clean(unit)).cell_len for name, _, unit in rows), default=0)
-        cells = max(CURVE_CELLS[0], min(CURVE_CELLS[1], columns - taken - 16))
+        names_cells = max((Text(name).cell_len + Text(clean(unit)).cell_len for name, _, unit in rows), default=0)
+        cells = max(CURVE_CELLS[0], min(CURVE_CELLS[1], columns - names_cells - 16))
         table = Table(box=None, pad_edge=False, header_style="bold")
         for head in ("metric", "now", "curve", "unit"):
             table.add_column(head, justify="right" if head == "now" else "left", no_wrap=True, overflow="ellipsis")
@@ -203,19 +191,16 @@ class Display:
         return table
 
     def _headlines(self) -> Sequence[tuple[str, list[float]]]:
-        return [
-            (name, self.curves[name])
-            for name in ("eval/accuracy", *self.metrics)
-            if self.curves[name] or name in self.metrics
-        ]
+        names = ("eval/accuracy", *self.metrics)
+        return [(name, self.curves[name]) for name in names if self.curves[name] or name in self.metrics]
 
 
-def _sample_lines(shown: _Shown, columns: int) -> Iterator[Text]:
+def _sample_lines(sampled: _Shown, columns: int) -> Iterator[Text]:
     """Yield a response in a fixed number of lines, so that what is below it stays where it is."""
-    scores = "  ".join(f"{one_line(name, 24)} {score:.3f}" for name, score in shown.sample.scores.items())
-    yield _cut(f"sample of step {shown.step}  {scores}", columns, "bold")
-    yield _cut(f"  prompt    {one_line(shown.sample.prompt)}", columns)
-    lines = chop_cells(one_line(shown.sample.response), max(columns - 12, 1)) or [""]
+    scores = "  ".join(f"{one_line(name, 24)} {score:.3f}" for name, score in sampled.sample.scores.items())
+    yield _cut(f"sample of step {sampled.step}  {scores}", columns, "bold")
+    yield _cut(f"  prompt    {one_line(sampled.sample.prompt)}", columns)
+    lines = chop_cells(one_line(sampled.sample.response), max(columns - 12, 1)) or [""]
     cut = [*lines[:RESPONSE_LINES], *[""] * (RESPONSE_LINES - len(lines))]
     if len(lines) > RESPONSE_LINES:
         cut[-1] = f"{cut[-1][:-1]}…"
@@ -236,26 +221,20 @@ def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
     >>> one_line("two\nlines\x1b[2J")
     'two lines\\x1b[2J'
     """
-    shown = visible(_SELECTORS.sub("", " ".join(text.split())))
-    return clean(shown, characters) if shown else ""
+    line = visible(_SELECTORS.sub("", " ".join(text.split())))
+    return clean(line, characters) if line else ""
 
 
 def show_duration(seconds: float) -> str:
-    """Return seconds as a person says them.
+    """Return a duration in its two largest units.
 
     >>> show_duration(7.2), show_duration(200), show_duration(3900), show_duration(200000)
     ('7s', '3m 20s', '1h 05m', '2d 7h')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d {whole % 86400 // 3600}h"
-
-
-def display(graph: Graph, steps: int, start: int) -> Display:
-    """Return the display of a run that has done `start` steps."""
-    return Display(graph, steps, start=start)
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, rest_minutes = divmod(minutes, 60)
+    if not minutes:
+        return f"{rest_s}s"
+    if not hours:
+        return f"{minutes}m {rest_s:02d}s"
+    return f"{hours}h {rest_minutes:02d}m" if hours < 24 else f"{hours // 24}d {hours % 24}h"

@@ -40,9 +40,9 @@ def plain_range(text: str) -> str:
     """
 
     def words(match: re.Match[str]) -> str:
-        opening, least, most, _ = match.groups()
-        if most is not None and int(most) < LARGE:
-            return f"{opening}{least} to {most}]"
+        opening, minimum, maximum, _ = match.groups()
+        if maximum is not None and int(maximum) < LARGE:
+            return f"{opening}{minimum} to {maximum}]"
         return "" if opening == "[" else "]"
 
     return _RANGE.sub(words, text).rstrip()
@@ -58,7 +58,7 @@ def write_rows(formatter: Any, rows: Rows) -> None:
 
 def option_rows(params: Iterable[Any], context: Any) -> Rows:
     """Return the arguments and the options by their section, those without one last."""
-    arguments, options, others = list[tuple[str, str]](), Rows(), list[tuple[str, str]]()
+    arguments, options, rest = list[tuple[str, str]](), Rows(), list[tuple[str, str]]()
     for param in params:
         record = param.get_help_record(context)
         if record is None:
@@ -68,9 +68,9 @@ def option_rows(params: Iterable[Any], context: Any) -> Rows:
         if param.param_type_name == "argument":
             arguments.append((_TYPE.sub("", name), text.removesuffix("[required]").rstrip()))
         else:
-            (options.setdefault(section, []) if section else others).append((name, text))
+            (options.setdefault(section, []) if section else rest).append((name, text))
     rows = {"Arguments": arguments} if arguments else {}
-    return rows | options | {"Options": others}
+    return rows | options | {"Options": rest}
 
 
 class OneCommand(TyperCommand):
@@ -99,16 +99,11 @@ class Commands(TyperGroup):
         write_rows(formatter, option_rows(self.get_params(ctx), ctx))
 
 
-def installed_version() -> str:
-    """Return the version of flowgraph that is installed, or "unknown" where its files only lie on the path."""
-    try:
-        return version("flowgraph")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def show_version(asked: bool) -> None:
-    """Print the version and end, if it is asked for."""
-    if asked:
-        say(f"flowgraph {installed_version()}")
+def show_version(flag: bool) -> None:
+    """Print the installed version, "unknown" where the files of flowgraph only lie on the path, and end."""
+    if flag:
+        try:
+            say(f"flowgraph {version('flowgraph')}")
+        except PackageNotFoundError:
+            say("flowgraph unknown")
         raise typer.Exit

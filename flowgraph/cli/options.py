@@ -2,359 +2,343 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from flowgraph.cli import completion as complete
 from flowgraph.cluster.plan import MOST_PROMPTS, MOST_THREADS
 
-WORKLOAD, PLACE, RUN, SAMPLING = "Workload", "Cluster and plan", "Run", "Responses"
-"""Sections of `--help`; an option without one is under "Options"."""
+Completer = complete.Completer | str | None
 
-FlowName = Annotated[
-    str,
-    typer.Argument(
-        help="A shipped or installed flow (`grpo`), or a flow in a file (`my.py`, `my.py:name`).",
-        metavar="FLOW",
-        autocompletion=complete.flows,
-    ),
+
+def in_section(section: str | None, flags: str, about: str, completer: Completer = None, **limits: float) -> Any:
+    """Return an option of a section of `--help`.
+
+    `flags` are its names and that of its value, as in `-o, --out FILE`; `completer` may be the words that complete it.
+    """
+    words = flags.split()
+    names = [word.rstrip(",") for word in words if word.startswith("-")]
+    value = " ".join(words[len(names) :]) or None
+    offered = complete.one_of(*completer.split()) if isinstance(completer, str) else completer
+    return typer.Option(*names, help=about, metavar=value, rich_help_panel=section, autocompletion=offered, **limits)
+
+
+option, workload = partial(in_section, None), partial(in_section, "Workload")
+placing, running = partial(in_section, "Cluster and plan"), partial(in_section, "Run")
+sampling, searching = partial(in_section, "Responses"), partial(in_section, "Search")
+
+
+def argument(name: str, about: str, completer: complete.Completer | None = None) -> Any:
+    """Return an argument; `name` is that in `--help`."""
+    return typer.Argument(help=about, metavar=name, autocompletion=completer)
+
+
+PLAN_FILE = "A plan file, written by `flowgraph plan -o`."
+WHAT = "A flow, a run folder, or the file of a plan, program or picture."
+
+Cache = Annotated[Path | None, option("--cache FOLDER", "Folder for fetched models and generated data.")]
+Sets = Annotated[
+    list[str] | None,
+    workload("--set NAME=VALUE", "A setting of the flow or of a node, e.g. policy.generate.n=16. Repeat it for more."),
 ]
 FlowOrPlanFile = Annotated[
     str,
-    typer.Argument(
-        help="A flow (`grpo`, `my.py`, `my.py:name`) or a plan file (`plan.json`).",
-        metavar="FLOW",
-        autocompletion=complete.flows_and_plans,
-    ),
+    argument("FLOW", "A flow (`grpo`, `my.py`, `my.py:name`) or a plan file (`plan.json`).", complete.flows_and_plans),
 ]
-MaybeFlow = Annotated[
-    str,
-    typer.Argument(
-        help="A flow (`grpo`, `my.py`, `my.py:name`). Default: the flow of `--plan`.",
-        metavar="FLOW",
-        autocompletion=complete.flows,
-    ),
-]
-ShippedFlow = Annotated[
-    str, typer.Argument(help="A shipped or installed flow.", metavar="FLOW", autocompletion=complete.named_flows)
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="A setting of the flow or of a node, e.g. policy.generate.n=16. Repeat it for more.",
-        metavar="NAME=VALUE",
-        rich_help_panel=WORKLOAD,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        help="The model: tiny, smollm2-135m, a folder or a Hugging Face id; append +lora=RANK to train adapters. "
-        "PARAM=MODEL sets the model of one parameter.",
-        metavar="[PARAM=]MODEL",
-        autocompletion=complete.models,
-        rich_help_panel=WORKLOAD,
-    ),
-]
-Cache = Annotated[
-    Path | None, typer.Option("--cache", help="Folder for fetched models and generated data.", metavar="FOLDER")
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        help="Memory of this machine to plan for. Default: 7/8 of it, in whole GiB.",
-        metavar="2GiB",
-        rich_help_panel=PLACE,
-    ),
-]
-Clusters = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        help="The cluster: laptop (two CPU devices), 1xcpu, 2x8xh100, or a TOML file. Default: this machine.",
-        metavar="CLUSTER",
-        autocompletion=complete.clusters,
-        rich_help_panel=PLACE,
-    ),
-]
-MostDevices = Annotated[
-    str,
-    typer.Option(
-        "--cluster",
-        help="The largest cluster to consider, e.g. 16x8xh100.",
-        metavar="CLUSTER",
-        autocompletion=complete.clusters,
-        rich_help_panel=PLACE,
-    ),
-]
-Placement = Annotated[
-    str | None,
-    typer.Option(
-        "--placement",
-        help="A named placement: colocated, hybrid, split or standalone, or a variant such as split:openrlhf.",
-        metavar="PLACEMENT",
-        autocompletion=complete.placements,
-        rich_help_panel=PLACE,
-    ),
-]
-PlanFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--plan",
-        help="A plan file, written by `flowgraph plan -o`.",
-        metavar="PLAN.json",
-        autocompletion=complete.plans,
-        rich_help_panel=PLACE,
-    ),
-]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        help="The data set: digits, addition, gsm8k, rg/NAME, a file or folder, or hf:ID.",
-        metavar="DATA",
-        autocompletion=complete.data,
-        rich_help_panel=WORKLOAD,
-    ),
-]
-RunPath = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN", autocompletion=complete.runs)]
-Batch = Annotated[
-    int | None,
-    typer.Option("--batch", min=1, max=MOST_PROMPTS, help="Prompts per step.", metavar="N", rich_help_panel=WORKLOAD),
-]
-HeldOut = Annotated[
-    str | None,
-    typer.Option("--held-out", help="A file of held-out rows.", metavar="FILE", rich_help_panel=WORKLOAD),
-]
-Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Number of steps.", metavar="N", rich_help_panel=RUN)]
-TotalSteps = Annotated[
-    int | None, typer.Option("--steps", min=1, help="Total number of steps.", metavar="N", rich_help_panel=RUN)
-]
-Seed = Annotated[
-    int, typer.Option("--seed", min=0, max=2**63 - 1, help="Random seed.", metavar="N", rich_help_panel=RUN)
-]
-EvalEvery = Annotated[
-    int,
-    typer.Option(
-        "--eval-every",
-        min=0,
-        help="Evaluate on held-out prompts every N steps; 0 never does.",
-        metavar="N",
-        rich_help_panel=RUN,
-    ),
-]
-EvalRows = Annotated[
-    int,
-    typer.Option("--eval-rows", min=1, help="Maximum number of held-out prompts.", metavar="N", rich_help_panel=RUN),
-]
-RunOut = Annotated[
-    Path | None,
-    typer.Option("-o", "--out", help="The run folder. Default: runs/FLOW-N.", metavar="RUN", rich_help_panel=RUN),
-]
-ReplayOf = Annotated[
-    Path | None,
-    typer.Option(
-        "--replay",
-        help="Reuse the recorded rollouts of another run.",
-        metavar="RUN",
-        autocompletion=complete.runs,
-        rich_help_panel=RUN,
-    ),
-]
-SampleRows = Annotated[
-    int,
-    typer.Option(
-        "--sample-rows",
-        min=1,
-        help="Number of responses that a rank decodes together.",
-        metavar="N",
-        rich_help_panel=SAMPLING,
-    ),
-]
-ForwardTokens = Annotated[
-    int,
-    typer.Option(
-        "--forward-tokens",
-        min=1,
-        help="Padded tokens in a forward pass without gradients.",
-        metavar="N",
-        rich_help_panel=SAMPLING,
-    ),
-]
-Runtime = Annotated[
-    str | None,
-    typer.Option(
-        "--runtime",
-        help="local (this process) or ray. Default: chosen by the devices of the plan.",
-        metavar="RUNTIME",
-        autocompletion=complete.one_of("local", "ray"),
-        rich_help_panel=PLACE,
-    ),
-]
-Address = Annotated[
-    str | None,
-    typer.Option("--address", help="Address of a running Ray cluster.", metavar="HOST:PORT", rich_help_panel=PLACE),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "--threads",
-        min=1,
-        max=MOST_THREADS,
-        help="Threads per process. Default: 1 for tiny models, otherwise an equal share of the cores.",
-        metavar="N",
-        rich_help_panel=PLACE,
-    ),
-]
-CheckpointEvery = Annotated[
-    int,
-    typer.Option(
-        "--checkpoint-every",
-        min=0,
-        help="Write a checkpoint every N steps; 0 never does.",
-        metavar="N",
-        rich_help_panel=RUN,
-    ),
-]
-Keep = Annotated[
-    int, typer.Option("--keep", min=1, help="Number of checkpoints to keep.", metavar="N", rich_help_panel=RUN)
-]
-Log = Annotated[
-    str | None,
-    typer.Option(
-        "--log",
-        help="Also report metrics to these trackers: tensorboard, wandb, trackio, swanlab.",
-        metavar="A,B",
-        autocompletion=complete.one_of("tensorboard", "wandb", "trackio", "swanlab"),
-        rich_help_panel=RUN,
-    ),
-]
-Profile = Annotated[
-    str | None,
-    typer.Option("--profile", help="Profile these steps, counted from 0.", metavar="3,7", rich_help_panel=RUN),
-]
-Attach = Annotated[
-    Path | None,
-    typer.Option(
-        "--attach",
-        help="A file that lists running inference servers to use.",
-        metavar="SERVERS.json",
-        rich_help_panel=PLACE,
-    ),
-]
-Passes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pass",
-        help="A compiler pass of your own (my.py:name), run after the others. Repeat it for more.",
-        metavar="PASS",
-        rich_help_panel=WORKLOAD,
-    ),
-]
-Verify = Annotated[
-    bool, typer.Option("--verify", help="Check the graph after every compiler pass, not only after the last.")
-]
-PromptTokens = Annotated[
-    str | None,
-    typer.Option(
-        "--prompt-tokens",
-        help="Prompt lengths: 512, mean=1k,p99=4k, or FILE.parquet:COLUMN.",
-        metavar="TOKENS",
-        rich_help_panel=WORKLOAD,
-    ),
-]
-ResponseTokens = Annotated[
-    str | None,
-    typer.Option(
-        "--response-tokens",
-        help="Response lengths, e.g. mean=2k,p99=16k. Default: max_tokens of the flow.",
-        metavar="TOKENS",
-        rich_help_panel=WORKLOAD,
-    ),
-]
-PLAN_FILE = "A plan file, written by `flowgraph plan -o`."
-PlanPath = Annotated[Path, typer.Argument(help=PLAN_FILE, metavar="PLAN.json", autocompletion=complete.plans)]
-PlanOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan to this file.", metavar="PLAN.json")]
-AskedModel = Annotated[
-    str | None,
-    typer.Argument(
-        help="A model, as in `--model`, or a run folder.",
-        metavar="MODEL_OR_RUN",
-        autocompletion=complete.models_and_runs,
-    ),
-]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        "--split",
-        help="held-out or train. Default: held-out where the data has such rows.",
-        metavar="SPLIT",
-        autocompletion=complete.one_of("held-out", "train"),
-        rich_help_panel=WORKLOAD,
-    ),
-]
-EvalPrompts = Annotated[
-    int | None,
-    typer.Option("--rows", min=1, help="Maximum number of prompts.", metavar="N", rich_help_panel=WORKLOAD),
-]
-BatchPrompts = Annotated[
-    int | None,
-    typer.Option("--batch", min=1, max=MOST_PROMPTS, help="Prompts per batch.", metavar="N", rich_help_panel=SAMPLING),
-]
-SamplesPerPrompt = Annotated[
-    int, typer.Option("--n", min=1, help="Responses per prompt.", metavar="N", rich_help_panel=SAMPLING)
-]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(
-        "--max-tokens",
-        min=1,
-        help="Maximum response length in tokens. Default: that of the run, or of the data set.",
-        metavar="N",
-        rich_help_panel=SAMPLING,
-    ),
-]
-SampleSeed = Annotated[
-    int | None,
-    typer.Option(
-        "--seed",
-        min=0,
-        max=2**63 - 1,
-        help="Random seed. Default: that of the run.",
-        metavar="N",
-        rich_help_panel=SAMPLING,
-    ),
-]
-WhichParam = Annotated[
-    str | None,
-    typer.Option(
-        "--param",
-        help="The parameter of the run whose model is used.",
-        metavar="PARAM",
-        rich_help_panel=SAMPLING,
-    ),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")]
-WHAT = "A flow, a run folder, or the file of a plan, program or picture."
-What = Annotated[str, typer.Argument(help=WHAT, metavar="WHAT", autocompletion=complete.drawable)]
+ShippedFlow = Annotated[str, argument("FLOW", "A shipped or installed flow.", complete.named_flows)]
+Json = Annotated[bool, option("--json", "Print JSON.")]
+RunPath = Annotated[Path, argument("RUN", "A run folder.", complete.runs)]
+Verify = Annotated[bool, option("--verify", "Check the graph after every compiler pass, not only after the last.")]
+PlanPath = Annotated[Path, argument("PLAN.json", PLAN_FILE, complete.plans)]
+PlanOut = Annotated[Path | None, option("-o, --out PLAN.json", "Write the plan to this file.")]
+What = Annotated[str, argument("WHAT", WHAT, complete.drawable)]
 DrawnOut = Annotated[
-    Path | None,
-    typer.Option("-o", "--out", help="Write the picture: .svg .png .html .mmd .md .dot .json .txt.", metavar="FILE"),
+    Path | None, option("-o, --out FILE", "Write the picture: .svg .png .html .mmd .md .dot .json .txt.")
 ]
 To = Annotated[
     str | None,
-    typer.Option(
-        "--to",
-        help="Print the picture as text, svg, mmd, md, dot or json.",
-        metavar="FORMAT",
-        autocompletion=complete.one_of("text", "svg", "mmd", "md", "dot", "json"),
+    option("--to FORMAT", "Print the picture as text, svg, mmd, md, dot or json.", "text svg mmd md dot json"),
+]
+Show = Annotated[bool, option("--show", "Open the picture in a viewer; without `-o`, as a page.")]
+Unfold = Annotated[bool, option("--unfold", "Draw every machine of a pool separately.")]
+CalibrationFile = Annotated[
+    Path | None,
+    searching("--calibration CALIBRATION.json", "Scales of the forecast, written by `flowgraph calibrate -o`."),
+]
+Top = Annotated[int, searching("--top N", "Number of plans to show.", min=1)]
+MeasuredSeconds = Annotated[
+    list[str] | None,
+    searching(
+        "--measured NODE=SECONDS",
+        "Measured seconds of a node of the plan; `step` is the whole step. Repeat it for more.",
     ),
 ]
-Show = Annotated[bool, typer.Option("--show", help="Open the picture in a viewer; without `-o`, as a page.")]
-Unfold = Annotated[bool, typer.Option("--unfold", help="Draw every machine of a pool separately.")]
+MeasuredOn = Annotated[
+    Path | None,
+    searching("--measured-on PLAN.json", "The plan that `--measured` belongs to. Default: `--plan`.", complete.plans),
+]
+
+
+class RequestOptions:
+    """The options that are fields of a request, with their defaults. One name may have several, as in `batch=N`."""
+
+    flow: Annotated[
+        str,
+        argument(
+            "FLOW", "A shipped or installed flow (`grpo`), or a flow in a file (`my.py`, `my.py:name`).", complete.flows
+        ),
+    ]
+    run_flow: Annotated[
+        str, argument("FLOW", "A flow (`grpo`, `my.py`, `my.py:name`). Default: the flow of `--plan`.", complete.flows)
+    ] = ""
+    model: Annotated[
+        list[str] | None,
+        workload(
+            "--model [PARAM=]MODEL",
+            "The model: tiny, smollm2-135m, a folder or a Hugging Face id; append +lora=RANK to train adapters. "
+            "PARAM=MODEL sets the model of one parameter.",
+            complete.models,
+        ),
+    ] = None
+    data: Annotated[
+        str | None,
+        workload(
+            "--data DATA", "The data set: digits, addition, gsm8k, rg/NAME, a file or folder, or hf:ID.", complete.data
+        ),
+    ] = None
+    held_out: Annotated[str | None, workload("--held-out FILE", "A file of held-out rows.")] = None
+    batch: Annotated[int | None, workload("--batch N", "Prompts per step.", min=1, max=MOST_PROMPTS)] = None
+    settings: Sets = None
+    passes: Annotated[
+        list[str] | None,
+        workload("--pass PASS", "A compiler pass of your own (my.py:name), run after the others. Repeat it for more."),
+    ] = None
+    prompt_tokens: Annotated[
+        str | None, workload("--prompt-tokens TOKENS", "Prompt lengths: 512, mean=1k,p99=4k, or FILE.parquet:COLUMN.")
+    ] = None
+    response_tokens: Annotated[
+        str | None,
+        workload(
+            "--response-tokens TOKENS", "Response lengths, e.g. mean=2k,p99=16k. Default: max_tokens of the flow."
+        ),
+    ] = None
+    cache: Cache = None
+    cluster: Annotated[
+        str | None,
+        placing(
+            "--cluster CLUSTER",
+            "The cluster: laptop (two CPU devices), 1xcpu, 2x8xh100, or a TOML file. Default: this machine.",
+            complete.clusters,
+        ),
+    ] = None
+    largest_cluster: Annotated[
+        str, placing("--cluster CLUSTER", "The largest cluster to consider, e.g. 16x8xh100.", complete.clusters)
+    ] = "16x8xh100"
+    placement: Annotated[
+        str | None,
+        placing(
+            "--placement PLACEMENT",
+            "A named placement: colocated, hybrid, split or standalone, or a variant such as split:openrlhf.",
+            complete.placements,
+        ),
+    ] = None
+    plan: Annotated[Path | None, placing("--plan PLAN.json", PLAN_FILE, complete.plans)] = None
+    memory: Annotated[
+        str | None, placing("--memory 2GiB", "Memory of this machine to plan for. Default: 7/8 of it, in whole GiB.")
+    ] = None
+    runtime: Annotated[
+        str | None,
+        placing(
+            "--runtime RUNTIME", "local (this process) or ray. Default: chosen by the devices of the plan.", "local ray"
+        ),
+    ] = None
+    address: Annotated[str | None, placing("--address HOST:PORT", "Address of a running Ray cluster.")] = None
+    threads: Annotated[
+        int | None,
+        placing(
+            "--threads N",
+            "Threads per process. Default: 1 for tiny models, otherwise an equal share of the cores.",
+            min=1,
+            max=MOST_THREADS,
+        ),
+    ] = None
+    attach: Annotated[
+        Path | None, placing("--attach SERVERS.json", "A file that lists running inference servers to use.")
+    ] = None
+    steps: Annotated[int | None, running("--steps N", "Number of steps.", min=1)] = None
+    total_steps: Annotated[int | None, running("--steps N", "Total number of steps.", min=1)] = None
+    seed: Annotated[int, running("--seed N", "Random seed.", min=0, max=2**63 - 1)] = 0
+    eval_every: Annotated[
+        int, running("--eval-every N", "Evaluate on held-out prompts every N steps; 0 never does.", min=0)
+    ] = 20
+    eval_rows: Annotated[int, running("--eval-rows N", "Maximum number of held-out prompts.", min=1)] = 200
+    run_folder: Annotated[Path | None, running("-o, --out RUN", "The run folder. Default: runs/FLOW-N.")] = None
+    checkpoint_every: Annotated[
+        int, running("--checkpoint-every N", "Write a checkpoint every N steps; 0 never does.", min=0)
+    ] = 50
+    keep: Annotated[int, running("--keep N", "Number of checkpoints to keep.", min=1)] = 2
+    replay: Annotated[
+        Path | None, running("--replay RUN", "Reuse the recorded rollouts of another run.", complete.runs)
+    ] = None
+    log: Annotated[
+        str | None,
+        running(
+            "--log A,B",
+            "Also report metrics to these trackers: tensorboard, wandb, trackio, swanlab.",
+            "tensorboard wandb trackio swanlab",
+        ),
+    ] = None
+    profile: Annotated[str | None, running("--profile 3,7", "Profile these steps, counted from 0.")] = None
+    subject: Annotated[
+        str | None, argument("MODEL_OR_RUN", "A model, as in `--model`, or a run folder.", complete.models_and_runs)
+    ] = None
+    generations: Annotated[
+        Path | None, workload("--generations FILE.parquet", "Score the responses of this file again, without a model.")
+    ] = None
+    by: Annotated[
+        str | None,
+        workload("--by RULE", "The scoring rule: its name, path.py:name, or `data` for the rule of the data set."),
+    ] = None
+    prompt: Annotated[
+        list[str] | None, workload("--prompt TEXT", "A prompt whose response is printed. Repeat it for more.")
+    ] = None
+    n: Annotated[int, sampling("--n N", "Responses per prompt.", min=1)] = 1
+    eval_temperature: Annotated[
+        float | None,
+        sampling("--temperature T", "Sampling temperature. Default: 0 (greedy) for n=1, otherwise 1.", min=0.0),
+    ] = None
+    temperature: Annotated[float, sampling("--temperature T", "Sampling temperature; 0 is greedy.", min=0.0)] = 1.0
+    split: Annotated[
+        str | None,
+        workload(
+            "--split SPLIT", "held-out or train. Default: held-out where the data has such rows.", "held-out train"
+        ),
+    ] = None
+    rows: Annotated[int | None, workload("--rows N", "Maximum number of prompts.", min=1)] = None
+    max_tokens: Annotated[
+        int | None,
+        sampling(
+            "--max-tokens N", "Maximum response length in tokens. Default: that of the run, or of the data set.", min=1
+        ),
+    ] = None
+    prompts_per_batch: Annotated[int | None, sampling("--batch N", "Prompts per batch.", min=1, max=MOST_PROMPTS)] = (
+        None
+    )
+    sampling_seed: Annotated[
+        int | None, sampling("--seed N", "Random seed. Default: that of the run.", min=0, max=2**63 - 1)
+    ] = None
+    param: Annotated[str | None, sampling("--param PARAM", "The parameter of the run whose model is used.")] = None
+    sample_rows: Annotated[
+        int, sampling("--sample-rows N", "Number of responses that a rank decodes together.", min=1)
+    ] = 256
+    forward_tokens: Annotated[
+        int, sampling("--forward-tokens N", "Padded tokens in a forward pass without gradients.", min=1)
+    ] = 4096
+    overwrite: Annotated[bool, option("--overwrite", "Replace the output file if it exists.")] = False
+    scores_file: Annotated[
+        Path | None, option("-o, --out FILE", "Write responses and scores (.parquet) or the report (.json).")
+    ] = None
+    responses_file: Annotated[Path | None, option("-o, --out FILE.parquet", "The file to write.")] = None
+    engine: Annotated[
+        list[str] | None,
+        searching(
+            "--engine USE=ENGINE",
+            "The engine for training or sampling, e.g. train=megatron or sample=vllm.",
+            complete.engines,
+        ),
+    ] = None
+    precision: Annotated[
+        str | None,
+        searching(
+            "--precision PRECISION", "Weight precision of the rollout engine: bfloat16, fp8 or fp4.", "bfloat16 fp8 fp4"
+        ),
+    ] = None
+    constants: Annotated[
+        Path | None, searching("--profile PROFILE.toml", "A file of engine constants that replaces the built-in ones.")
+    ] = None
+    method: Annotated[
+        str, searching("--search METHOD", "The search method: auto, exact or greedy.", "auto exact greedy")
+    ] = "auto"
+    objective: Annotated[
+        str,
+        searching(
+            "--objective OBJECTIVE",
+            "Minimize the step time (step), the cost of a step (cost) or the number of devices (devices).",
+            "step cost devices",
+        ),
+    ] = "step"
+    pin: Annotated[
+        list[str] | None,
+        searching(
+            "--pin ROLE=POOL", "Pin a role to a pool, e.g. policy.sample=pool0. Roles with the same name share a pool."
+        ),
+    ] = None
+    what_if: Annotated[
+        list[str] | None,
+        searching(
+            "--what-if CHANGE",
+            "Replan with a change: length.p99=16k, prompt.mean=1k, batch=1024, network=400Gbps (per machine), "
+            "staleness=1, ratio=3:1, precision=fp8 or devices=4x8xh200.",
+        ),
+    ] = None
+    robust: Annotated[
+        bool, searching("--robust", "Prefer the plan that loses least if real costs differ from the forecast.")
+    ] = False
+    staleness: Annotated[
+        str | None,
+        searching(
+            "--staleness N|auto",
+            "Maximum rollout staleness in policy updates, or `auto` to let the planner choose.",
+            "auto",
+        ),
+    ] = None
+    ratio: Annotated[
+        str | None, searching("--ratio G:T", "Ratio of rollout to training devices when they are separate, e.g. 3:1.")
+    ] = None
+    streamed: Annotated[
+        bool,
+        searching(
+            "--streamed",
+            "Let partial rollouts continue across steps, so that a step need not wait for its longest response.",
+        ),
+    ] = False
+
+
+REQUEST_HINTS = get_type_hints(RequestOptions, include_extras=True)
+
+Fields = dict[str, Any]
+"""The fields of a request, as the command line has them."""
+
+
+def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds options of a request to a command, which gets them together as `fields`.
+
+    Args:
+        names: all options in the order of `--help`, the command's own ones included: a field of a request, or
+            `field=option` where the option of that field is another of `RequestOptions`.
+    """
+    options = dict(name.split("=") if "=" in name else (name, name) for name in names.split())
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own, hints = signature(function).parameters, get_type_hints(function, include_extras=True)
+        parameters = list[Parameter]()
+        for field, name in options.items():
+            default = own[field].default if field in own else getattr(RequestOptions, name, Parameter.empty)
+            hint = hints[field] if field in own else REQUEST_HINTS[name]
+            parameters.append(Parameter(field, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+
+        def command(**arguments: Any) -> None:
+            fields = {field: arguments.pop(field) for field in options if field not in own}
+            function(fields, **arguments)
+
+        command.__doc__ = function.__doc__
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        vars(command)["__signature__"] = Signature(parameters)
+        return command
+
+    return decorate

@@ -10,14 +10,16 @@ import os
 import re
 import shutil
 import sys
+import time
 import unicodedata
-from collections.abc import Collection, Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
 COLUMNS_ELSEWHERE = 100  # of what is printed to a file or a pipe
-NARROW = 24  # columns, in fewer of which a cell is not broken into lines
+LINE_EVERY_S = 5.0  # of progress, in a file or a pipe
+NARROW = 24  # with fewer columns, a cell is not broken into lines
 
 _HIDDEN = ("Cc", "Cf", "Cs", "Cn", "Zl", "Zp")  # controls, direction marks, lone surrogates, what no font has
 _JOINERS = "\u200c\u200d"  # of letters of one word, and of the parts of an emoji
@@ -30,34 +32,24 @@ def visible(text: str) -> str:
     two
     lines\x1b[31m\u202e
     """
-    return "".join(_escaped(each) if _is_hidden(each) else each for each in text)
-
-
-def _is_hidden(letter: str) -> bool:
-    return letter not in "\n\t" and letter not in _JOINERS and unicodedata.category(letter) in _HIDDEN
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
+    return "".join(
+        letter.encode("unicode_escape").decode("ascii")
+        if letter not in "\n\t" and letter not in _JOINERS and unicodedata.category(letter) in _HIDDEN
+        else letter
+        for letter in text
+    )
 
 
 def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str = "\n") -> None:
     """Print text to stdout, or to `file`; with `fit`, in the columns that are asked for."""
-    shown = visible(str(text))
+    plain = visible(str(text))
     columns = columns_asked() if fit else None
-    print(shown if columns is None else fitted(shown, columns), end=end, file=file, flush=file is not None)
+    print(plain if columns is None else fitted(plain, columns), end=end, file=file, flush=file is not None)
 
 
 def note(line: object) -> None:
     """Print a line beside the result: a note, or a file that was written."""
     say(line, fit=True, file=sys.stderr)
-
-
-def say_over(line: str, *, last: bool) -> None:
-    """Write a line of a terminal's stderr anew, cut to its columns; the last one stays."""
-    room = shutil.get_terminal_size().columns - 1
-    shown = visible(line).replace("\n", " ")
-    print(f"\r\x1b[K{shown[:room]}", end="\n" if last else "", file=sys.stderr, flush=True)
 
 
 def print_json(data: Any, *, default: Any = None) -> None:
@@ -98,23 +90,22 @@ def print_table(
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, each in enumerate(head):
+    for place, name in enumerate(head):
         number = place in right
-        table.add_column(each, justify="right" if number else "left", no_wrap=number, overflow="fold")
+        table.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(str(cell))) for cell in row))
     columns = columns or columns_asked()
     Console(soft_wrap=columns is None, width=columns).print(table)
 
 
-@contextmanager
-def laid_out() -> Generator[None]:
-    """Lay the texts of plans out in the columns that are asked for."""
+def print_result(result: Any, *, as_json: bool, **detail: int) -> None:
+    """Print what a function of `app` returned: its data as JSON, or its text in the columns that are asked for."""
     from placements.format import text_columns
 
     columns = columns_asked()
     with text_columns(columns) if columns is not None else nullcontext():
-        yield
+        print_json(result.data(**detail)) if as_json else say(result.text(**detail), fit=True)
 
 
 def columns_asked() -> int | None:
@@ -161,12 +152,12 @@ def _hanging(line: str, columns: int) -> int:
 
     A cell in which its longest word does not fit continues further left.
     """
-    own = len(line) - len(line.lstrip())
+    indent = len(line) - len(line.lstrip())
     for match in reversed(list(re.finditer(r"\S {2,}(?=\S)", line))):
         longest = max(map(width, line[match.end() :].split()))
         if columns - match.end() >= max(NARROW, longest):
             return match.end()
-    return min(own + 4, max(columns - NARROW, 0))
+    return min(indent + 4, max(columns - NARROW, 0))
 
 
 def width(text: str) -> int:
@@ -176,3 +167,31 @@ def width(text: str) -> int:
     from rich.cells import cell_len
 
     return cell_len(text)
+
+
+class Progress:
+    """Show on stderr how far it is: a line that is written anew on a terminal, else one now and then."""
+
+    def __init__(self, verb: str, count: int, what: str) -> None:
+        self.verb, self.count, self.what, self.done = verb, count, what, 0
+        self._live, self._printed_s = sys.stderr.isatty(), 0.0
+        self._first: tuple[int, float] | None = None  # what the first batch did, with all that is loaded, and when
+
+    def __call__(self, done: int, detail: str) -> None:
+        """Count what was done, and print the line; the time left once a batch has been timed by itself."""
+        self.done += done
+        now_s, last = time.monotonic(), self.done >= self.count
+        if self._live or last or now_s - self._printed_s > LINE_EVERY_S:
+            self._printed_s, left = now_s, ""
+            if self._first is not None and not last:
+                first, then_s = self._first
+                left_s = (now_s - then_s) / (self.done - first) * (self.count - self.done)
+                left = f"  about {left_s:.0f} s left"
+            line = f"{self.verb} {self.done}/{self.count} {self.what}{detail}{left}"
+            if self._live:
+                room = shutil.get_terminal_size().columns - 1
+                text = visible(line).replace("\n", " ")[:room]
+                print(f"\r\x1b[K{text}", end="\n" if last else "", file=sys.stderr, flush=True)
+            else:
+                say(line, file=sys.stderr)
+        self._first = self._first or (self.done, now_s)

@@ -1,4 +1,4 @@
-"""What responses tell, as tables: what `eval` prints."""
+"""Scores of responses as tables, as `eval` prints them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def print_scores(result: app.EvalResult) -> None:
     say(_head(result.about), fit=True)
     print_table(["", "mean", "±"], list(_lines(result.report, result.about)))
     if result.by_source:
-        rows = [_line(*each) for each in result.by_source.items()]
+        rows = [
+            (source, str(report.prompts), *_cells(report.score), *_cells(report.pass_at[1]))
+            for source, report in result.by_source.items()
+        ]
         print_table(["data_source", "prompts", "score", "±", "pass@1", "±"], rows)
     say(f"± is the {INTERVAL}")
 
@@ -37,30 +40,26 @@ def _head(about: Mapping[str, Any]) -> str:
     after = "" if about.get("step") is None else f" after step {about['step']}"
     kind = f"{about['split']} " if about.get("split") else ""
     data = f"{about['data']} ({about['prompts']} {kind}prompts)" if "data" in about else ""
-    done = f"the first {about['done']} of them" if "done" in about else ""
+    scored = f"the first {about['done']} of them" if "done" in about else ""
     settings = [f"{name}={about[name]:g}" for name in ("n", "temperature", "max_tokens", "seed") if name in about]
-    return ", ".join(each for each in (f"{model}{after}", data, done, *settings, f"rule {about['by']}") if each)
+    return ", ".join(filter(None, (f"{model}{after}", data, scored, *settings, f"rule {about['by']}")))
 
 
-def _lines(report: ScoreReport, lost: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _lines(report: ScoreReport, about: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     from nodes.evaluation.estimates import shown_ks
 
-    yield ("score", *_shown(report.score))
+    yield ("score", *_cells(report.score))
     for k in shown_ks(list(report.pass_at)):
-        yield (f"pass@{k}", *_shown(report.pass_at[k]))
+        yield (f"pass@{k}", *_cells(report.pass_at[k]))
     if report.tokens is not None:
         spread = f"median {report.tokens.median:g}, most {report.tokens.most}"
         yield "response tokens", f"{report.tokens.mean:.2f}", spread
     if report.truncated is not None:
         yield "truncated", f"{report.truncated:.4f}", ""
     for name in LOST:
-        if lost.get(name):
-            yield name.replace("_", " "), str(lost[name]), ""
+        if about.get(name):
+            yield name.replace("_", " "), str(about[name]), ""
 
 
-def _shown(estimate: Estimate) -> tuple[str, str]:
+def _cells(estimate: Estimate) -> tuple[str, str]:
     return f"{estimate.mean:.4f}", "" if estimate.half_width is None else f"{estimate.half_width:.4f}"
-
-
-def _line(source: str, report: ScoreReport) -> tuple[str, ...]:
-    return source, str(report.prompts), *_shown(report.score), *_shown(report.pass_at[1])

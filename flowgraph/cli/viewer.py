@@ -1,4 +1,4 @@
-"""A picture to where it is wanted: the terminal, stdout in a format, a file, or this machine's viewer."""
+"""A picture to the terminal, to stdout in a format, to a file, or to this machine's viewer."""
 
 from __future__ import annotations
 
@@ -27,22 +27,14 @@ def show_picture(picture: app.DrawResult, out: Path | None, to: str, *, show: bo
     if out is None and not show:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print_exact(picture.written(to or "text", columns=columns_there(), colour=colour).rstrip("\n"))
-        _print_notes(picture)
-        return
-    path = picture.save(out or Path(tempfile.mkdtemp(prefix="flowgraph-")) / "picture.html", note)
-    _print_notes(picture)
-    note(path)
-    if show:
-        _open(path)
-
-
-def _print_notes(picture: app.DrawResult) -> None:
+        path = None
+    else:
+        path = picture.save(out or Path(tempfile.mkdtemp(prefix="flowgraph-")) / "picture.html", note)
     for line in picture.notes:
         note(line)
-
-
-def _open(path: Path) -> None:
-    """Show a file in what this machine shows such files with; say so where it has no screen."""
+    if path is None:
+        return
+    note(path)
     screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if not screen or not webbrowser.open(path.absolute().as_uri()):
+    if show and not (screen and webbrowser.open(path.absolute().as_uri())):
         note("this machine has no screen to show it on; copy the file to one that has")

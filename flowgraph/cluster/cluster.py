@@ -6,7 +6,7 @@ Not here: a cluster's short form and its file (`short_form`), this machine as a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -165,9 +165,7 @@ def parse_bytes(text: str, setting: str = "memory") -> int:
 
 def amount_bytes(text: str) -> int:
     """Return the bytes of an amount of memory as `parse_bytes` does; raises ValueError with the reason only."""
-    number, unit = _number_and_unit(text, "2GiB")
-    if unit.lower() not in _UNITS:
-        raise ValueError(_no_unit(unit, _BINARY | _DECIMAL))
+    number, unit = _number_and_unit(text, "2GiB", _BINARY | _DECIMAL)
     amount = int(number * _UNITS[unit.lower()])
     if amount < 1:
         raise ValueError("should be more than nothing")
@@ -180,24 +178,21 @@ def amount_bytes_per_s(text: str) -> float:
     >>> amount_bytes_per_s("200 Gbps"), amount_bytes_per_s("25 GB/s")
     (25000000000.0, 25000000000.0)
     """
-    number, unit = _number_and_unit(text, "200 Gbps or 25 GB/s", slash="/")
-    if unit not in _RATES:
-        raise ValueError(_no_unit(unit, _RATES))
+    number, unit = _number_and_unit(text, "200 Gbps or 25 GB/s", _RATES)
     amount = number * _RATES[unit]
     if not 0 < amount <= MOST_BYTES_PER_S:
         raise ValueError(f"should be more than nothing and at most {show_rate(MOST_BYTES_PER_S)}")
     return amount
 
 
-def _number_and_unit(text: str, example: str, slash: str = "") -> tuple[float, str]:
-    match = re.fullmatch(rf"\s*([0-9]{{1,15}}(?:\.[0-9]{{1,15}})?)\s*([A-Za-z{slash}]*)\s*", text)
+def _number_and_unit(text: str, example: str, units: Mapping[str, float]) -> tuple[float, str]:
+    letters = "[A-Za-z/]" if units is _RATES else "[A-Za-z]"
+    match = re.fullmatch(rf"\s*([0-9]{{1,15}}(?:\.[0-9]{{1,15}})?)\s*({letters}*)\s*", text)
     if match is None:
         raise ValueError(f"should be a number and a unit, as in {example}")
+    if match[2] not in units and (units is _RATES or match[2].lower() not in _UNITS):
+        raise ValueError(f"has no unit{match[2] and f' `{match[2]}`'}; known: {', '.join(units)}")
     return float(match[1]), match[2]
-
-
-def _no_unit(unit: str, known: Iterable[str]) -> str:
-    return f"has no unit{f' `{unit}`' if unit else ''}; known: {', '.join(known)}"
 
 
 def show_rate(bytes_per_s: float) -> str:

@@ -94,15 +94,16 @@ class RoleSettings(Data):
     weights_by: WeightsBy | None = None
 
     def __str__(self) -> str:
-        parts: list[str] = [self.precision] if self.precision != "float32" else []
-        parts += [f"checkpointing={self.checkpointing}"] if self.checkpointing != "none" else []
         everything = len(self.offload) == len(get_args(Offloaded))
-        parts += [f"offload={'all' if everything else '+'.join(self.offload)}"] if self.offload else []
-        parts += [f"micro_batch_tokens={self.micro_batch_tokens}"] if self.micro_batch_tokens is not None else []
-        parts += [f"logits={self.logits}"] if self.logits != "chunked" else []
-        parts += [f"cache_share={self.cache_share:g}"] if self.cache_share is not None else []
-        parts += ["sleeps"] if self.sleeps else []
-        return " ".join([*parts, f"weights_by={self.weights_by}"] if self.weights_by is not None else parts)
+        fields = type(self).model_fields
+        texts = {name: f"{name}={getattr(self, name)}" for name in fields}
+        texts |= {
+            "precision": self.precision,
+            "sleeps": "sleeps",
+            "cache_share": f"cache_share={self.cache_share or 0:g}",
+        }
+        texts["offload"] = f"offload={'all' if everything else '+'.join(self.offload)}"
+        return " ".join(texts[name] for name, field in fields.items() if getattr(self, name) != field.default)
 
 
 class Pool(Data):
@@ -304,14 +305,14 @@ def _without_costed(text: str) -> str:
 
 def _keys_at(place: Sequence[int | str]) -> list[str]:
     """Return the valid keys in place of the last step of `place`."""
+
+    def data_in(annotation: Any) -> type[Data] | None:
+        if isinstance(annotation, type) and issubclass(annotation, Data):
+            return annotation
+        return next(filter(None, map(data_in, get_args(annotation))), None)
+
     kind: type[Data] = Plan
     for step in place[:-1]:
         if isinstance(step, str):
-            kind = _data_in(kind.model_fields[step].annotation) or kind
+            kind = data_in(kind.model_fields[step].annotation) or kind
     return key_names(kind)
-
-
-def _data_in(annotation: Any) -> type[Data] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Data):
-        return annotation
-    return next((kind for argument in get_args(annotation) if (kind := _data_in(argument)) is not None), None)

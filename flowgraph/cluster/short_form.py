@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from flowgraph.cluster.cluster import (
     MOST_DEVICES,
@@ -41,7 +41,6 @@ _KINDS: tuple[DeviceKind, ...] = get_args(DeviceKind)
 _PART = re.compile(r"(?:([0-9]{1,15})x)?([0-9]{1,15})x([a-z].*)", re.IGNORECASE | re.DOTALL)
 _WHAT = re.compile(r"([a-z][a-z0-9._-]*?)(?:-([0-9].*)?)?", re.IGNORECASE | re.DOTALL)
 _NAME_CHARACTERS = 64  # at most, of a node and of a kind of device
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_NAME_CHARACTERS - 1}}}")
 _SHOWN_CHARACTERS = 60
 
 
@@ -62,18 +61,24 @@ def read_cluster(text: str, here: Callable[[int], Cluster], models: Mapping[str,
         return _from_toml(text, models)
     parts = [part.strip() for part in ("2xcpu" if text == "laptop" else text).split(",")]
     counts = [_read_part(part, text, models, single=len(parts) == 1) for part in parts]
-    _, devices, device = counts[0]
-    if device is None:
-        return here(devices)
     _refuse_too_many(_shortened(text), "", [(nodes, devices) for nodes, devices, _ in counts])
-    machines = [_machine(devices, device) for nodes, devices, device in counts for _ in range(nodes)]
-    names = [{"name": f"node-{i}"} for i, _ in enumerate(machines, 1)]
-    return Cluster(nodes=tuple(machine.model_copy(update=name) for machine, name in zip(machines, names, strict=True)))
+    machines = list[Machine]()
+    for nodes, devices, device in counts:
+        if device is None:
+            return here(devices)
+        machine = Machine(
+            name="",
+            devices=(device,) * devices,
+            host_memory_bytes=devices * device.memory_bytes,
+            cores=devices * (GPU_CORES if device.kind == "gpu" else 1),
+        )
+        machines += [machine] * nodes
+    return Cluster(nodes=tuple(node.model_copy(update={"name": f"node-{i}"}) for i, node in enumerate(machines, 1)))
 
 
-def _read_part(part: str, whole: str, models: Mapping[str, Device], *, single: bool) -> tuple[int, int, Device | None]:
-    """Return the nodes, the devices of each, and the device of one part of `whole`; None for this machine's device."""
-    where, place = _shortened(whole), "" if single else _shortened(part) or "''"
+def _read_part(part: str, text: str, models: Mapping[str, Device], *, single: bool) -> tuple[int, int, Device | None]:
+    """Return the nodes, the devices of each, and the device of one part of `text`; None for this machine's device."""
+    where, place = _shortened(text), "" if single else _shortened(part) or "''"
     match = _PART.fullmatch(part)
     kind_and_memory = match and _split(match[3], models)
     if match is None or kind_and_memory is None:
@@ -99,14 +104,6 @@ def _read_part(part: str, whole: str, models: Mapping[str, Device], *, single: b
         return nodes, devices, _device(kind, None if memory is None else amount_bytes(memory), models)
     except ValueError as error:
         raise ClusterError.unreadable(where, place, f"memory {_shortened(repr(memory))} {error}") from None
-
-
-def _machine(devices: int, device: Device | None) -> Machine:
-    """Return a machine of the short form, without a name."""
-    assert device is not None, "this machine is read by its caller"
-    cores = devices * (GPU_CORES if device.kind == "gpu" else 1)
-    memory_bytes = devices * device.memory_bytes
-    return Machine(name="", devices=(device,) * devices, host_memory_bytes=memory_bytes, cores=cores)
 
 
 def _split(text: str, models: Mapping[str, Device]) -> tuple[str, str | None] | None:
@@ -150,16 +147,10 @@ def _from_text(read: Callable[[str], Any], example: str) -> BeforeValidator:
     return BeforeValidator(validate)
 
 
-def _node_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueError("should be letters, digits, dot, dash and underscore, 64 at most")
-    return name
-
-
 Amount = Annotated[int, _from_text(amount_bytes, "80GiB")]
 Network = Annotated[float, _from_text(amount_bytes_per_s, "200 Gbps")]
 Count = Annotated[int, Field(gt=0, le=MOST_DEVICES)]
-Name = Annotated[str, AfterValidator(_node_name)]
+Name = Annotated[str, Field(pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{_NAME_CHARACTERS - 1}}}$")]
 
 
 class _DeviceTable(Data):
@@ -214,16 +205,9 @@ class _NodeTable(Data):
         if cpu_bytes > self.host_memory:
             why = f"its cpu devices hold {show_bytes(cpu_bytes)}, but host_memory is {show_bytes(self.host_memory)}"
             raise ClusterError.unreadable(path, f"{place}.device", why)
-        machine = Machine(
-            name=self.name,
-            devices=tuple(devices),
-            host_memory_bytes=self.host_memory,
-            cores=self.cores,
-            domain=self.domain,
-            network_bytes_per_s=self.network,
-            leaf=self.leaf,
-            price_per_hour=self.price_per_hour,
-        )
+        same = {name: getattr(self, name) for name in ("name", "cores", "domain", "leaf", "price_per_hour")}
+        same |= {"host_memory_bytes": self.host_memory, "network_bytes_per_s": self.network}
+        machine = Machine(devices=tuple(devices), **same)
         names = [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(1, self.count + 1)]
         return [machine.model_copy(update={"name": name}) for name in names]
 
@@ -235,7 +219,12 @@ class _ClusterFile(Data):
 
 
 _TABLES: tuple[type[Data], ...] = (_ClusterFile, _NodeTable, _DeviceTable)  # by depth
-_WORDS = {"missing": "is missing", "too_short": "is empty", "model_type": "should be a table"}
+_WORDS = {
+    "missing": "is missing",
+    "too_short": "is empty",
+    "model_type": "should be a table",
+    "string_pattern_mismatch": "should be letters, digits, dot, dash and underscore, 64 at most",
+}
 
 
 def _from_toml(path: str, models: Mapping[str, Device]) -> Cluster:
@@ -245,7 +234,12 @@ def _from_toml(path: str, models: Mapping[str, Device]) -> Cluster:
     except ValidationError as error:
         raise _fault(path, error) from None
     except ValueError as error:
-        raise _no_toml(path, text, str(error)) from None
+        why = str(error)
+        match = re.search(r" \(at (?:line ([0-9]+), column [0-9]+|end of document)\)$", why)
+        if match is None:  # a number of more digits than Python reads
+            raise ClusterError.unreadable(path, "", f"is not TOML: {why.partition(';')[0]}") from None
+        line = match[1] or len(text.splitlines()) or 1
+        raise ClusterError.unreadable(f"{path}:{line}", "", f"is not TOML: {why[: match.start()]}") from None
     _refuse_too_many(path, "", [(table.count, sum(row.count for row in table.device)) for table in tables])
     nodes: dict[str, Machine] = {}
     for i, table in enumerate(tables):
@@ -268,14 +262,6 @@ def _text_of(path: str) -> str:
         raise ClusterError.unreadable(path, "", "no such file", nearest(Path(path).name, files)) from None
     except OSError as error:
         raise ClusterError.unreadable(_shortened(path), "", f"cannot be read: {error.strerror or error}") from None
-
-
-def _no_toml(path: str, text: str, why: str) -> ClusterError:
-    match = re.search(r" \(at (?:line ([0-9]+), column [0-9]+|end of document)\)$", why)
-    if match is None:  # a number of more digits than Python reads
-        return ClusterError.unreadable(path, "", f"is not TOML: {why.partition(';')[0]}")
-    line = match[1] or len(text.splitlines()) or 1
-    return ClusterError.unreadable(f"{path}:{line}", "", f"is not TOML: {why[: match.start()]}")
 
 
 def _fault(path: str, error: ValidationError) -> ClusterError:
@@ -322,15 +308,17 @@ def _names(run: Sequence[Machine]) -> str:
 def _node_text(node: Machine) -> str:
     runs = [(device, len(list(run))) for device, run in groupby(node.devices)]
     devices = [f"{count} {device.model or device.kind} of {show_bytes(device.memory_bytes)}" for device, count in runs]
-    texts = [", ".join(devices) or "no device"]
-    host = show_bytes(node.host_memory_bytes)
-    texts += [f"host {host}"] if host != show_bytes(sum(device.memory_bytes for device in node.devices)) else []
-    texts += [_counted(node.cores, "core")]
-    texts += [f"domains of {node.domain}"] if node.domain is not None else []
-    texts += [f"network {show_rate(node.network_bytes_per_s)}"] if node.network_bytes_per_s is not None else []
-    texts += [f"leaf {node.leaf}"] if node.leaf else []
-    texts += [f"{node.price_per_hour:g} an hour"] if node.price_per_hour is not None else []
-    return ", ".join(texts)
+    host, ours = show_bytes(node.host_memory_bytes), show_bytes(sum(device.memory_bytes for device in node.devices))
+    texts = (
+        ", ".join(devices) or "no device",
+        host != ours and f"host {host}",
+        _counted(node.cores, "core"),
+        node.domain and f"domains of {node.domain}",
+        node.network_bytes_per_s and f"network {show_rate(node.network_bytes_per_s)}",
+        node.leaf and f"leaf {node.leaf}",
+        node.price_per_hour is not None and f"{node.price_per_hour:g} an hour",
+    )
+    return ", ".join(text for text in texts if text)
 
 
 def _counted(count: int, what: str) -> str:

@@ -9,20 +9,20 @@ from typing import Any, ClassVar
 from flowgraph.errors.exit_codes import ExitCode
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the closest of the known names, or lists a few of them.
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return a hint that names the closest of the names, or lists a few of them.
 
     >>> nearest("epz", ["eps", "mask"])
     'did you mean `eps`?'
     >>> nearest("zzz", ["eps", "mask"])
     'known: eps, mask'
     """
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    choices = sorted(names)
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     if close:
         return f"did you mean `{close[0]}`?"
-    more = f" … ({len(names)} in all)" if len(names) > 12 else ""
-    return f"known: {', '.join(names[:12])}{more}" if names else ""
+    total = f" … ({len(choices)} in all)" if len(choices) > 12 else ""
+    return f"known: {', '.join(choices[:12])}{total}" if choices else ""
 
 
 def with_article(word: str) -> str:

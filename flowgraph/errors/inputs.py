@@ -78,9 +78,9 @@ class DataError(FlowError, ValueError):
         return cls(what, where=f"{path}:{line}")
 
     @classmethod
-    def unknown(cls, what: str, name: str, known: Iterable[str]) -> DataError:
+    def unknown(cls, what: str, name: str, names: Iterable[str]) -> DataError:
         """Report an unknown name, and name the nearest."""
-        return cls(f"unknown {what} `{name}`", hint=nearest(name, known))
+        return cls(f"unknown {what} `{name}`", hint=nearest(name, names))
 
     @classmethod
     def out_of_range(cls, where: str, setting: str, value: object, allowed: str) -> DataError:
@@ -99,9 +99,9 @@ class DataError(FlowError, ValueError):
         return cls(f"needs the package {package}", where=where, hint=f"pip install {package}")
 
     @classmethod
-    def lacks_part(cls, where: str, part: str, known: Iterable[str]) -> DataError:
+    def lacks_part(cls, where: str, part: str, names: Iterable[str]) -> DataError:
         """Report which part of a record a recorded file lacks."""
-        return cls(f"lacks the column `{part}`", where=where, hint=nearest(part, known))
+        return cls(f"lacks the column `{part}`", where=where, hint=nearest(part, names))
 
 
 class BatchError(FlowError, ValueError):
@@ -116,7 +116,7 @@ class BatchError(FlowError, ValueError):
         why: str,
         sizes: Iterable[tuple[str, str]],
         nearest_sizes: Sequence[str],
-        others: Iterable[str] = (),
+        faults: Iterable[str] = (),
     ) -> BatchError:
         """Report which sizes disagree, where they come from, the nearest that agree, and the other faults.
 
@@ -124,7 +124,7 @@ class BatchError(FlowError, ValueError):
         """
         origins = " · ".join(f"{size} ({origin})" if origin else size for size, origin in sizes)
         hint = f"nearest: {', or '.join(nearest_sizes)}" if nearest_sizes else ""
-        return cls(what, notes=[why, origins, *(f"also: {fault}" for fault in others)], hint=hint)
+        return cls(what, notes=[why, origins, *(f"also: {fault}" for fault in faults)], hint=hint)
 
 
 class ModelError(FlowError, OSError):
@@ -133,11 +133,13 @@ class ModelError(FlowError, OSError):
     __str__ = FlowError.__str__
 
     @classmethod
-    def unknown(cls, text: str, known: Iterable[str], near: Sequence[str] = ()) -> ModelError:
-        """Report that a text names no model, and name the nearest: `near`, else one of the known."""
-        names = f"did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else nearest(text, known)
-        stop = "" if names.endswith("?") else "."
-        hint = f"{names}{stop} Or a folder such as ./{text or 'model'}, or a hub id such as org/name"
+    def unknown(cls, text: str, names: Iterable[str], similar: Sequence[str] = ()) -> ModelError:
+        """Report that a text names no model, and name the nearest: `similar`, else one of `names`."""
+        names_hint = (
+            f"did you mean {' or '.join(f'`{name}`' for name in similar)}?" if similar else nearest(text, names)
+        )
+        stop = "" if names_hint.endswith("?") else "."
+        hint = f"{names_hint}{stop} Or a folder such as ./{text or 'model'}, or a hub id such as org/name"
         return cls(f"no model `{text}`", hint=hint)
 
     @classmethod
@@ -171,7 +173,7 @@ class ModelError(FlowError, OSError):
     @classmethod
     def no_folder(cls, folder: object) -> ModelError:
         """Report that a model's folder does not exist."""
-        return cls("there is no such folder", where=str(folder))
+        return cls("no such folder", where=str(folder))
 
     @classmethod
     def not_a_folder(cls, path: object) -> ModelError:
@@ -231,9 +233,9 @@ class RuleError(FlowError, RuntimeError):
     """A scoring rule that cannot be found, or that failed on a response."""
 
     @classmethod
-    def unknown(cls, by: str, known: Iterable[str]) -> RuleError:
+    def unknown(cls, by: str, names: Iterable[str]) -> RuleError:
         """Report that no shipped rule has this name, and name the nearest."""
-        return cls(f"no shipped rule `{by}`", hint=f"{nearest(by, known)} (one of your own: path.py:name)")
+        return cls(f"no shipped rule `{by}`", hint=f"{nearest(by, names)} (one of your own: path.py:name)")
 
     @classmethod
     def unnamed(cls, by: str) -> RuleError:
@@ -246,13 +248,11 @@ class RuleError(FlowError, RuntimeError):
         return cls(f"rule `{by}`: no file {tried}")
 
     @classmethod
-    def no_source(cls, data_source: str, known: Iterable[str]) -> RuleError:
+    def no_source(cls, data_source: str, names: Iterable[str]) -> RuleError:
         """Report that rows of this data source have no rule of their own."""
-        what, hint = (
-            f"no rule is known for data_source `{data_source}`",
-            "name one with by=, as in score(rollout, by=...)",
-        )
-        return cls(what, notes=[f"known: {', '.join(sorted(known))}"], hint=hint)
+        what = f"no rule is known for data_source `{data_source}`"
+        hint = "name one with by=, as in score(rollout, by=...)"
+        return cls(what, notes=[f"known: {', '.join(sorted(names))}"], hint=hint)
 
     @classmethod
     def not_top_level(cls, function: str) -> RuleError:
@@ -265,9 +265,9 @@ class RuleError(FlowError, RuntimeError):
         return cls(f"rule `{rule}` does not load: {why}", where=at, notes=notes, hint=hint)
 
     @classmethod
-    def lacks_name(cls, rule: str, name: str, known: Iterable[str]) -> RuleError:
+    def lacks_name(cls, rule: str, name: str, names: Iterable[str]) -> RuleError:
         """Report that the rule's file has no such function, and name the nearest."""
-        return cls.not_loaded(rule, f"there is no `{name}` in it", hint=nearest(name, known))
+        return cls.not_loaded(rule, f"it has no `{name}`", hint=nearest(name, names))
 
     @classmethod
     def lacks_package(cls, rule: str, package: str) -> RuleError:
@@ -275,18 +275,18 @@ class RuleError(FlowError, RuntimeError):
         return cls.not_loaded(rule, f"it needs the package {package}", hint=f"pip install {package}")
 
     @classmethod
-    def lacks_setting(cls, rule: str, setting: str, known: Iterable[str]) -> RuleError:
+    def lacks_setting(cls, rule: str, setting: str, names: Iterable[str]) -> RuleError:
         """Report which setting the rule does not take, and name the nearest."""
-        return cls(f"rule `{rule}` takes no setting `{setting}`", hint=nearest(setting, known))
+        return cls(f"rule `{rule}` takes no setting `{setting}`", hint=nearest(setting, names))
 
     @classmethod
-    def lacks_column(cls, rule: str, parameter: str, known: Sequence[str], row: str) -> RuleError:
+    def lacks_column(cls, rule: str, parameter: str, names: Sequence[str], row: str) -> RuleError:
         """Report which parameter no column provides, which columns there are, and name the nearest."""
-        near = nearest(parameter, known)
+        hint = nearest(parameter, names)
         return cls(
             f"rule `{rule}` asks for `{parameter}`, and no column has that name",
-            notes=[f"{row} has: {', '.join(sorted(known))}"],
-            hint=near if near.startswith("did") else "give the parameter a default, or another name",
+            notes=[f"{row} has: {', '.join(sorted(names))}"],
+            hint=hint if hint.startswith("did") else "give the parameter a default, or another name",
         )
 
     @classmethod
@@ -318,11 +318,8 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def forged(cls, rule: str, *, notes: Sequence[str]) -> RuleError:
         """Report that the rule's process wrote an answer to no request."""
-        what, hint = (
-            "its process answered what it was not asked, and was ended",
-            "a response that runs code can do this",
-        )
-        return cls(f"rule `{rule}`: {what}", notes=notes, hint=f"{hint}; {_SCORE_FAILURES}")
+        what = f"rule `{rule}`: its process answered what it was not asked, and was ended"
+        return cls(what, notes=notes, hint=f"a response that runs code can do this; {_SCORE_FAILURES}")
 
     @classmethod
     def overtime(cls, rule: str, limit_s: float, scored: int, rows: int, *, notes: Sequence[str]) -> RuleError:
@@ -338,10 +335,10 @@ class RuleError(FlowError, RuntimeError):
         return cls(what, notes=notes, hint='allow=["unconfined"] runs it all the same')
 
     @classmethod
-    def unknown_allowance(cls, word: str, known: Sequence[str]) -> RuleError:
+    def unknown_allowance(cls, word: str, names: Sequence[str]) -> RuleError:
         """Report which word of `allow` is unknown, and name the nearest."""
-        notes = [f"known: {', '.join(known)}"]
-        return cls(f"a rule cannot be allowed `{word}`", notes=notes, hint=nearest(word, known))
+        notes = [f"known: {', '.join(names)}"]
+        return cls(f"a rule cannot be allowed `{word}`", notes=notes, hint=nearest(word, names))
 
 
 class RunFolderError(FlowError, FileExistsError):
@@ -365,9 +362,9 @@ class RunFolderError(FlowError, FileExistsError):
         return cls(f"cannot be used: {error}", where=path)
 
     @classmethod
-    def no_run(cls, path: str, near: Iterable[str]) -> RunFolderError:
+    def no_run(cls, path: str, runs: Iterable[str]) -> RunFolderError:
         """Report that a folder holds no run, and name the nearest that does."""
-        return cls("holds no run", where=path, hint=nearest(path.rpartition("/")[2], near))
+        return cls("holds no run", where=path, hint=nearest(path.rpartition("/")[2], runs))
 
     @classmethod
     def no_rollouts(cls, path: str, node: str) -> RunFolderError:

@@ -60,11 +60,11 @@ class SettingError(FlowError, ValueError):
 
     @classmethod
     def unknown(
-        cls, where: str, owner: str, setting: str, known: Iterable[str], others: Iterable[str] = ()
+        cls, where: str, owner: str, setting: str, names: Iterable[str], aliases: Iterable[str] = ()
     ) -> SettingError:
-        """Report which setting is unknown, and name the nearest; `others` are other names of the owner."""
-        near = nearest(setting, [*known, *others])
-        hint = near if near.startswith("did you mean") else nearest(setting, known)
+        """Report which setting is unknown, and name the nearest; `aliases` are other names of the owner."""
+        hint = nearest(setting, [*names, *aliases])
+        hint = hint if hint.startswith("did you mean") else nearest(setting, names)
         return cls(f"{owner} has no setting `{setting}`", where=where, hint=hint)
 
     @classmethod
@@ -73,9 +73,9 @@ class SettingError(FlowError, ValueError):
         return cls(f"{setting}={_short_repr(value)}: {why}", where=where)
 
     @classmethod
-    def no_owner(cls, name: str, known: Iterable[str]) -> SettingError:
+    def no_owner(cls, name: str, names: Iterable[str]) -> SettingError:
         """Report that nothing in the flow has this dotted name."""
-        return cls(f"the flow has no node or setting `{name}`", where="--set", hint=nearest(name, known))
+        return cls(f"the flow has no node or setting `{name}`", where="--set", hint=nearest(name, names))
 
 
 class LawError(FlowError, ValueError):
@@ -88,9 +88,9 @@ class LawError(FlowError, ValueError):
         return cls(what, hint="a transfer or a sync that brings it there is missing before")
 
     @classmethod
-    def other_rows(cls, where: str, first: str, rows: str, other: str, others: str, hint: str) -> LawError:
+    def other_rows(cls, where: str, first: str, rows: str, second: str, second_rows: str, hint: str) -> LawError:
         """Report which two inputs have different rows, so that they cannot be read row by row."""
-        what = f"{other} has the rows of {others}, but {first} those of {rows}"
+        what = f"{second} has the rows of {second_rows}, but {first} those of {rows}"
         return cls(what, where=where, hint=hint)
 
     @classmethod
@@ -116,9 +116,9 @@ class LawError(FlowError, ValueError):
         return cls(what, where=where, hint="the pass count_masks says which masks a loss counts")
 
     @classmethod
-    def not_aligned(cls, value: str, other: str, why: str) -> LawError:
+    def not_aligned(cls, value: str, second: str, why: str) -> LawError:
         """Report that two values which one node reads have different rows."""
-        return cls(f"the rows of `{value}` are not those of `{other}`: {why}")
+        return cls(f"the rows of `{value}` are not those of `{second}`: {why}")
 
     @classmethod
     def no_identity(cls, value: str, ranks: int) -> LawError:
@@ -137,9 +137,9 @@ class UnknownNameError(FlowError, LookupError):
     """A flow, file or name that is not there."""
 
     @classmethod
-    def of(cls, what: str, name: str, known: Iterable[str], where: str = "") -> UnknownNameError:
+    def of(cls, what: str, name: str, names: Iterable[str], where: str = "") -> UnknownNameError:
         """Report which name is unknown, and name the nearest."""
-        return cls(f"no {what} `{name}`", where=where, hint=nearest(name, known))
+        return cls(f"no {what} `{name}`", where=where, hint=nearest(name, names))
 
 
 def _raised_at(error: BaseException, *hidden: str) -> str:

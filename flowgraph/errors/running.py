@@ -16,9 +16,9 @@ class PlanError(FlowError, ValueError):
         return cls(f"{place}: {why}" if place else why, where=where)
 
     @classmethod
-    def unknown_key(cls, where: str, place: str, key: str, known: Iterable[str]) -> PlanError:
+    def unknown_key(cls, where: str, place: str, key: str, names: Iterable[str]) -> PlanError:
         """Report which key is unknown, and name the nearest."""
-        return cls(f"{place}: a plan has no `{key}` here", where=where, hint=nearest(key, known))
+        return cls(f"{place}: a plan has no `{key}` here", where=where, hint=nearest(key, names))
 
     @classmethod
     def other_graph(cls, where: str, planned: str, planned_hash: str, flow: str, flow_hash: str) -> PlanError:
@@ -29,14 +29,14 @@ class PlanError(FlowError, ValueError):
         return cls(what, where=where, notes=notes, hint=hint)
 
     @classmethod
-    def unknown(cls, where: str, what: str, name: str, known: Iterable[str]) -> PlanError:
+    def unknown(cls, where: str, what: str, name: str, names: Iterable[str]) -> PlanError:
         """Report which name is unknown, and name the nearest."""
-        return cls(f"no {what} `{name}`", where=where, hint=nearest(name, known))
+        return cls(f"no {what} `{name}`", where=where, hint=nearest(name, names))
 
     @classmethod
-    def twice(cls, where: str, what: str, name: str, done: str) -> PlanError:
+    def twice(cls, where: str, what: str, name: str, verb: str) -> PlanError:
         """Report what is placed or named more than once."""
-        return cls(f"the {what} `{name}` is {done} twice", where=where)
+        return cls(f"the {what} `{name}` is {verb} twice", where=where)
 
     @classmethod
     def not_placed(cls, where: str, roles: Sequence[str]) -> PlanError:
@@ -44,10 +44,10 @@ class PlanError(FlowError, ValueError):
         return cls(f"not placed: {', '.join(roles)}", where=where, hint="each role of the flow is placed once")
 
     @classmethod
-    def shared_device(cls, where: str, device: str, one: str, other: str) -> PlanError:
+    def shared_device(cls, where: str, device: str, first: str, second: str) -> PlanError:
         """Report which device two pools hold."""
         hint = "roles share a pool, not a device"
-        return cls(f"{device} is in two pools, `{one}` and `{other}`", where=where, hint=hint)
+        return cls(f"{device} is in two pools, `{first}` and `{second}`", where=where, hint=hint)
 
     @classmethod
     def too_few_devices(cls, where: str, role: str, layout: str, needs: int, has: int) -> PlanError:
@@ -67,10 +67,10 @@ class PlanError(FlowError, ValueError):
         return cls(f"{role}: expert={expert}, but {has}", where=where, hint=hint)
 
     @classmethod
-    def not_together(cls, where: str, node: str, at: str, one: str, other: str) -> PlanError:
+    def not_together(cls, where: str, node: str, at: str, first: str, second: str) -> PlanError:
         """Report which node reads models that the plan places on different homes."""
         hint = "place both on one pool, with the same data="
-        what = f"{node} reads models on {one} and on {other}"
+        what = f"{node} reads models on {first} and on {second}"
         return cls(what, where=where, notes=[f"in the flow at {at}"], hint=hint)
 
     @classmethod
@@ -100,7 +100,7 @@ class PlanError(FlowError, ValueError):
     def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:
         """Report why a role has no copy of weights that could lag."""
         hint = "leave lag out, or place it in another pool, engine or layout than training"
-        return cls(f"{role}: lag={lag}, but {why}, so there is no copy that could lag", where=where, hint=hint)
+        return cls(f"{role}: lag={lag}, but {why}, so no copy could lag", where=where, hint=hint)
 
 
 class ClusterError(FlowError, ValueError):
@@ -112,9 +112,9 @@ class ClusterError(FlowError, ValueError):
         return cls(f"{place}: {why}" if place else why, where=where, hint=hint)
 
     @classmethod
-    def unknown_key(cls, where: str, place: str, key: str, known: Iterable[str]) -> ClusterError:
+    def unknown_key(cls, where: str, place: str, key: str, names: Iterable[str]) -> ClusterError:
         """Report which key is unknown, and name the nearest."""
-        return cls(f"{place}: a cluster has no `{key}` here", where=where, hint=nearest(key, known))
+        return cls(f"{place}: a cluster has no `{key}` here", where=where, hint=nearest(key, names))
 
 
 class ResourceError(FlowError, MemoryError):
@@ -126,9 +126,9 @@ class ResourceError(FlowError, MemoryError):
         return cls(f"no placement for {flow} on {on}: {overflow}", notes=notes, hint=hint)
 
     @classmethod
-    def not_here(cls, what: str, wanted: str, there: str, hint: str = "") -> ResourceError:
+    def not_here(cls, what: str, needs: str, has: str, hint: str = "") -> ResourceError:
         """Report what a plan needs, and what this machine has."""
-        return cls(f"the plan counts on {wanted}; {there}", where=what, hint=hint)
+        return cls(f"the plan counts on {needs}; {has}", where=what, hint=hint)
 
 
 _ENDED = "out of memory, a crash in native code, or killed; `flowgraph plan` forecasts memory"
@@ -151,10 +151,10 @@ class WorkerError(FlowError, RuntimeError):
 
     @classmethod
     def overdue(
-        cls, worker: str, doing: str, limit_s: float, others: Sequence[str], stacks: Sequence[str]
+        cls, worker: str, doing: str, limit_s: float, waiting: Sequence[str], stacks: Sequence[str]
     ) -> WorkerError:
         """Report which task does not finish, which tasks wait for it, and the stacks of the processes."""
-        behind = [f"behind it waits {task}" for task in others[:3]]
+        behind = [f"behind it waits {task}" for task in waiting[:3]]
         hint = f"it was given {limit_s:.0f} s, by what the plan forecasts or by how long it took before"
         return cls(f"{worker} does not finish {doing}", notes=[*behind, *stacks], hint=hint)
 

@@ -63,7 +63,7 @@ def read_sums(text: str) -> dict[str, str]:
 
 
 def sums_fault(folder: Path) -> str:
-    """Return which file of a folder differs from its list, and how; "" if none does, or there is no list."""
+    """Return which file of a folder differs from its list, and how; "" if none does, or without a list."""
     path = folder / SUMS
     if not path.is_file():
         return ""

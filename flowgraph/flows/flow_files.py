@@ -22,6 +22,7 @@ from flowgraph.flows.entry_points import find, load_entry, named, names, package
 from flowgraph.language.flow import Flow, line_of
 
 OURS = ("flowgraph", "nodes", "placements")
+HOME = Path(__file__).resolve().parents[2]  # the folder of these packages
 SHIPPED = "flowgraph"  # the package that brings the shipped flows
 USER_MODULES = "flowgraph_flow"  # a user's file is imported as `flowgraph_flow.<stem>`
 
@@ -78,7 +79,7 @@ def find_flow(text: str | Flow[..., Any]) -> FlowFile:
         return _by_name(text)
     path = Path(file)
     if not path.is_file():
-        raise UnknownNameError(f"there is no file {path.absolute()}", hint="a shipped flow has no .py: `grpo`")
+        raise UnknownNameError(f"no file {path.absolute()}", hint="a shipped flow has no .py: `grpo`")
     flows = flows_in(path)
     if not flows:
         raise UnknownNameError("holds no flow", where=str(path), hint="a flow is a function under @flow, in this file")
@@ -140,13 +141,16 @@ def import_file(path: Path) -> ModuleType:
     with the line at fault, or if a file in its folder has the name of one of our packages.
     """
     path = path.resolve()
-    _refuse_shadow(path.parent)
+    for package in OURS:
+        for rival in (path.parent / f"{package}.py", path.parent / package / "__init__.py"):
+            if rival.exists() and not rival.resolve().is_relative_to(HOME / package):
+                raise UserCodeError.shadows(str(rival), package)
     name, text = f"{USER_MODULES}.{path.stem}", path.read_bytes()
-    known = _imported.get(path)
-    if known is None or known[0] != text:
-        known = _imported[path] = (text, _run(path, name))
-    sys.modules[name] = known[1]
-    return known[1]
+    cached = _imported.get(path)
+    if cached is None or cached[0] != text:
+        cached = _imported[path] = (text, _run(path, name))
+    sys.modules[name] = cached[1]
+    return cached[1]
 
 
 _imported: dict[Path, tuple[bytes, ModuleType]] = {}
@@ -178,7 +182,7 @@ def _run(path: Path, name: str) -> ModuleType:
 
 
 def _refuse_namesakes(path: Path) -> None:
-    """Raise UserCodeError if a file imported another module than the one of that name in its folder."""
+    """Raise UserCodeError if a file imported a module that is not the one of that name in its folder."""
     tree = ast.parse(path.read_bytes())
     imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     imported += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
@@ -189,19 +193,9 @@ def _refuse_namesakes(path: Path) -> None:
             raise UserCodeError.another_module(str(path), root, got)
 
 
-def _refuse_shadow(folder: Path) -> None:
-    """Raise UserCodeError for a file in the folder of a flow that has the name of one of our packages."""
-    for name in OURS:
-        for path in (folder / f"{name}.py", folder / name / "__init__.py"):
-            ours = Path(__file__).resolve().parents[2] / name
-            if path.exists() and not path.resolve().is_relative_to(ours):
-                raise UserCodeError.shadows(str(path), name)
-
-
 def refuse_shadowed_packages() -> None:
     """Raise UserCodeError if Python finds something else under the name of one of our packages."""
-    home = Path(__file__).resolve().parents[2]
     for name in OURS:
         spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin and not Path(spec.origin).resolve().is_relative_to(home):
+        if spec is not None and spec.origin and not Path(spec.origin).resolve().is_relative_to(HOME):
             raise UserCodeError.shadows(spec.origin, name)

@@ -5,6 +5,7 @@ Later origins win; every resolved setting keeps its origin.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -116,7 +117,7 @@ def _changed(node: Node) -> set[str]:
 
 
 def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingError]:
-    """Return every fault in the settings that are chosen by `node.setting` for a named graph, each tried alone."""
+    """Return every fault in the settings that are chosen by `node.setting` for a named graph, one by one."""
     faults = list[SettingError]()
     for name, value in chosen.items():
         try:
@@ -140,7 +141,7 @@ def _suggested(graph: Graph, node: Node, suggestion: Suggestion) -> dict[str, ob
 def _by_node(graph: Graph, chosen: Mapping[str, object]) -> dict[str, dict[str, object]]:
     """Group settings by node; the name of a node may contain dots."""
     fields = {node.name: node.op.settings.model_fields for node in graph.all_nodes}
-    by_node: dict[str, dict[str, object]] = {}
+    by_node = defaultdict[str, dict[str, object]](dict)
     for dotted, value in chosen.items():
         node, _, setting = dotted.rpartition(".")
         if node not in fields:
@@ -149,5 +150,5 @@ def _by_node(graph: Graph, chosen: Mapping[str, object]) -> dict[str, dict[str, 
             raise SettingError.no_owner(dotted, [*of_flow, *of_nodes])
         if setting not in fields[node]:
             raise SettingError.unknown("--set", node, setting, fields[node])
-        by_node.setdefault(node, {})[setting] = value
+        by_node[node][setting] = value
     return by_node

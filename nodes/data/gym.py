@@ -7,7 +7,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable
-from itertools import islice
 from typing import Any
 
 from flowgraph.errors import DataError
@@ -25,17 +24,19 @@ def reasoning_gym_rows(name: str, *, size: int = 512, held_out: int = 64, seed: 
     only its scorer can check is null.
     Raises DataError without the package, for an unknown name, and for a task with fewer than two questions.
     """
-    test = _entries(name, held_out, _seed_of(seed, "test"))
-    train = _entries(name, size, _seed_of(seed, "train"))
-    entries = _by_question([*test, *train])
+    entries: dict[str, tuple[str, Entry]] = {}  # the first of each question, with its split
+    for split, count in (("test", held_out), ("train", size)):
+        for entry in _entries(name, count, f"{seed} {split}"):
+            entries.setdefault(entry["question"], (split, entry))
     if len(entries) < 2:
         raise DataError.unusable(f"reasoning_gym/{name}", f"has {len(entries)} questions, too few to hold one out")
-    tests = dict(islice(_by_question(test).items(), max(1, len(entries) // 5)))
-    trains = [entry for question, entry in entries.items() if question not in tests]
-    return _table(name, "train", trains), _table(name, "test", tests.values())
+    tests = [entry for split, entry in entries.values() if split == "test"][: max(1, len(entries) // 5)]
+    questions = {entry["question"] for entry in tests}
+    trains = [entry for question, (_, entry) in entries.items() if question not in questions]
+    return _table(name, "train", trains), _table(name, "test", tests)
 
 
-def _entries(name: str, size: int, seed: int) -> list[Entry]:
+def _entries(name: str, size: int, key: str) -> list[Entry]:
     try:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
@@ -43,24 +44,13 @@ def _entries(name: str, size: int, seed: int) -> list[Entry]:
         raise DataError.lacks_package(f"reasoning_gym/{name}", "reasoning-gym") from fault
     if name not in DATASETS:
         raise DataError.unknown("reasoning_gym task", name, DATASETS)
+    # Seeds far from each other: reasoning-gym seeds entry i with (seed + i).
+    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") // 2
     try:
         with contextlib.redirect_stdout(sys.stderr):  # some tasks print dots while they search
             return list(reasoning_gym.create_dataset(name, size=size, seed=seed))
     except Exception as fault:  # each task has its own code and checks
         raise DataError.failed(f"reasoning_gym/{name}", "the task makes no questions", fault) from fault
-
-
-def _seed_of(seed: int, split: str) -> int:
-    """Return a seed far from those of neighbouring seeds: reasoning-gym seeds entry i with (seed + i)."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {split}".encode()).digest()[:4], "big") // 2
-
-
-def _by_question(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """Index entries by question, in order; of entries with one question, keep the first."""
-    first: dict[str, Entry] = {}
-    for entry in entries:
-        first.setdefault(entry["question"], entry)
-    return first
 
 
 def _table(name: str, split: str, entries: Iterable[Entry]) -> Table:

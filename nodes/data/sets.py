@@ -1,7 +1,12 @@
-"""Data sets by name, as `--data` takes them. Tasks and readers of files are in the other modules of this folder."""
+"""Data sets by name, as `--data` takes them: made here, from files, or from the Hugging Face hub.
+
+The package `datasets` is imported only when one of the hub is loaded. Tasks and readers of files are in other modules.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -9,10 +14,9 @@ from typing import cast
 from flowgraph.errors import DataError
 from nodes.data import gsm8k
 from nodes.data.arrow import Table
-from nodes.data.digest import join_digests, table_digest
+from nodes.data.checks import check_rows
 from nodes.data.gym import reasoning_gym_rows
-from nodes.data.hub import hub_rows
-from nodes.data.parquet import write_parquet
+from nodes.data.parquet import table_digest, write_parquet
 from nodes.data.rows import READERS, read
 from nodes.data.tasks import KINDS, Kind, addition, digits
 
@@ -58,8 +62,8 @@ def load(spec: str, *, cache: Path, held_out: str | None = None, seed: int = 0) 
     if held_out is not None:
         path = Path(held_out)
         test, files = read(path), (*files, path)
-    digests = [table_digest(table) for table in (train, test) if table is not None]
-    return DataSet(name, train, test, origin, join_digests(*digests), files)
+    digests = "\n".join(table_digest(table) for table in (train, test) if table is not None)
+    return DataSet(name, train, test, origin, hashlib.sha256(digests.encode()).hexdigest(), files)
 
 
 def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
@@ -73,7 +77,7 @@ def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
 
 def _parts(spec: str, cache: Path, seed: int) -> Parts:
     if spec.startswith("hf:"):
-        return spec.removeprefix("hf:"), *hub_rows(spec), spec, ()
+        return spec.removeprefix("hf:"), *_hub_rows(spec), spec, ()
     if spec == "gsm8k":
         train, test = gsm8k.prepared(cache)
         if not (train.is_file() and test.is_file()):
@@ -111,3 +115,26 @@ def _split_file(folder: Path, split: str) -> Path | None:
     if len(files) > 1:
         raise DataError.unusable(folder, f"has both {' and '.join(file.name for file in files)}")
     return files[0] if files else None
+
+
+def _hub_rows(spec: str) -> tuple[Table, Table | None]:
+    """Return the train and held-out rows of `hf:ID` or `hf:ID:CONFIG`; the split `test`, else `validation`, if any."""
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError as fault:
+        raise DataError.lacks_package(spec, "datasets") from fault
+    name, _, config = spec.removeprefix("hf:").partition(":")
+    try:
+        splits = datasets.load_dataset(name, config or None)
+    except Exception as fault:  # the package passes on any exception of its network and file layers
+        raise DataError.failed(spec, "cannot be fetched", fault) from fault
+    if "train" not in splits:
+        raise DataError.unusable(spec, f"has no split `train`, only {', '.join(splits) or 'none'}")
+    held_out = next((name for name in ("test", "validation") if name in splits), None)
+
+    def table(split: str) -> Table:
+        rows, where = splits[split].with_format("arrow")[:].replace_schema_metadata(None), f"{spec} {split}"
+        check_rows(rows, file=where, where=lambda index: f"{where} row {index} (from 0)")
+        return rows
+
+    return table("train"), table(held_out) if held_out else None

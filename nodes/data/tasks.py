@@ -5,8 +5,7 @@ Each function returns (train, held-out), with no prompt in both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 from flowgraph.errors import DataError
@@ -68,16 +67,15 @@ def addition(*, largest: int = 12, seed: int = 0) -> tuple[Table, Table]:
     if not 4 <= largest <= 1000:
         raise DataError.out_of_range("addition", "largest", largest, "4 to 1000")
     pairs = [(low, high) for high in range(1, largest + 1) for low in range(1, high + 1)]
-    order = permutation(seed, _SPLIT_STREAM, len(pairs)).tolist()
-    questions = [_both_orders(*pairs[i]) for i in order]
+    shuffled = [pairs[i] for i in permutation(seed, _SPLIT_STREAM, len(pairs)).tolist()]
     held_out = len(pairs) // 8
-    test, train = chain(*questions[:held_out]), chain(*questions[held_out:])
-    return _table(train, "addition", "math", "train"), _table(test, "addition", "math", "test")
 
+    def table(split_pairs: Sequence[tuple[int, int]], split: str) -> Table:
+        orders = [order for low, high in split_pairs for order in dict.fromkeys([(low, high), (high, low)])]
+        questions = [(f"What is {x} + {y}? Reply with the number only.", str(x + y)) for x, y in orders]
+        return _table(questions, "addition", "math", split)
 
-def _both_orders(low: int, high: int) -> list[Question]:
-    orders = dict.fromkeys([(low, high), (high, low)])
-    return [(f"What is {x} + {y}? Reply with the number only.", str(x + y)) for x, y in orders]
+    return table(shuffled[held_out:], "train"), table(shuffled[:held_out], "test")
 
 
 def _table(questions: Iterable[Question], source: str, ability: str, split: str) -> Table:

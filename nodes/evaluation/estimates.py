@@ -82,11 +82,11 @@ class ScoreReport:
 
 
 def reported(marks: Marks) -> ScoreReport:
-    """Return the estimates, with k up to the fewest responses of a prompt; raise LawError if there are no responses."""
+    """Return the estimates, with k up to the fewest responses of a prompt; raise LawError without responses."""
     import numpy as np
 
     if not len(marks.prompt):
-        raise LawError("there are no scored responses, so nothing can be estimated")
+        raise LawError("nothing can be estimated without scored responses")
     _, index, counts = np.unique(marks.prompt, return_inverse=True, return_counts=True)
     sums = np.bincount(index, marks.score.astype(np.float64))
     full = np.bincount(index, marks.score >= np.float32(FULL_MARKS)).astype(np.int64)
@@ -106,7 +106,7 @@ def estimate(values: Column) -> Estimate:
 
     Prompts are the sample, not responses: the responses to one prompt are similar, so they count as one.
     Source: Miller 2024 (Adding Error Bars to Evals), arXiv 2411.00640: standard errors by clusters, here prompts.
-    Deviation: if all prompts have one value there is no interval, rather than one of width 0.
+    Deviation: if all prompts have one value, the interval is unknown, rather than of width 0.
 
     >>> import numpy as np
     >>> accuracy = estimate(np.array([1.0, 0.0, 0.0, 1.0]))

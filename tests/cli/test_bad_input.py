@@ -58,7 +58,7 @@ def test_a_missing_flow_is_answered_with_the_nearest_name(flowgraph: Run) -> Non
 
 
 def test_a_missing_file_is_named_whole(flowgraph: Run, tmp_path: Path) -> None:
-    assert f"there is no file {tmp_path / 'my.py'}" in refused(flowgraph("show", "my.py"))
+    assert f"no file {tmp_path / 'my.py'}" in refused(flowgraph("show", "my.py"))
 
 
 def test_an_unknown_setting_is_answered_with_the_nearest_name(flowgraph: Run) -> None:

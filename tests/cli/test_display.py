@@ -146,7 +146,7 @@ def test_the_response_of_a_row_has_the_scores_of_that_row(tmp_path: Path) -> Non
 def test_a_real_run_shows_a_response_with_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     terminal = Console(file=written, force_terminal=True, width=80, height=40)
-    monkeypatch.setattr(shown, "display", lambda graph, steps, start: Display(graph, steps, terminal, start=start))
+    monkeypatch.setattr(shown, "Display", lambda graph, steps, start: Display(graph, steps, terminal, start=start))
     quietly(tmp_path, "run", "grpo", "--cluster", "1xcpu", "--steps", "2", "--batch", "4", "--eval-every", "0")
     text = OURS.sub("", written.getvalue())
     assert re.search(r"grpo  ━+  step 2/2  100%", text)

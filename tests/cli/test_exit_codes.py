@@ -14,7 +14,7 @@ import nodes
 import placements
 from flowgraph import errors
 from flowgraph.cli import application
-from flowgraph.cli.run_ending import EXIT_CODES
+from flowgraph.cli.commands.run import EXIT_CODES
 from flowgraph.errors import FlowError
 from flowgraph.errors.exit_codes import MEANINGS, ExitCode
 

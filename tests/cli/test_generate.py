@@ -145,7 +145,7 @@ NOT_ASKED_WELL = {
     "no Parquet": (("tiny", "-o", "out.json"), 2, "out.json: its name ends in `.json`, not in .parquet"),
     "a folder": (("tiny", "-o", "folder.parquet"), 2, "folder.parquet: is a folder"),
     "there already": (("tiny", "-o", "there.parquet"), 2, "there.parquet: exists; nothing was written"),
-    "no such run": (("runs/grpo-9/", "-o", "out.parquet"), 1, "runs/grpo-9/: there is no such folder"),
+    "no such run": (("runs/grpo-9/", "-o", "out.parquet"), 1, "runs/grpo-9/: no such folder"),
     "a folder of nothing": (("./folder.parquet", "-o", "out.parquet"), 1, "has no config.json; the folder is empty"),
     "a long prompt": (("tiny", "--prompt", "1" * 200, *HERE), 1, "exceed its 128 positions"),
 }

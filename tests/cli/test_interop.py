@@ -209,7 +209,7 @@ def test_whether_a_model_of_unknown_sizes_fits_is_not_known_and_said(flowgraph: 
     Path("plan.json").write_text(Path("plan.json").read_text().replace("Qwen/Qwen3-0.6B", "/nowhere/mine"))
     said = flowgraph("export", "plan.json", "--to", "verl")
     assert "actor_rollout_ref.model.path=/nowhere/mine" in text_of(said)
-    assert "note: whether what is written fits is not known: /nowhere/mine: there is no such folder\n" in said.err
+    assert "note: whether what is written fits is not known: /nowhere/mine: no such folder\n" in said.err
 
 
 LARGE = ("--cluster", "16x8xh100", "--model", "Qwen3-235B-A22B", "--batch", "512")
@@ -646,7 +646,7 @@ def test_a_model_that_lies_in_a_folder_elsewhere_has_the_sizes_of_its_name(flowg
     assert "`~/models/Qwen3-0.6B` is not here: its sizes are those of Qwen/Qwen3-0.6B, by its name\n" in said
     Path("run.sh").write_text(f"{VERL} {KEYS.replace('Qwen/Qwen3-0.6B', '/data/models/mine')}")
     assert refused(flowgraph("import", "run.sh")) == (
-        "/data/models/mine: there is no such folder\n"
+        "/data/models/mine: no such folder\n"
         "  hint: --model policy=NAME plans with the sizes of another, as of the model that it was trained from\n"
     )
 

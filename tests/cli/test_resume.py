@@ -24,7 +24,7 @@ import pytest
 
 from flowgraph.app.running.training import Observers, carry_out
 from flowgraph.cli.output import note
-from flowgraph.cli.run_ending import exit_code
+from flowgraph.cli.commands.run import exit_code
 from flowgraph.files.hashes import text_hash
 from flowgraph.runtime.record.run_folder import RunFolder
 from nodes.data.rows import row

@@ -5,43 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from flowgraph import app
 from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import laid_out, note, print_json, say, write
+from flowgraph.cli.output import note, print_result, write
 
 
 def calibrate(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            help="Run folders; with `--plan`, logs or traces of that plan; or one plan file.",
-            metavar="RUN",
-            autocompletion=complete.runs,
+        opt.argument(
+            "RUN", "Run folders; with `--plan`, logs or traces of that plan; or one plan file.", complete.runs
         ),
     ],
     plan: Annotated[
         Path | None,
-        typer.Option(
-            "--plan",
-            help="The plan that the logs or traces were recorded with.",
-            metavar="PLAN.json",
-            autocompletion=complete.plans,
-        ),
+        opt.option("--plan PLAN.json", "The plan that the logs or traces were recorded with.", complete.plans),
     ] = None,
     measured: Annotated[
         list[str] | None,
-        typer.Option(
-            "--measured",
-            help="Measured seconds of a node of the plan; `step` is the whole step. Repeat it for more.",
-            metavar="NODE=SECONDS",
+        opt.option(
+            "--measured NODE=SECONDS",
+            "Measured seconds of a node of the plan; `step` is the whole step. Repeat it for more.",
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="Write the scales, for `plan --calibration`.", metavar="CALIBRATION.json"),
+        Path | None, opt.option("-o, --out CALIBRATION.json", "Write the scales, for `plan --calibration`.")
     ] = None,
     json: opt.Json = False,
 ) -> None:
@@ -52,8 +41,7 @@ def calibrate(
     """
     result = app.calibrate_runs(runs, plan, measured or (), note)
     write(out, result.calibration.to_json())
-    with laid_out():
-        print_json(result.data()) if json else say(result.text(), fit=True)
+    print_result(result, as_json=json)
     for line in result.notes:
         note(line)
     if out is not None:

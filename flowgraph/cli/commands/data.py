@@ -1,18 +1,17 @@
-"""`data`: make a data set."""
+"""`data` and `models`: the data sets that are made here, and the models that need no folder or hub."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
-
-import typer
 
 from flowgraph import app
 from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import print_json, print_table
+from flowgraph.cli.output import note, print_json, print_table
 
-ABOUT = (
+DATA_SETS = (
     ("digits", "copy three digits; also digits:max, digits:sort, digits:reverse"),
     ("addition", "sums of two numbers up to 12"),
     ("gsm8k", "grade-school maths, from its JSONL: --from FOLDER"),
@@ -23,30 +22,50 @@ ABOUT = (
 def data_command(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="digits, digits:max, addition, gsm8k or rg/NAME. Default: list them.",
-            metavar="NAME",
-            autocompletion=complete.one_of(*(name for name, _ in ABOUT if "/" not in name), "rg/"),
+        opt.argument(
+            "NAME",
+            "digits, digits:max, addition, gsm8k or rg/NAME. Default: list them.",
+            complete.one_of("digits", "addition", "gsm8k", "rg/"),
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="The folder to write. Default: data/NAME.", metavar="FOLDER")
-    ] = None,
+    out: Annotated[Path | None, opt.option("-o, --out FOLDER", "The folder to write. Default: data/NAME.")] = None,
     source: Annotated[
-        Path | None,
-        typer.Option("--from", help="For gsm8k: the folder with train.jsonl and test.jsonl.", metavar="FOLDER"),
+        Path | None, opt.option("--from FOLDER", "For gsm8k: the folder with train.jsonl and test.jsonl.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.", metavar="N")] = 0,
+    seed: Annotated[int, opt.option("--seed N", "Random seed.", min=0)] = 0,
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
     """Make a data set, as Parquet in the schema of verl."""
     if name is None:
-        rows = [{"name": each, "about": about} for each, about in ABOUT]
-        print_json(rows) if json else print_table(["data", "what it is"], ABOUT)
+        rows = [{"name": data_set, "about": about} for data_set, about in DATA_SETS]
+        print_json(rows) if json else print_table(["data", "what it is"], DATA_SETS)
         return
     files = app.make_data(name, out=out, source=source, seed=seed, cache=cache)
     if json:
         print_json([{"path": str(path), "rows": count} for path, count in files.items()])
     else:
         print_table(["file", "rows"], list(files.items()))
+
+
+def models(
+    everything: Annotated[
+        bool, opt.option("--all", "Also list the Hugging Face models that can be planned without a download.")
+    ] = False,
+    cache: opt.Cache = None,
+    json: opt.Json = False,
+) -> None:
+    """List the built-in models, and those with known sizes."""
+    built_in, sized = app.listed_models(cache)
+    if json:
+        rows = [asdict(model) for model in built_in]
+        rows += [{"name": m.name, "kind": "hub", "parameters": m.parameters} for m in sized] if everything else []
+        print_json(rows, default=str)
+        return
+    cells = [(m.name, f"{m.parameters:,}", m.origin, "yes" if m.ready else "no") for m in built_in]
+    if everything:
+        cells += [(m.name, f"{m.parameters:,}", "Hugging Face; its sizes are known here", "") for m in sized]
+    print_table(["model", "parameters", "where it comes from", "ready"], cells, right=(1,))
+    if not everything:
+        why = "because their sizes are known: flowgraph models --all"
+        note(f"you can plan {len(sized)} more without a download, {why}")

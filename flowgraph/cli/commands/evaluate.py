@@ -1,80 +1,47 @@
-"""`eval`: score a model's responses."""
+"""`eval` and `generate`: a model's responses, scored or as they are."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from flowgraph import app
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import note, print_json
-from flowgraph.cli.progress import Progress
+from flowgraph.cli.output import Progress, note, print_json, say
 from flowgraph.cli.score_tables import print_scores
 from flowgraph.errors.exit_codes import ExitCode
 
 
-def eval_command(
-    subject: opt.AskedModel = None,
-    generations: Annotated[
-        Path | None,
-        typer.Option(
-            "--generations",
-            help="Score the responses of this file again, without a model.",
-            metavar="FILE.parquet",
-            rich_help_panel=opt.WORKLOAD,
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            "--by",
-            help="The scoring rule: its name, path.py:name, or `data` for the rule of the data set.",
-            metavar="RULE",
-            rich_help_panel=opt.WORKLOAD,
-        ),
-    ] = None,
-    n: opt.SamplesPerPrompt = 1,
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            "--temperature",
-            min=0.0,
-            help="Sampling temperature. Default: 0 (greedy) for n=1, otherwise 1.",
-            metavar="T",
-            rich_help_panel=opt.SAMPLING,
-        ),
-    ] = None,
-    data: opt.Data = None,
-    held_out: opt.HeldOut = None,
-    split: opt.Split = None,
-    rows: opt.EvalPrompts = None,
-    max_tokens: opt.MaxTokens = None,
-    batch: opt.BatchPrompts = None,
-    seed: opt.SampleSeed = None,
-    param: opt.WhichParam = None,
-    settings: opt.Sets = None,
-    sample_rows: opt.SampleRows = 256,
-    cluster: opt.Clusters = None,
-    plan: opt.PlanFile = None,
-    memory: opt.Memory = None,
-    runtime: opt.Runtime = None,
-    address: opt.Address = None,
-    threads: opt.Threads = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", help="Write responses and scores (.parquet) or the report (.json).", metavar="FILE"
-        ),
-    ] = None,
-    overwrite: opt.Overwrite = False,
-    cache: opt.Cache = None,
-    json: opt.Json = False,
-) -> None:
+@opt.takes(
+    "subject generations by n temperature=eval_temperature data held_out split rows max_tokens "
+    "batch=prompts_per_batch seed=sampling_seed param settings sample_rows cluster plan memory runtime address "
+    "threads out=scores_file overwrite cache json"
+)
+def eval_command(fields: opt.Fields, json: opt.Json = False) -> None:
     """Score the responses of a model or run: mean, pass@k, lengths."""
-    request = app.make_request(**app.fields(locals(), but="json"))
+    request = app.make_request(**fields)
     result = app.evaluate_request(request, note, Progress)
     if result.report is not None:
         print_json(result.data()) if json else print_scores(result)
+    raise typer.Exit(ExitCode.INTERRUPTED if result.interrupted else ExitCode.DONE)
+
+
+@opt.takes(
+    "subject prompt n temperature data held_out split rows max_tokens batch=prompts_per_batch seed=sampling_seed "
+    "param settings sample_rows cluster plan memory runtime address threads out=responses_file overwrite cache json"
+)
+def generate(fields: opt.Fields, json: opt.Json = False) -> None:
+    """Generate responses to prompts with a model or a run.
+
+    They go to a Parquet file; with --prompt, they are printed.
+    """
+    request = app.make_request(**fields)
+    result = app.generate_request(request, note, Progress)
+    if json and result.rows:
+        print_json(result.data())
+    for row in result.rows if not json else ():
+        if len(result.rows) > 1:
+            say(f"[prompt {row['prompt_index']}, sample {row['sample_index']}]")
+        say(row["response"])
+    if result.out is not None and not fields["prompt"]:
+        say(result.out)
     raise typer.Exit(ExitCode.INTERRUPTED if result.interrupted else ExitCode.DONE)

@@ -1,21 +1,19 @@
-"""`explain`: why each role is where it is."""
+"""`explain`, `compare` and `simulate`: saved plans, why they are as they are, and what a step would do."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from flowgraph import app
+from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
-from flowgraph.cli.output import laid_out, note, print_json, say
+from flowgraph.cli.output import columns_there, note, print_json, print_result, say, write
 
 
 def explain(
     plan: opt.PlanPath,
-    role: Annotated[
-        str | None, typer.Argument(help="A role, e.g. policy.sample. Default: every role.", metavar="ROLE")
-    ] = None,
+    role: Annotated[str | None, opt.argument("ROLE", "A role, e.g. policy.sample. Default: every role.")] = None,
     json: opt.Json = False,
 ) -> None:
     """Explain why a plan places each role where it does.
@@ -25,5 +23,31 @@ def explain(
     result = app.explain_plan(plan, role)
     for fault in result.faults:
         note(fault)
-    with laid_out():
-        print_json(result.data()) if json else say(result.text(), fit=True)
+    print_result(result, as_json=json)
+
+
+def compare(
+    plans: Annotated[list[Path], opt.argument("PLAN.json", "Plan files.", complete.plans)], json: opt.Json = False
+) -> None:
+    """Compare plans side by side."""
+    result = app.compare_plans(plans)
+    print_json(result.data()) if json else say(result.text(columns_there()), fit=True)
+
+
+def simulate(
+    plan: opt.PlanPath,
+    steps: Annotated[int, opt.option("--steps N", "Number of steps.", min=1, max=1000)] = 2,
+    out: Annotated[
+        Path | None, opt.option("-o, --out TRACE.json", "Write a Chrome trace, for ui.perfetto.dev.")
+    ] = None,
+    json: opt.Json = False,
+) -> None:
+    """Simulate the steps of a plan, without a GPU.
+
+    The timeline shows when each pool works, and what it waits for.
+    """
+    result = app.simulate_plan(plan, steps)
+    write(out, result.trace())
+    print_json(result.data()) if json else say(result.text(columns_there()), fit=True)
+    if out is not None:
+        note(out)

@@ -1,45 +1,27 @@
-"""`plan`: where each role runs."""
+"""`plan` and `fit`: where each role runs, and the fewest devices."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from flowgraph import app
 from flowgraph.cli import options as opt
-from flowgraph.cli import search_options as search
-from flowgraph.cli.output import note
-from flowgraph.cli.printed_plan import print_plan
+from flowgraph.cli.output import note, print_result, write
 from flowgraph.passes.verify import verified
 
 
+@opt.takes(
+    "flow model data batch settings cluster plan memory prompt_tokens response_tokens engine precision constants "
+    "calibration measured measured_on method objective placement pin top what_if robust staleness ratio streamed "
+    "passes out cache verify json"
+)
 def plan(
-    flow: opt.FlowName,
-    model: opt.Models = None,
-    data: opt.Data = None,
-    batch: opt.Batch = None,
-    settings: opt.Sets = None,
-    cluster: opt.Clusters = None,
-    plan: opt.PlanFile = None,
-    memory: opt.Memory = None,
-    prompt_tokens: opt.PromptTokens = None,
-    response_tokens: opt.ResponseTokens = None,
-    engine: search.Engines = None,
-    precision: search.SamplingPrecision = None,
-    constants: search.ConstantsFile = None,
-    calibration: search.CalibrationFile = None,
-    measured: search.MeasuredSeconds = None,
-    measured_on: search.MeasuredOn = None,
-    method: search.Search = "auto",
-    objective: search.Objective = "step",
-    placement: opt.Placement = None,
-    pin: search.Pins = None,
-    top: search.Top = 5,
-    what_if: search.WhatIf = None,
-    robust: search.Robust = False,
-    staleness: search.Staleness = None,
-    ratio: search.Ratio = None,
-    streamed: search.Streamed = False,
-    passes: opt.Passes = None,
+    fields: opt.Fields,
+    calibration: opt.CalibrationFile = None,
+    measured: opt.MeasuredSeconds = None,
+    measured_on: opt.MeasuredOn = None,
+    top: opt.Top = 5,
     out: opt.PlanOut = None,
-    cache: opt.Cache = None,
     verify: opt.Verify = False,
     json: opt.Json = False,
 ) -> None:
@@ -47,9 +29,34 @@ def plan(
 
     The step time is forecast for devices whose speed is known.
     """
-    given = app.fields(locals(), but="calibration measured measured_on top out verify json")
-    seconds_of = app.measured_plan(plan, measured_on, measured or ())
+    seconds_of = app.measured_plan(fields["plan"], measured_on, measured or ())
     scales = app.calibration_of(calibration, measured or (), seconds_of, note)
-    request = app.make_request(**given, calibration=scales)
+    request = app.make_request(**fields, calibration=scales)
     with verified(verify):
         print_plan(app.make_plan(request, note), out, top=top, as_json=json)
+
+
+@opt.takes(
+    "flow model batch settings cluster=largest_cluster prompt_tokens response_tokens engine precision constants "
+    "calibration placement pin passes out cache json"
+)
+def fit(
+    fields: opt.Fields,
+    calibration: opt.CalibrationFile = None,
+    out: opt.PlanOut = None,
+    json: opt.Json = False,
+) -> None:
+    """Find the fewest devices on which a flow fits."""
+    scales = app.calibration_of(calibration, (), None, note)
+    request = app.make_request(**fields, calibration=scales, objective="devices")
+    print_plan(app.make_plan(request, note), out, as_json=json)
+
+
+def print_plan(result: app.PlanResult, out: Path | None, *, top: int = 5, as_json: bool) -> None:
+    """Print a plan, and write it to `out` as a file to edit."""
+    write(out, result.to_json())
+    if result.search is not None:
+        note(f"searched in {result.search.seconds:.2f} s")
+    print_result(result, as_json=as_json, top=top)
+    if out is not None:
+        note(out)

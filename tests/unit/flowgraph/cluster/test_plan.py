@@ -324,8 +324,7 @@ def test_a_role_that_reads_no_stale_weights_does_not_lag(role: str, reader: str)
 
 def test_a_role_that_reads_what_is_trained_in_place_does_not_lag() -> None:
     assert refusal(*late(lagging, lag=1, apart=False)) == (
-        "plan.json: policy.sample: lag=1, but it reads the very weights of policy.train, so there is no copy that "
-        "could lag\n"
+        "plan.json: policy.sample: lag=1, but it reads the very weights of policy.train, so no copy could lag\n"
         "  hint: leave lag out, or place it in another pool, engine or layout than training"
     )
 
@@ -338,7 +337,7 @@ def only_sampled(prompts: Prompts, policy: Policy) -> Rollout:
 def test_a_role_whose_weights_nothing_updates_does_not_lag() -> None:
     graph = compile_graph(only_sampled.graph())
     assert refusal(plan_of(graph, placed=(placed("policy.sample", lag=1),)), graph) == (
-        "plan.json: policy.sample: lag=1, but nothing updates its weights, so there is no copy that could lag\n"
+        "plan.json: policy.sample: lag=1, but nothing updates its weights, so no copy could lag\n"
         "  hint: leave lag out, or place it in another pool, engine or layout than training"
     )
 

@@ -132,7 +132,7 @@ def test_a_folder_that_went_away_is_refused(folder: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(ModelError) as caught:
         load(source, seed=0, cache=folder, say=print)
-    assert str(caught.value) == f"{folder}: there is no such folder"
+    assert str(caught.value) == f"{folder}: no such folder"
 
 
 def test_a_folder_without_weights_is_refused(folder: Path) -> None:

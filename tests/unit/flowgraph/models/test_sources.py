@@ -43,8 +43,8 @@ def test_a_folder_that_exists_comes_before_a_hub_id(tmp_path: Path, monkeypatch:
             "",
             "no model ``\n  hint: known: smollm2-135m, tiny. Or a folder such as ./model, or a hub id such as org/name",
         ),
-        ("./gone", "./gone: there is no such folder"),
-        ("/gone/a/b", "/gone/a/b: there is no such folder"),
+        ("./gone", "./gone: no such folder"),
+        ("/gone/a/b", "/gone/a/b: no such folder"),
         (
             "tiny:hiden=3",
             "tiny:hiden=3: `tiny` has no option `hiden`\n  hint: did you mean `hidden`?",

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowgraph.errors import DataError
-from nodes.data.digest import table_digest
-from nodes.data.parquet import read_parquet, write_parquet
+from nodes.data.parquet import read_parquet, table_digest, write_parquet
 from nodes.data.tasks import digits
 from tests.looped import looped
 

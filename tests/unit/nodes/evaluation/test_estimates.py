@@ -64,7 +64,7 @@ def test_rows_are_sorted_by_their_source_where_there_are_several() -> None:
 
 
 def test_nothing_is_estimated_from_no_response() -> None:
-    with pytest.raises(LawError, match="there are no scored responses"):
+    with pytest.raises(LawError, match="without scored responses"):
         reported(marks([], []))
 
 

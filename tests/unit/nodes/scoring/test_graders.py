@@ -249,7 +249,7 @@ HINT = "  hint: on_error=0.0 scores such a response 0.0 and counts it"
          + HAS + "  hint: did you mean `ground_truth`?"),
         ("unnamed", "rule `mine.py:unnamed` does not load: its parameter `response` cannot be given by name"),
         ("number", "rule `mine.py:number` does not load: `number` is 3 (int), not a function"),
-        ("rases", "rule `mine.py:rases` does not load: there is no `rases` in it\n  hint: did you mean `raises`?"),
+        ("rases", "rule `mine.py:rases` does not load: it has no `rases`\n  hint: did you mean `raises`?"),
     ])  # fmt: skip
 def test_a_failure_says_which_rule_which_row_and_what(folder: Path, name: str, text: str) -> None:
     lines = RULES.splitlines()
