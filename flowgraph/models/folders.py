@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,22 +16,6 @@ _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the bound of the safetensors format
 
 
-@dataclass(frozen=True)
-class Header:
-    """The shapes of the tensors in one safetensors file, by name."""
-
-    shapes: dict[str, tuple[int, ...]]
-
-    @property
-    def numbers(self) -> int:
-        """Count the numbers in all tensors.
-
-        >>> Header({"a": (2, 3), "b": ()}).numbers
-        7
-        """
-        return sum(prod(shape) for shape in self.shapes.values())
-
-
 def check_folder(folder: Path) -> None:
     """Raise ModelError for a folder that lacks config.json, weights or a tokenizer, or whose weights are truncated.
 
@@ -41,7 +23,7 @@ def check_folder(folder: Path) -> None:
     """
     read_config(folder)
     for file in weight_files(folder):
-        read_header(file)
+        read_shapes(file)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ModelError.lacks(folder, f"has no tokenizer ({', '.join(_TOKENIZERS)})", _names(folder))
     if why := sums_fault(folder):
@@ -101,8 +83,11 @@ def _shards(folder: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def read_header(file: Path) -> Header:
-    """Read the header of a safetensors file; raise ModelError if the file is truncated or has another format."""
+def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Read the shapes of the tensors in a safetensors file; raise ModelError if it is truncated or of another format.
+
+    Only its header is read.
+    """
     try:
         file_bytes = file.stat().st_size
         with file.open("rb") as stream:
@@ -112,7 +97,7 @@ def read_header(file: Path) -> Header:
             entries = untrusted.parse_json(stream.read(header_bytes))
         entries.pop("__metadata__", None)
         expected_bytes = _LENGTH_BYTES + header_bytes + max((e["data_offsets"][1] for e in entries.values()), default=0)
-        header = Header({name: tuple(entry["shape"]) for name, entry in entries.items()})
+        shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
     except ModelError:
         raise
     except OSError as error:
@@ -121,7 +106,7 @@ def read_header(file: Path) -> Header:
         raise ModelError.broken(file, "is not a safetensors file: its header cannot be read") from None
     if file_bytes != expected_bytes:
         raise ModelError.broken(file, f"is cut off or overlong: {file_bytes} bytes, its header says {expected_bytes}")
-    return header
+    return shapes
 
 
 def _names(folder: Path) -> list[str]:

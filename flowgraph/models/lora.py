@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import ModelError
 from flowgraph.models.heads import head_names, head_of
-from flowgraph.models.libraries import Model, peft, quiet
-from flowgraph.models.seeded_init import seeded
+from flowgraph.models.libraries import Model, peft, quiet, seeded
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,10 +7,9 @@ bring queries into the latent space instead.
 
 from __future__ import annotations
 
-from flowgraph.models.families.decoder import Count, nonempty
+from flowgraph.models.families.decoder import Count, Tensors, linear, matrix, nonempty, vector
 from flowgraph.models.families.sparse import SharedExperts
 from flowgraph.models.layer_kinds import Attention, Mixer
-from flowgraph.models.tensors import Tensors, linear, matrix, vector
 
 
 class Latent(SharedExperts):
