@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from flowgraph.engines.forward_pass.sequence_parallel import SequenceRanks
+    from flowgraph.engines.fsdp.ranks import ProcessRanks
 
 NAME = "packed_tokens"
 Way = Literal["segments", "mask", "varlen", "flex"]
@@ -47,7 +47,7 @@ class PackedAttention:
     segments: Segments
     way: Way
     device: Any
-    sequence: SequenceRanks | None = None
+    sequence: ProcessRanks | None = None
     windows: set[int | None] = field(default_factory=set["int | None"])
     _cache: dict[Any, Any] = field(default_factory=dict[Any, Any])
 

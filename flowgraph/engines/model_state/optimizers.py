@@ -42,12 +42,13 @@ class Optimizers:
     """The torch optimizers of one model: each is made at its first step, and keeps its state.
 
     `tensors` are what they change: the model's parameters, or this rank's shards of them. All ranks of `every` together
-    hold `copies` copies of the model, and `peers` of them report the same rows. With `offloaded` the states lie in host
-    memory between steps.
+    hold `copies` copies of the model, and `peers` of them report the same rows; `readers` are those with rows of their
+    own, whose rows a refused step names. With `offloaded` the states lie in host memory between steps.
     """
 
     tensors: Sequence[Tensor]
     every: Ranks = field(default_factory=SingleRank)
+    readers: Ranks = field(default_factory=SingleRank)
     copies: int = 1
     peers: int = 1
     offloaded: bool = False
@@ -68,16 +69,15 @@ class Optimizers:
         """Watch statistics that a loss reads, so that a refused step can name rows; return them."""
         return self._watch.see(stats)
 
-    def step(self, losses: Sequence[float], rule: Optimizer, readers: Ranks | None = None) -> StepReport:
+    def step(self, losses: Sequence[float], rule: Optimizer) -> StepReport:
         """Clip the gradients of the tensors, step, and drop them; `losses` are this rank's, by micro-batch.
 
-        Raises `NotFinite` on every rank alike, and leaves the tensors untouched, when the gradient is not finite:
-        `readers` are the ranks with rows of their own, whose rows it names.
+        Raises `NotFinite` on every rank alike, and leaves the tensors untouched, when the gradient is not finite.
         """
         try:
             report = self._measure(sum(losses))
             if not (math.isfinite(report.grad_norm) and math.isfinite(report.loss)):
-                raise NotFinite.of(report, self._watch.faults(losses, readers or self.every))
+                raise NotFinite.of(report, self._watch.faults(losses, self.readers))
             if rule.max_grad_norm and self.tensors:
                 norm = self.tensors[0].new_tensor(report.grad_norm)
                 torch.nn.utils.clip_grads_with_norm_(self.tensors, rule.max_grad_norm, norm)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from flowgraph.cluster.plan import RoleSettings
+from flowgraph.engines.model_state.handle_state import HandleState
+from flowgraph.engines.model_state.optimizers import Optimizers
+from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece
 from flowgraph.engines.table import ENGINES
-from flowgraph.errors import LawError
+from flowgraph.errors import LawError, ModelError
+from flowgraph.language.handle import Optimizer, SampleRequest, StepReport
 from flowgraph.models.heads import head_of
 from flowgraph.models.lora import adapters_off, carried_names, set_trainable
 
@@ -25,9 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flowgraph.engines.forward_pass.packed import Packing
-    from flowgraph.engines.model_state.handle_state import HandleState
-    from flowgraph.engines.model_state.optimizers import Optimizers
-    from flowgraph.language.handle import Verb
+    from flowgraph.language.handle import Ranks, Verb
 
 
 class ChatTokenizer:
@@ -54,11 +56,18 @@ class ChatTokenizer:
         return text
 
 
-@dataclass(eq=False)
-class SleepState:
-    """Whether a model's memory has left its device; shared by all handles on that memory."""
+def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end a response: a configuration's (one, several, or None), and a tokenizer's."""
+    ends = [*(eos if isinstance(eos, list) else [eos]), getattr(tokenizer, "eos_token_id", None)]
+    return frozenset(int(token) for token in ends if token is not None)
 
-    asleep: bool = False
+
+def refuse_request(request: SampleRequest, positions: int | None) -> None:
+    """Raise ModelError for a request without a context, or one that a model of so few positions cannot read."""
+    if not request.context:
+        raise ModelError.no_prompt()
+    if positions is not None and len(request.context) + request.max_tokens > positions:
+        raise ModelError.too_long(len(request.context), request.max_tokens, positions)
 
 
 @dataclass(eq=False)
@@ -85,7 +94,7 @@ class TorchHandle(ABC):
 
     def __post_init__(self) -> None:
         refuse_settings(self.running, self.engine)
-        self._sleep_state = SleepState()
+        self._asleep = [False]  # a list, so that all handles on this memory share it
         self._home: torch.device = next(self.model.parameters()).device
         set_trainable(self.model.eval(), self.trainable)
         self.tokenizer = ChatTokenizer(self.raw_tokenizer)
@@ -105,6 +114,11 @@ class TorchHandle(ABC):
     @abstractmethod
     def _packing(self) -> Packing | None:
         """Return how passes read packed tokens; None if they read padded rows."""
+
+    @property
+    @abstractmethod
+    def _every(self) -> Ranks:
+        """Return all ranks that hold this model or a part of it."""
 
     @property
     def packs(self) -> bool:
@@ -130,6 +144,23 @@ class TorchHandle(ABC):
             return
         with torch.no_grad(), adapters_off(self.model):
             yield
+
+    def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
+        """Add up gradients over micro-batches and ranks, clip, and step.
+
+        Each loss is this rank's share of the whole loss; the report is of the whole. Raises, on every rank, `NotFinite`
+        for a loss or a gradient that is not finite, and LawError if ranks have different numbers of losses; the weights
+        are then unchanged.
+        """
+        self._refuse_asleep()
+        if not self.trainable:
+            raise LawError("this model is frozen: nothing can update it")
+        self._optimizers.begin()
+        return self._optimizers.step(self._descend(losses), optimizer)
+
+    @abstractmethod
+    def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
+        """Return the losses, and leave their gradients on the tensors of the optimizers."""
 
     # --------------------------------------------------------------------------------------- weights
 
@@ -171,9 +202,28 @@ class TorchHandle(ABC):
 
     # --------------------------------------------------------------------------------------- state and sleep
 
-    @abstractmethod
     def _state(self) -> HandleState:
-        """Return what this rank writes and reads."""
+        self._refuse_asleep()
+        parameters = self.model.named_parameters() if self.trainable else ()
+        return HandleState(
+            weights={aliases[0]: self._piece(tensor) for aliases, tensor in self._carried()},
+            trained=[name for name, parameter in parameters if parameter.requires_grad],
+            optimizers=self._optimizers,
+            writer=self._writer,
+            ranks=self._every,
+        )
+
+    def _carried(self) -> list[tuple[list[str], Tensor]]:
+        return named_once(self.model, self._carried_names())
+
+    def _piece(self, tensor: Tensor) -> TensorPiece:
+        """Return this rank's share of one of the model's tensors, in the same memory."""
+        return TensorPiece.whole(tensor.detach())
+
+    @property
+    def _writer(self) -> tuple[int, int] | None:
+        """Return this rank's number among those that write, and how many these are; None if it does not write."""
+        return (0, 1) if self._every.rank == 0 else None
 
     def save_state(self, folder: Path) -> None:
         """Write weights, optimizer states and version: each rank its share, into a folder that all ranks see."""
@@ -183,10 +233,6 @@ class TorchHandle(ABC):
         """Take what `save_state` of any layout wrote; raise DataError or LawError if it is not of this model."""
         self.version = self._state().load(folder)
 
-    def _trained_names(self) -> list[str]:
-        parameters = self.model.named_parameters() if self.trainable else ()
-        return [name for name, parameter in parameters if parameter.requires_grad]
-
     def _refuse_asleep(self) -> None:
         if self.asleep:
             raise LawError("this model is asleep: its weights have left the device", hint="wake it first")
@@ -194,20 +240,20 @@ class TorchHandle(ABC):
     @property
     def asleep(self) -> bool:
         """Return whether the model's memory has left its device."""
-        return self._sleep_state.asleep
+        return self._asleep[0]
 
     def sleep(self) -> None:
         """Move the model to host memory; until `wake`, every other call is refused."""
         if not self.asleep:
             self._optimizers.begin()
             self._move("cpu")
-            self._sleep_state.asleep = True
+            self._asleep[0] = True
 
     def wake(self) -> None:
         """Move the model back to its device."""
         if self.asleep:
             self._move(str(self._home))
-            self._sleep_state.asleep = False
+            self._asleep[0] = False
 
     @abstractmethod
     def _move(self, device: str) -> None:

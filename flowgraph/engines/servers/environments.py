@@ -8,8 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,17 +69,21 @@ def install(environment: Environment, cache: Path, *, say: Callable[[str], None]
 
     The stamp is written last: a folder without one is installed again. Raises WorkerError with pip's last lines.
     """
+    import fcntl
+
     folder = folder_of(environment, cache)
-    with _locked(folder):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if installed(environment, cache):
             return folder
         say(f"{environment.name}: installing into {folder} ({environment.disk_gb} GB, some minutes)")
         shutil.rmtree(folder, ignore_errors=True)
         _run(environment.name, [sys.executable, "-m", "venv", "--without-pip", str(folder)])
         python = str(folder / "bin" / "python")
-        for packages, options in ((environment.resolved, ()), (environment.unresolved, ("--no-deps",))):
-            pip = [*_pip(environment.name), "--python", python, "install", *_QUIET, *options]
-            _run(environment.name, [*pip, *packages])
+        pip = [_with_pip(environment.name), "-m", "pip", "--python", python, "install", *_QUIET]
+        _run(environment.name, [*pip, *environment.resolved])
+        _run(environment.name, [*pip, "--no-deps", *environment.unresolved])
         versions: dict[str, str] = json.loads(_run(environment.name, [python, "-c", _LIST]))
         draft = folder / f"{STAMP}.tmp"
         content = {"digest": environment.digest, "packages": dict(sorted(versions.items()))}
@@ -94,11 +97,11 @@ _QUIET = ("--quiet", "--disable-pip-version-check", "--no-input", "--only-binary
 _LIST = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
 
 
-def _pip(name: str) -> list[str]:
-    """Return the command of a pip that can install into another environment: this Python's, or its base's."""
+def _with_pip(name: str) -> str:
+    """Return a Python that has a pip, which can install into another environment: this one, or its base."""
     for python in dict.fromkeys((sys.executable, os.path.realpath(sys.executable))):
         if subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
-            return [python, "-m", "pip"]
+            return python
     raise WorkerError.not_started(f"the installation of `{name}`", "no pip", f"{sys.executable} -m ensurepip")
 
 
@@ -111,14 +114,3 @@ def _run(name: str, command: Sequence[str]) -> str:
         lines = [line for line in output.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         raise WorkerError(f"installing `{name}` failed", notes=lines[-4:], hint="pip needs its package index")
     return output.stdout
-
-
-@contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Hold a folder's lock file, which lies beside it."""
-    import fcntl
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

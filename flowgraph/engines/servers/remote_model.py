@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from weakref import WeakKeyDictionary, finalize
 
-from flowgraph.engines.model_state.torch_handle import ChatTokenizer
+from flowgraph.engines.model_state.torch_handle import ChatTokenizer, end_tokens, refuse_request
 from flowgraph.engines.servers.router import Router
 from flowgraph.engines.servers.sample_answer import SampleAnswer
-from flowgraph.engines.servers.server_control import ServerControl, certificates, refusal
+from flowgraph.engines.servers.server_control import ServerControl, bearer, certificates, refusal
 from flowgraph.engines.servers.server_process import ServerAddress, ServerProcess
 from flowgraph.engines.weight_sync.weight_updates import LIMIT_S, By, Hold, WeightUpdates
-from flowgraph.errors import LawError, ModelError, WorkerError
+from flowgraph.errors import LawError, WorkerError
 from flowgraph.files.untrusted import read_json
 from flowgraph.language.handle import (
     Completion,
@@ -66,8 +66,8 @@ class RemoteModel:
 
     engine: ClassVar[str]
     path: ClassVar[str]  # to which requests for samples go
-    control: ClassVar[type[ServerControl]]
-    updates: ClassVar[type[WeightUpdates]]
+    control: ClassVar[type[ServerControl]] = ServerControl
+    updates: ClassVar[type[WeightUpdates]] = WeightUpdates
 
     verbs: frozenset[Verb] = frozenset({"sample", "weights"})
     packs = False
@@ -101,10 +101,11 @@ class RemoteModel:
         self.doors, self.raw_tokenizer, self.limit_s = tuple(doors), raw_tokenizer, limit_s
         self.tokenizer = ChatTokenizer(raw_tokenizer)
         self.ranks: Ranks = ranks or SingleRank()
-        config = _config_of(self.doors)
-        eos = config.get("eos_token_id")
-        ends = [*(eos if isinstance(eos, list) else [eos]), getattr(raw_tokenizer, "eos_token_id", None)]
-        self.ends = frozenset(int(token) for token in ends if token is not None)
+        config = dict[str, Any]()  # {} without a folder
+        for name in ("config.json", "generation_config.json") if self.doors and self.doors[0].folder else ():
+            path = Path(self.doors[0].folder) / name
+            config |= read_json(path) if path.is_file() else {}
+        self.ends = end_tokens(config.get("eos_token_id"), raw_tokenizer)
         self.positions: int | None = config.get("max_position_embeddings")
         if scratch is None:
             scratch = Path(tempfile.mkdtemp(prefix="weights-"))
@@ -138,10 +139,7 @@ class RemoteModel:
         sample, if the replica is not reached, breaks off, refuses, takes too long, or gives an answer that cannot be
         used or comes from other weights than `version`.
         """
-        if not request.context:
-            raise ModelError.no_prompt()
-        if self.positions is not None and len(request.context) + request.max_tokens > self.positions:
-            raise ModelError.too_long(len(request.context), request.max_tokens, self.positions)
+        refuse_request(request, self.positions)
         self.wake(("kv_cache",))  # after a sleep, nothing can be sampled without it
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
@@ -229,8 +227,7 @@ class RemoteModel:
         """Retry until there is a connection; a request that breaks off after that is not repeated."""
         import httpx
 
-        headers = {"Content-Type": "application/json"}
-        headers |= {"Authorization": f"Bearer {door.key}"} if door.key else {}
+        headers = {"Content-Type": "application/json", **bearer(door.key)}
         body = json.dumps(self.question(request, sorted(self.ends))).encode()
         for left in reversed(range(CONNECTS)):
             try:
@@ -386,13 +383,3 @@ def _called(request: SampleRequest) -> str:
 def _lost(door: ServerAddress, request: SampleRequest, how: str) -> WorkerError:
     hint = "the server's log says why" if "broke" in how else ""
     return WorkerError(f"{door.name} {how}", notes=[f"it was to draw {_called(request)}", f"at {door.url}"], hint=hint)
-
-
-def _config_of(doors: Sequence[ServerAddress]) -> dict[str, Any]:
-    """Return a model's configuration, in which generation_config.json comes after config.json; {} without a folder."""
-    config = dict[str, Any]()
-    for name in ("config.json", "generation_config.json") if doors and doors[0].folder else ():
-        path = Path(doors[0].folder) / name
-        if path.is_file():
-            config |= read_json(path)
-    return config

@@ -149,7 +149,20 @@ class ServerEngine(ABC):
         """
         config = read_config(folder)
         python = self.interpreter(device, cache)
-        door = self._checked_version(self._address(folder, serving, device, name, self.version_of(python)), say)
+        door = ServerAddress(
+            url="",
+            name=name or self.name,
+            version=self.version_of(python),
+            device=device,
+            precision=serving.precision,
+            tensor=serving.tensor,
+            folder=str(folder),
+            sleeps=serving.sleeps,
+            keeps=serving.keeps,
+            key=secrets.token_urlsafe(32),
+            admin_key=secrets.token_urlsafe(32),
+        )
+        door = self._checked_version(door, say)
         command = [str(python), "-P", str(SCRIPTS / self.launcher)]
         options = self.arguments(folder, serving, device, config, version)
         variables = self.environment(os.environ, serving, device, gpus, host)
@@ -165,22 +178,6 @@ class ServerEngine(ABC):
                 if port or not left or not any("in use" in note for note in error.notes):
                     raise
         raise AssertionError("the last start returns or raises")
-
-    def _address(self, folder: Path, serving: ServerSettings, device: Device, name: str, version: str) -> ServerAddress:
-        """Return the address of a server that is to be started, with new random keys and no URL yet."""
-        return ServerAddress(
-            url="",
-            name=name or self.name,
-            version=version,
-            device=device,
-            precision=serving.precision,
-            tensor=serving.tensor,
-            folder=str(folder),
-            sleeps=serving.sleeps,
-            keeps=serving.keeps,
-            key=secrets.token_urlsafe(32),
-            admin_key=secrets.token_urlsafe(32),
-        )
 
     def _start(
         self,

@@ -35,7 +35,7 @@ class ByCall(ByMemory):
             hint = "update by group, or by disk where both are on one device"
             raise WorkerError(f"weights do not go through memory to vLLM on {device}", hint=hint)
         for bucket in self._buckets:
-            self._call(controls, tensors=base64.b64encode(save(plain(bucket))).decode())
+            self.call(controls, tensors=base64.b64encode(save(plain(bucket))).decode())
 
 
 class VllmUpdates(WeightUpdates):
