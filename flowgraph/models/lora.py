@@ -87,7 +87,6 @@ def adapters_off(model: Model) -> Generator[None]:
 
 
 def _layers(model: Model) -> Iterator[tuple[str, Any]]:
-    """Return the layers that have adapters, with their names."""
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))
 
 

@@ -229,7 +229,6 @@ def shape_of(
 
 
 def _counted(plain: ModelShape, decoder: Decoder) -> ModelShape:
-    """Add the numbers that a family counts from config.json."""
     body, experts, bias = decoder.body(), decoder.experts(), decoder.head_vectors() * (plain.head == "tokens")
     unused_experts = (plain.layers - experts.dense_layers) * (experts.count - experts.per_token)
     mixers = decoder.mixers()

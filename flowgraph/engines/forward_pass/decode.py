@@ -112,6 +112,17 @@ def _choose(rows: Sequence[_SampleState], logits: Tensor, ends: frozenset[int]) 
         state.finished = token in ends
 
 
+def computes_on(model: Any, device: torch.device) -> None:
+    """Record on which device a model computes; its weights may lie elsewhere."""
+    model.flowgraph_device = device
+
+
+def device_of(model: Any) -> torch.device:
+    """Return the device on which a model computes: its inputs go there, and its outputs come from there."""
+    device: torch.device = getattr(model, "flowgraph_device", None) or next(model.parameters()).device
+    return device
+
+
 def full_precision(logits: Tensor) -> Tensor:
     """Return the logits in at least float32: log-probs of half precision are too coarse to be compared."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

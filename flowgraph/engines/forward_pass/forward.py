@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 from flowgraph.engines.forward_pass.packed import Packing, read_packed
 from flowgraph.engines.forward_pass.packing import packed_tokens
 from flowgraph.engines.forward_pass.packing_probe import GIVES, choose, padded_because
@@ -81,8 +79,3 @@ def cut(rows: ResponseRows, forward_tokens: int, *, padded: bool = False) -> lis
         )
         for start, stop in zip(starts, [*starts[1:], max(count, 1)], strict=True)
     ]
-
-
-def join_stats(parts: Sequence[TokenStats], names: Sequence[str]) -> TokenStats:
-    """Concatenate the statistics of parts of the rows."""
-    return TokenStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})

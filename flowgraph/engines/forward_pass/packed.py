@@ -11,10 +11,9 @@ import torch
 
 from flowgraph.engines.forward_pass.attention import PackedAttention, Way, switch
 from flowgraph.engines.forward_pass.chunked_head import read_logits, stats_head
-from flowgraph.engines.forward_pass.decode import full_precision
+from flowgraph.engines.forward_pass.decode import device_of, full_precision
 from flowgraph.engines.forward_pass.packing import Packed, laid_out, pack
 from flowgraph.engines.forward_pass.sequence_parallel import all_stats
-from flowgraph.engines.model_state.torch_handle import device_of
 from flowgraph.language.handle import ResponseRows, TokenStats
 from flowgraph.models.heads import head_of
 

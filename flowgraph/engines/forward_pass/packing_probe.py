@@ -110,7 +110,6 @@ def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
 
 
 def _rows(model: Any) -> ResponseRows:
-    """Return the rows of the probe, with ids that every vocabulary has."""
     vocabulary = model.config.get_text_config().vocab_size
     contexts = pa.array([[token % vocabulary for token in CONTEXTS[group]] for group in GROUPS], pa.list_(pa.int64()))
     tokens = torch.arange(len(LENGTHS) * max(LENGTHS)).reshape(len(LENGTHS), -1) % vocabulary

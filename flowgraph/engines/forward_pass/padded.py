@@ -7,15 +7,13 @@ model gather its weights in each call, and wait for each other. A model with a h
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flowgraph.engines.forward_pass.chunked_head import read_logits
-from flowgraph.engines.forward_pass.decode import full_precision, pad_left, read_distinct
-from flowgraph.engines.model_state.torch_handle import device_of
+from flowgraph.engines.forward_pass.decode import device_of, full_precision, pad_left, read_distinct
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows, TokenStats
 from flowgraph.models.libraries import transformers
@@ -74,20 +72,11 @@ def score_texts(model: Any, rows: ResponseRows) -> Tensor:
         raise LawError("a text of 0 tokens has no last token to read its score at")
     ids, mask = pad_left(texts or [[0]], device_of(model))
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    with _read_at_the_end(model):
-        out = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
-    return full_precision(out.logits)[: len(texts), 0].to(rows.tokens.device)
-
-
-@contextlib.contextmanager
-def _read_at_the_end(model: Any) -> Generator[None]:
-    """Let a classifier read its output at the last column inside, whatever its token is.
-
-    transformers reads it at the last token that is not padding, whose id is often that of an end token too.
-    """
+    # transformers reads a score at the last token that is not padding, whose id is often that of an end token too.
     config = model.config.get_text_config()
-    padding, config.pad_token_id = config.pad_token_id, -1  # no token's id
+    padding, config.pad_token_id = config.pad_token_id, -1  # no token's id: it reads the last column
     try:
-        yield
+        out = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
     finally:
         config.pad_token_id = padding
+    return full_precision(out.logits)[: len(texts), 0].to(rows.tokens.device)

@@ -6,7 +6,8 @@ rows. Not here: sampling, which runs on gathered plain weights, because ranks wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.tensor import DTensor
 
-from flowgraph.engines.forward_pass.forward import cut, forward_stats, join_stats
+from flowgraph.cluster.plan import Offloaded
+from flowgraph.engines.forward_pass.forward import forward_stats
 from flowgraph.engines.forward_pass.packing_probe import choose
 from flowgraph.engines.fsdp.ranks import ProcessRanks
-from flowgraph.engines.fsdp.sharding import EVERYTHING, Grid, accumulates, forget, refuse_offload, shard, whole
+from flowgraph.engines.fsdp.sharding import EVERYTHING, Grid, accumulates, forget, shard, whole
 from flowgraph.engines.model_state.optimizers import Optimizers, descend
 from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece
 from flowgraph.engines.model_state.torch_handle import TorchHandle
@@ -27,7 +29,6 @@ from flowgraph.language.handle import Completion, ResponseRows, SampleRequest, T
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flowgraph.engines.forward_pass.packed import Packing
     from flowgraph.language.handle import Ranks
 
 
@@ -48,12 +49,14 @@ class FsdpModel(TorchHandle):
     sequence: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
-        refuse_offload(self.running.offload)
+        if {*self.running.offload} not in (set[Offloaded](), {"optimizer"}, EVERYTHING):
+            hint = "offload the optimizer alone, or parameters, gradients and optimizer together"
+            what = f"the engine `fsdp` does not offload {' and '.join(self.running.offload)} alone"
+            raise LawError(what, hint=hint)
         super().__post_init__()
         self._grid = Grid.of(self.ranks, self.replicas, self.sequence)
         self.ranks = self._grid.data
-        self._saved = frozenset(self.model.state_dict())
-        self._chosen_packing = choose(self.model, half=self.running.precision == "bfloat16")
+        choose(self.model, half=self.running.precision == "bfloat16")  # before its weights are sharded
         device = str(self._home)
         self._sums_once = accumulates(self.model, self._grid, self.running, device)
         self._units = shard(self.model, self._grid, self.running, device, twice=not self.packs)
@@ -68,32 +71,28 @@ class FsdpModel(TorchHandle):
         )
 
     @property
-    def _packing(self) -> Packing | None:
-        return self._chosen_packing
-
-    @property
     def _every(self) -> Ranks:
         return self._grid.every
 
     # --------------------------------------------------------------------------------------- passes and steps
 
-    def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Run the forward pass; without gradients in parts, as many as the rank with the most needs."""
-        self._refuse_asleep()
-        if torch.is_grad_enabled() and self.trainable:
-            return self._optimizers.see(self._read(rows, wanted))
-        parts = cut(rows, self.forward_tokens, padded=not self.packs)
+    def _cut(self, rows: ResponseRows) -> list[ResponseRows]:
+        """Cut rows into as many parts as the rank with the most needs, of which some may be empty."""
+        parts = super()._cut(rows)
         calls = int(self._grid.every.union(torch.tensor([len(parts)])).max())
         empty = ResponseRows(rows.context.slice(0, 0), rows.tokens[:0], rows.lengths[:0], rows.temperature)
+        return [*parts, *[empty] * (calls - len(parts))]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Generator[None]:
         try:
-            with torch.no_grad(), self._reading():
-                stats = [self._read(part, wanted) for part in [*parts, *[empty] * (calls - len(parts))]]
+            with torch.no_grad(), super()._reading():
+                yield
         finally:
             self._reshard()
-        return join_stats(stats, wanted)
 
     def _read(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        return forward_stats(self.model, rows, wanted, packing=self._packing, sequence=self._grid.peers)
+        return forward_stats(self.model, rows, wanted, sequence=self._grid.peers)
 
     async def sample(self, request: SampleRequest) -> Completion:
         """Refuse: shards generate no samples."""
@@ -133,9 +132,6 @@ class FsdpModel(TorchHandle):
             unit.reshard()
 
     # --------------------------------------------------------------------------------------- weights and state
-
-    def _saved_names(self) -> frozenset[str]:
-        return self._saved
 
     def _full(self, tensor: Tensor) -> Tensor:
         return whole(tensor, self._grid)

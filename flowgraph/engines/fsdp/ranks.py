@@ -166,4 +166,6 @@ def interface_to(host: str) -> str:
 
 def _interfaces(addresses: Set[str]) -> list[str]:
     interfaces = psutil.net_if_addrs().items()
-    return [name for name, used in interfaces if any(each.address.partition("%")[0] in addresses for each in used)]
+    return [
+        name for name, bound in interfaces if any(address.address.partition("%")[0] in addresses for address in bound)
+    ]

@@ -14,19 +14,15 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from flowgraph.engines.forward_pass.decode import decode
-from flowgraph.engines.forward_pass.forward import cut, forward_stats, join_stats
-from flowgraph.engines.forward_pass.packing_probe import choose
 from flowgraph.engines.model_state.optimizers import Optimizers, descend
 from flowgraph.engines.model_state.torch_handle import TorchHandle, end_tokens, refuse_request
 from flowgraph.errors import LawError
-from flowgraph.language.handle import Completion, Ranks, ResponseRows, SampleRequest, SingleRank, TokenStats
+from flowgraph.language.handle import Completion, Ranks, SampleRequest, SingleRank
 from flowgraph.models.heads import head_of
 from flowgraph.models.lora import adapted
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from flowgraph.engines.forward_pass.packed import Packing
 
 Waiting = list[tuple[SampleRequest, "asyncio.Future[Completion]"]]
 
@@ -48,10 +44,6 @@ class LocalModel(TorchHandle):
         self.ends = end_tokens(eos, self.raw_tokenizer)
 
     @property
-    def _packing(self) -> Packing | None:
-        return choose(self.model)
-
-    @property
     def _every(self) -> Ranks:
         return self.ranks
 
@@ -60,15 +52,6 @@ class LocalModel(TorchHandle):
         base = super().without_adapters()
         base._waiting = []
         return base
-
-    def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Run the forward pass; without gradients in parts of at most `forward_tokens` tokens."""
-        self._refuse_asleep()
-        if torch.is_grad_enabled() and self.trainable:
-            return self._optimizers.see(forward_stats(self.model, rows, wanted))
-        parts = cut(rows, self.forward_tokens, padded=not self.packs)
-        with self._reading():
-            return join_stats([forward_stats(self.model, part, wanted) for part in parts], wanted)
 
     async def sample(self, request: SampleRequest) -> Completion:
         """Generate one sample; requests made in one turn of the event loop are decoded together.

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from flowgraph.cluster.plan import RoleSettings
+from flowgraph.engines.forward_pass.forward import cut, forward_stats
+from flowgraph.engines.forward_pass.packing_probe import choose
 from flowgraph.engines.model_state.handle_state import HandleState
 from flowgraph.engines.model_state.optimizers import Optimizers
 from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece
 from flowgraph.engines.table import ENGINES
 from flowgraph.errors import LawError, ModelError
-from flowgraph.language.handle import Optimizer, SampleRequest, StepReport
+from flowgraph.language.handle import Optimizer, ResponseRows, SampleRequest, StepReport, TokenStats
 from flowgraph.models.heads import head_of
 from flowgraph.models.lora import adapters_off, carried_names, set_trainable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flowgraph.engines.forward_pass.packed import Packing
     from flowgraph.language.handle import Ranks, Verb
 
 
@@ -96,6 +97,7 @@ class TorchHandle(ABC):
         refuse_settings(self.running, self.engine)
         self._asleep = [False]  # a list, so that all handles on this memory share it
         self._home: torch.device = next(self.model.parameters()).device
+        self._saved = frozenset(self.model.state_dict())
         set_trainable(self.model.eval(), self.trainable)
         self.tokenizer = ChatTokenizer(self.raw_tokenizer)
 
@@ -112,18 +114,13 @@ class TorchHandle(ABC):
 
     @property
     @abstractmethod
-    def _packing(self) -> Packing | None:
-        """Return how passes read packed tokens; None if they read padded rows."""
-
-    @property
-    @abstractmethod
     def _every(self) -> Ranks:
         """Return all ranks that hold this model or a part of it."""
 
     @property
     def packs(self) -> bool:
         """Return whether passes read rows one after another, without padding."""
-        return self._packing is not None
+        return choose(self.model) is not None
 
     @property
     def micro_batch_tokens(self) -> int | None:
@@ -138,12 +135,27 @@ class TorchHandle(ABC):
 
     @contextlib.contextmanager
     def _reading(self) -> Generator[None]:
-        """Let passes inside read the model, or its base model, without gradients."""
         if not self._base_only:
             yield
             return
         with torch.no_grad(), adapters_off(self.model):
             yield
+
+    def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
+        """Run the forward pass; without gradients in parts of at most `forward_tokens` tokens."""
+        self._refuse_asleep()
+        if torch.is_grad_enabled() and self.trainable:
+            return self._optimizers.see(self._read(rows, wanted))
+        parts = self._cut(rows)
+        with self._reading():
+            stats = [self._read(part, wanted) for part in parts]
+        return TokenStats(**{name: torch.cat([getattr(part, name) for part in stats]) for name in wanted})
+
+    def _read(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
+        return forward_stats(self.model, rows, wanted)
+
+    def _cut(self, rows: ResponseRows) -> list[ResponseRows]:
+        return cut(rows, self.forward_tokens, padded=not self.packs)
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
         """Add up gradients over micro-batches and ranks, clip, and step.
@@ -179,10 +191,7 @@ class TorchHandle(ABC):
     def whole(self) -> dict[str, Tensor]:
         """Return a copy of all weights by name, including those of the base model."""
         self._refuse_asleep()
-        return dict(self._copies(self._saved_names()))
-
-    def _saved_names(self) -> frozenset[str]:
-        return frozenset(self.model.state_dict())
+        return dict(self._copies(self._saved))
 
     def _carried_names(self) -> frozenset[str]:
         """Name the weights that this handle gives and takes; raise LawError for the base model of another handle."""
@@ -197,7 +206,6 @@ class TorchHandle(ABC):
             yield from ((name, full) for name in aliases)
 
     def _full(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a whole tensor of the model."""
         return tensor.detach().clone()
 
     # --------------------------------------------------------------------------------------- state and sleep
@@ -274,7 +282,6 @@ def refuse_settings(running: RoleSettings, engine: str) -> None:
 
 
 def _shown(value: object) -> str:
-    """Write a setting as a plan prints it."""
     if isinstance(value, tuple):
         return "+".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -290,14 +297,3 @@ def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor
         if name in selected:
             tensors.setdefault(id(tensor), ([], tensor))[0].append(name)
     return list(tensors.values())
-
-
-def computes_on(model: Any, device: torch.device) -> None:
-    """Record on which device a model computes; its weights may lie elsewhere."""
-    model.flowgraph_device = device
-
-
-def device_of(model: Any) -> torch.device:
-    """Return the device on which a model computes: its inputs go there, and its outputs come from there."""
-    device: torch.device = getattr(model, "flowgraph_device", None) or next(model.parameters()).device
-    return device

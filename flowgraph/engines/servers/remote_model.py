@@ -11,6 +11,7 @@ import json
 import shutil
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
@@ -56,7 +57,7 @@ MAX_MISSED = 4  # checks in a row that a server may miss
 DYING_S = 2.0  # how long after a failure a server may be seen to end
 
 
-class RemoteModel:
+class RemoteModel(ABC):
     """A handle on the replicas of one model; `servers` are those of them that this process owns.
 
     `version` is the version that samples must have. `load` leaves it unchanged, as in every handle; the next version
@@ -74,14 +75,14 @@ class RemoteModel:
     micro_batch_tokens: int | None = None
 
     @staticmethod
+    @abstractmethod
     def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
         """Return the body of the request for one sample; `ends` are the tokens that end it."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def read(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
         """Read the answer to a request; raise WorkerError if it is not one sample of it."""
-        raise NotImplementedError
 
     def __init__(
         self,
@@ -251,7 +252,6 @@ class RemoteModel:
         return self.read(f"{door.name} ({_called(request)})", answer.content, request)
 
     def _check(self, door: ServerAddress) -> None:
-        """Raise WorkerError if a server of this process has ended or is stopped."""
         server = self._servers.get(door.url)
         if server is not None:
             server.check()
@@ -309,13 +309,13 @@ class RemoteModel:
             self._restore(coming)
             self._asleep -= {*coming}
 
+    @abstractmethod
     def _release(self, tags: Sequence[Tag]) -> None:
         """Have the servers release this memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _restore(self, tags: Sequence[Tag]) -> None:
         """Have the servers take this memory again."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End what updates have kept; the servers run on, and are ended by their owner."""
@@ -358,7 +358,6 @@ def _give_up(futures: Mapping[asyncio.Task[Completion], asyncio.Future[Completio
 
 
 def _settle(future: asyncio.Future[Completion], task: asyncio.Task[Completion]) -> None:
-    """Give a future the result of a task, unless nobody waits for it any more."""
     if future.done():
         return
     error = None if task.cancelled() else task.exception()

@@ -70,8 +70,8 @@ def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))
-        shown = text[:SHOWN].decode(errors="replace")
-        raise _unusable(name, f"{field}: {first['msg']}" if field else first["msg"], shown) from None
+        start = text[:SHOWN].decode(errors="replace")
+        raise _unusable(name, f"{field}: {first['msg']}" if field else first["msg"], start) from None
 
 
 def read_answer(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
@@ -101,6 +101,6 @@ def _fault(answer: SampleAnswer, request: SampleRequest) -> str:
     return ""
 
 
-def _unusable(name: str, why: str, shown: str) -> WorkerError:
-    notes = [" ".join(shown.split())[:SHOWN]] if shown.strip() else []
+def _unusable(name: str, why: str, text: str) -> WorkerError:
+    notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []
     return WorkerError(f"{name} answers a sample with what cannot be used: {why}", notes=notes)

@@ -168,8 +168,8 @@ def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
             text = file.read().decode(errors="replace")
     except OSError:
         return []
-    for each in filter(None, secrets):
-        text = text.replace(each, "***")
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
     return [line[:400] for line in text.splitlines() if line.strip()][-TAIL_LINES:]
 
 

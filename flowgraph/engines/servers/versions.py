@@ -51,8 +51,8 @@ class EngineVersions:
 
         A version that is not in the table is taken for the newest before it. Raises WorkerError if it is too old.
 
-        >>> from flowgraph.engines.sglang.releases import SGLANG
-        >>> from flowgraph.engines.vllm.releases import VLLM
+        >>> from flowgraph.engines.sglang import SGLANG
+        >>> from flowgraph.engines.vllm import VLLM
         >>> SGLANG.known("0.5.23", "cpu")
         (VersionTraits(session=True, tried=('cpu',)), '')
         >>> SGLANG.known("0.9.1", "cpu")[1]

@@ -11,7 +11,7 @@ from flowgraph.engines.servers.remote_model import RemoteModel, Tag
 from flowgraph.engines.servers.sample_answer import UNCHANGED, read_answer, seed
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
-from flowgraph.engines.sglang.releases import SGLANG, SGLANG_CPU
+from flowgraph.engines.sglang import SGLANG, SGLANG_CPU
 from flowgraph.engines.weight_sync.weight_updates import By
 from flowgraph.language.handle import SampleRequest
 

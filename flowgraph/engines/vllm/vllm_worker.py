@@ -159,7 +159,6 @@ class Weights:
             self.model_runner.get_model().load_weights(self._watched(weights))
 
     def _watched(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Pass weights on, and record rows and checksums."""
         state = _state(self)
         joined = getattr(self.model_runner.get_model(), "packed_modules_mapping", {})
         for name, tensor in weights:

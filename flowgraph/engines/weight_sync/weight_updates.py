@@ -147,7 +147,6 @@ def _pause(control: ServerControl, hold: Hold, limit_s: float) -> None:
 
 @contextlib.contextmanager
 def _session(controls: Sequence[ServerControl]) -> Generator[None]:
-    """Announce and close an update."""
     everywhere(controls, lambda control: control.post("/begin_weight_update"))
     try:
         yield

@@ -31,8 +31,8 @@ class Tensors:
     vectors: int = 0
     sides: int = 0
 
-    def __add__(self, more: Tensors) -> Tensors:
-        return Tensors(self.products + more.products, self.vectors + more.vectors, self.sides + more.sides)
+    def __add__(self, term: Tensors) -> Tensors:
+        return Tensors(self.products + term.products, self.vectors + term.vectors, self.sides + term.sides)
 
     def __rmul__(self, count: int) -> Tensors:
         return Tensors(count * self.products, count * self.vectors, count * self.sides)
@@ -163,11 +163,9 @@ class Decoder(BaseModel, ABC):
         return qkv + linear(self.queries, self.hidden_size, bias=out_bias) + vector(norms)
 
     def _norms(self) -> Tensors:
-        """Count the norms of one layer."""
         return vector(self.layer_norms * self.hidden_size)
 
     def _mlps(self) -> Tensors:
-        """Count the MLPs of all layers."""
         return self.num_hidden_layers * self._mlp()
 
     @abstractmethod

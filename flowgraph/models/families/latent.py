@@ -77,7 +77,6 @@ class Indexed(Latent):
         return super().body() + self._indexes() * (index + vector(2 * self.index_head_dim))
 
     def _indexes(self) -> int:
-        """Count the layers that have an index."""
         return self.num_hidden_layers if self.indexer_types is None else self.indexer_types.count("full")
 
     def mixers(self) -> tuple[Mixer, ...]:

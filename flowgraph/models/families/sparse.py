@@ -35,7 +35,6 @@ class Sparse(Decoder):
         return 0
 
     def _sparse_layers(self) -> int:
-        """Count the layers with experts."""
         return self.num_hidden_layers
 
     def _mlp(self) -> Tensors:
