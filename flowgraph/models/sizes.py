@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from flowgraph.errors import ModelError
 from flowgraph.models import hub, smollm2
 from flowgraph.models.families import FAMILIES, Decoder, Gated, family_of, language_model
+from flowgraph.models.families.decoder import Experts
 from flowgraph.models.folders import read_config, read_shapes, weight_files
 from flowgraph.models.heads import declared
 from flowgraph.models.layer_kinds import Attention, Mixer, grouped
@@ -204,45 +205,42 @@ def shape_of(
     except ValidationError as error:
         first = error.errors()[0]
         raise ModelError.broken(where, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    plain = ModelShape(
-        parameters=0,
-        hidden=decoder.hidden_size,
-        layers=decoder.num_hidden_layers,
+    width, layers, experts = decoder.hidden_size, decoder.num_hidden_layers, Experts()
+    vectors: int | None = None
+    mixing: tuple[Mixer, ...] = ()
+    if family is None:
+        parameters = _count_weights(str(inner.get("model_type")), where, folder)
+        parameters -= _head_numbers(decoder, declared(config))
+        # Inputs and outputs of seven linear layers: four of attention, and three of a gated MLP.
+        sides = layers * (4 * width + 2 * (decoder.queries + decoder.keys) + 3 * (width + decoder.width))
+    else:
+        body, experts, bias = decoder.body(), decoder.experts(), decoder.head_vectors() * (head == "tokens")
+        unused_experts = (layers - experts.dense_layers) * (experts.count - experts.per_token)
+        parameters = decoder.vocab_size * width + body.numbers + bias
+        vectors = body.vectors - unused_experts * experts.expert.vectors + bias
+        mixing, sides = decoder.mixers(), body.sides
+    plain = grouped(layers, decoder.num_attention_heads, decoder.kv_heads, decoder.head_size)
+    # Source: Hu et al. 2021, arXiv 2106.09685, section 4.1: an adapter has rank · (in + out) numbers.
+    return ModelShape(
+        parameters=parameters + _head_numbers(decoder, head) + rank * sides,
+        hidden=width,
+        layers=layers,
         heads=decoder.num_attention_heads,
         kv_heads=decoder.kv_heads,
         head_dim=decoder.head_size,
         intermediate=decoder.width,
         vocabulary=decoder.vocab_size,
         tied=decoder.tie_word_embeddings,
+        adapters=rank * sides,
         head=head,
-    )
-    if family is None:
-        body = _count_weights(str(inner.get("model_type")), where, folder) - _head_numbers(decoder, declared(config))
-        counted = replace(plain, parameters=body + _head_numbers(decoder, head))
-        # Inputs and outputs of seven linear layers: four of attention, and three of a gated MLP.
-        sides = plain.layers * (4 * plain.hidden + 2 * (decoder.queries + decoder.keys))
-        sides += 3 * plain.layers * (plain.hidden + plain.intermediate)
-    else:
-        counted, sides = _counted(plain, decoder), decoder.body().sides
-    # Source: Hu et al. 2021, arXiv 2106.09685, section 4.1: an adapter has rank · (in + out) numbers.
-    return replace(counted, parameters=counted.parameters + rank * sides, adapters=rank * sides)
-
-
-def _counted(plain: ModelShape, decoder: Decoder) -> ModelShape:
-    body, experts, bias = decoder.body(), decoder.experts(), decoder.head_vectors() * (plain.head == "tokens")
-    unused_experts = (plain.layers - experts.dense_layers) * (experts.count - experts.per_token)
-    mixers = decoder.mixers()
-    return replace(
-        plain,
-        parameters=plain.vocabulary * plain.hidden + body.numbers + bias + _head_numbers(decoder, plain.head),
         experts=experts.count,
         experts_per_token=experts.per_token,
         expert_intermediate=experts.width,
         shared_intermediate=experts.shared,
         dense_layers=experts.dense_layers,
         expert_numbers=experts.expert.numbers,
-        vectors=body.vectors - unused_experts * experts.expert.vectors + bias,
-        mixing=() if mixers == plain.mixers else mixers,
+        vectors=vectors,
+        mixing=() if mixing == (plain,) else mixing,
     )
 
 
