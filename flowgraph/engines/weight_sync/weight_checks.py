@@ -7,15 +7,15 @@ tensors are compared number by number, if the server gives them by name, and rep
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_process import ServerAddress
+from flowgraph.engines.vllm.vllm_worker import checksum, joined
 from flowgraph.errors import WorkerError, nearest
 from flowgraph.models.folders import read_shapes, weight_files
 
@@ -62,7 +62,13 @@ class WeightChecks:
             if expected is not None and expected != shape:
                 raise WorkerError(f"the weights `{name}` have shape {shape}; the servers' model has {expected}")
             if self._whole:
-                self._record_sum(name, tensor.detach().cpu().to(getattr(torch, self._precision)))
+                served = tensor.detach().cpu().to(getattr(torch, self._precision))
+                there, complete = joined(self._parts, JOINED, name, served)
+                if complete is not None:
+                    self._sums[there] = {checksum(complete)}
+                    if padding := -len(complete) % PADDED_ROWS if complete.ndim == 2 else 0:
+                        zeros = complete.new_zeros(padding, complete.shape[1])
+                        self._sums[there].add(checksum(torch.cat([complete, zeros])))
             if len(self._rows) < ROWS and tensor.ndim == 2:
                 self._rows[name] = tensor.detach()[0, :NUMBERS].float().cpu().tolist()
             yield name, tensor
@@ -87,23 +93,6 @@ class WeightChecks:
                 names = f"{control.door.name} and {controls[0].door.name}"
                 raise WorkerError(f"{names} hold different weights after one update")
 
-    def _record_sum(self, name: str, tensor: Tensor) -> None:
-        for joined, parts in JOINED.items():
-            part = next((part for part in parts if f".{part}." in name), None)
-            if part is not None:
-                name = name.replace(part, joined)
-                tensors = self._parts.setdefault(name, {})
-                tensors[part] = tensor
-                if len(tensors) < len(parts):
-                    return
-                tensor = torch.cat([tensors[part] for part in parts])
-                del self._parts[name]
-        self._sums[name] = {_checksum(tensor)}
-        missing = -len(tensor) % PADDED_ROWS if tensor.ndim == 2 else 0
-        if missing:
-            padded = torch.cat([tensor, tensor.new_zeros(missing, tensor.shape[1])])
-            self._sums[name].add(_checksum(padded))
-
     def _compare_rows(self, control: ServerControl) -> None:
         for name, row in self._rows.items():
             value = control.post("/get_weights_by_name", name=name, truncate_size=1).get("value")
@@ -123,8 +112,3 @@ def _checksums(control: ServerControl) -> dict[str, str]:
         }
     except (KeyError, TypeError, AttributeError):
         raise WorkerError(f"{control.door.name} gives no checksums of its weights") from None
-
-
-def _checksum(tensor: Tensor) -> str:
-    data: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return hashlib.sha256(memoryview(data)).digest()[:8].hex()
