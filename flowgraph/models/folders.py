@@ -62,25 +62,21 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     if (folder / _SINGLE).is_file():
         return (folder / _SINGLE,)
     if (folder / _INDEX).is_file():
-        return _shards(folder)
+        weight_map = read_json(folder / _INDEX).get("weight_map")
+        if not weight_map or not isinstance(weight_map, dict):
+            raise ModelError.broken(folder / _INDEX, "has no `weight_map` of tensors and files")
+        files = sorted({folder / str(name) for name in cast("dict[str, Any]", weight_map).values()})
+        missing = [file.name for file in files if not file.is_file()]
+        if missing:
+            what = f"lacks {len(missing)} of {len(files)} files of weights: {', '.join(missing[:3])}"
+            raise ModelError.lacks(folder, what, _names(folder))
+        return tuple(files)
     names = _names(folder)
     pickles = [name for name in names if name.endswith(_PICKLES)]
     if pickles:
         what = f"has its weights as pickles only ({', '.join(pickles[:3])}), which are not loaded"
         raise ModelError.lacks(folder, what, names, "save it once more with save_pretrained, which writes safetensors")
     raise ModelError.lacks(folder, f"has config.json but no {_SINGLE} or {_INDEX}", names)
-
-
-def _shards(folder: Path) -> tuple[Path, ...]:
-    weight_map = read_json(folder / _INDEX).get("weight_map")
-    if not weight_map or not isinstance(weight_map, dict):
-        raise ModelError.broken(folder / _INDEX, "has no `weight_map` of tensors and files")
-    files = sorted({folder / str(name) for name in cast("dict[str, Any]", weight_map).values()})
-    missing = [file.name for file in files if not file.is_file()]
-    if missing:
-        what = f"lacks {len(missing)} of {len(files)} files of weights: {', '.join(missing[:3])}"
-        raise ModelError.lacks(folder, what, _names(folder))
-    return tuple(files)
 
 
 def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:

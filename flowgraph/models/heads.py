@@ -48,10 +48,7 @@ def named_head(name: str) -> Head:
     >>> named_head("LlamaForCausalLM"), named_head("Qwen2ForSequenceClassification")
     ('tokens', 'score')
     """
-    for ending, head in _ENDINGS.items():
-        if name.endswith(ending):
-            return head
-    return "tokens"
+    return next((head for ending, head in _ENDINGS.items() if name.endswith(ending)), "tokens")
 
 
 def head_names(model: Model) -> frozenset[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import ModelError, nearest
 from flowgraph.models import hub, smollm2, tiny
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from flowgraph.language.values import Head
 
-Read: TypeAlias = tuple[Model, Tokenizer, tuple[str, ...]]
 DTYPES = ("float32", "bfloat16", "float16")
 _LAYER = re.compile(r"\b(layers|h|blocks)\.\d+\.")
 
@@ -96,7 +95,9 @@ def folder_of(source: ModelSource, cache: Path, say: Callable[[str], None]) -> P
     return source.path if source.path is not None else hub.fetch(source.base.name, say=say)
 
 
-def _read(source: ModelSource, cache: Path, dtype: torch.dtype, head: Head, say: Callable[[str], None]) -> Read:
+def _read(
+    source: ModelSource, cache: Path, dtype: torch.dtype, head: Head, say: Callable[[str], None]
+) -> tuple[Model, Tokenizer, tuple[str, ...]]:
     folder = folder_of(source, cache, say)
     check_folder(folder)
     actual = declared(read_config(folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from flowgraph.engines.servers.server_process import ServerAddress
@@ -45,7 +44,7 @@ class ServerControl:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def healthy(self, limit_s: float = 2.0) -> bool:
