@@ -96,7 +96,6 @@ class RemoteModel(ABC):
         scratch: Path | None = None,
         address: str = "",
         servers: Sequence[ServerProcess] = (),
-        connections: int = CONNECTIONS,
         ranks: Ranks | None = None,
     ) -> None:
         self.doors, self.raw_tokenizer, self.limit_s = tuple(doors), raw_tokenizer, limit_s
@@ -115,7 +114,7 @@ class RemoteModel(ABC):
         self._version, self._unstamped = version, False
         self._asleep = set[Tag]()
         self._servers = {server.door.url: server for server in servers}
-        self._router, self._connections = Router(len(self.doors)), connections
+        self._router = Router(len(self.doors))
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiting] = WeakKeyDictionary()
         self._rounds = set[asyncio.Task[None]]()
 
@@ -169,7 +168,7 @@ class RemoteModel(ABC):
                 _settle(futures[task], task)
 
         async with httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=self._connections, keepalive_expiry=KEEP_S),
+            limits=httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEEP_S),
             timeout=httpx.Timeout(self.limit_s, connect=min(CONNECT_S, self.limit_s)),
             verify=certificates(self.doors),
             trust_env=False,
@@ -244,12 +243,10 @@ class RemoteModel(ABC):
                 await asyncio.to_thread(self._check_dying, door)
                 raise _lost(door, request, f"broke off: {str(error) or type(error).__name__}") from None
             else:
-                break
-        else:
-            raise AssertionError("the last attempt answers or raises")
-        if answer.status_code != 200:
-            raise refusal(door.name, f"{self.path} ({_called(request)})", answer.status_code, answer.text)
-        return self.read(f"{door.name} ({_called(request)})", answer.content, request)
+                if answer.status_code != 200:
+                    raise refusal(door.name, f"{self.path} ({_called(request)})", answer.status_code, answer.text)
+                return self.read(f"{door.name} ({_called(request)})", answer.content, request)
+        raise AssertionError("the last attempt answers or raises")
 
     def _check(self, door: ServerAddress) -> None:
         server = self._servers.get(door.url)
