@@ -16,6 +16,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from flowgraph.models.layer_kinds import Mixer, grouped
 
 Count = Annotated[int, Field(gt=0)]
+Windows = Literal["none", "all", "even"]
 WINDOWED = frozenset({"sliding_attention", "chunked_attention"})
 
 
@@ -105,7 +106,7 @@ class Decoder(BaseModel, ABC):
     """Whether queries, keys and values are one linear layer."""
     layer_norms: ClassVar[int] = 2
     """Vectors of the hidden width in the norms of one layer."""
-    windows: ClassVar[Literal["none", "all", "even"]] = "none"
+    windows: ClassVar[Windows] = "none"
     """Which layers have a window, counted from 0, if config.json does not list the layers' types."""
 
     hidden_size: Count = Field(validation_alias=AliasChoices("hidden_size", "n_embd", "n_embed"))

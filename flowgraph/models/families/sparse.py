@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import AliasChoices, Field
 
 from flowgraph.models.families.decoder import (
@@ -10,6 +12,7 @@ from flowgraph.models.families.decoder import (
     Decoder,
     Experts,
     Tensors,
+    Windows,
     gated,
     linear,
     matrix,
@@ -72,7 +75,7 @@ class Sparse(Decoder):
 class Mixtral(Sparse):
     """Mixtral: experts in each layer; a window in all layers, or in none."""
 
-    windows = "all"
+    windows: ClassVar[Windows] = "all"
     expert_width: int = Field(default=0, validation_alias="intermediate_size")
 
 
