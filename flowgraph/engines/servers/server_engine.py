@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from flowgraph.engines.servers.environments import Environment, python_of
+from flowgraph.engines.servers.environments import EngineVersions, Environment, python_of
 from flowgraph.engines.servers.process_groups import forget_shared_memory
 from flowgraph.engines.servers.remote_model import RemoteModel
 from flowgraph.engines.servers.server_process import (
@@ -27,7 +27,6 @@ from flowgraph.engines.servers.server_process import (
     held_port,
     start,
 )
-from flowgraph.engines.servers.versions import EngineVersions
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
 from flowgraph.errors import WorkerError
 from flowgraph.models.folders import read_config

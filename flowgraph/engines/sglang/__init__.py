@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabilities, Support
-from flowgraph.engines.servers.environments import Environment
-from flowgraph.engines.servers.versions import EngineVersions, VersionTraits
+from flowgraph.engines.servers.environments import EngineVersions, Environment, VersionTraits
 
 # Source: the wheels of these versions. 0.5.18 to 0.5.21 pin torch 2.13.0 and transformers 5.12.1; 0.5.22 and 0.5.23
 # pin torch 2.14.1. Only 0.5.23 was run by us, on a CPU with torch 2.13.0.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabilities, Support
-from flowgraph.engines.servers.environments import Environment
-from flowgraph.engines.servers.versions import EngineVersions, VersionTraits
+from flowgraph.engines.servers.environments import EngineVersions, Environment, VersionTraits
 
 # Source: the wheels of these versions. Samples tell their versions of the weights, span by span, from 0.32 on.
 VLLM = EngineVersions(
