@@ -16,7 +16,7 @@ from flowgraph.cluster.this_machine import available_cores, free_bytes, plannabl
 from flowgraph.engines.servers import environments
 from flowgraph.engines.servers.environments import folder_of, installed
 from flowgraph.engines.table import ENGINES, environment
-from flowgraph.models.listing import BuiltInModel, built_in_models
+from flowgraph.models.sizes import BuiltInModel, built_in_models
 from flowgraph.models.table import ListedModel, table
 from flowgraph.runtime.ray.open_ports import listening
 from nodes.scoring.confinement import confinement_summary

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flowgraph.engines.servers.environments import Environment
-from flowgraph.engines.servers.versions import EngineVersions
+from flowgraph.engines.servers.environments import EngineVersions, Environment
 
 MAX_RANKS = 2**16
 """A degree of parallelism that only the size of the pool bounds."""

@@ -7,24 +7,17 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from flowgraph.engines.capabilities import EngineCapabilities
 from flowgraph.engines.servers.environments import Environment
 from flowgraph.errors import WorkerError, nearest
 
-
-def _engines() -> Iterator[EngineCapabilities]:
-    """Yield the `ENGINE` of every folder beside this file that has one."""
-    for folder in pkgutil.iter_modules([str(Path(__file__).parent)], f"{__package__}."):
-        engine: object = getattr(importlib.import_module(folder.name), "ENGINE", None) if folder.ispkg else None
-        if isinstance(engine, EngineCapabilities):
-            yield engine
-
-
+_FOLDERS = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg]
+_FOUND = (getattr(importlib.import_module(f"{__package__}.{name}"), "ENGINE", None) for name in _FOLDERS)
 ENGINES: Mapping[str, EngineCapabilities] = {
-    engine.name: engine for engine in sorted(_engines(), key=lambda engine: (engine.order, engine.name))
+    engine.name: engine for engine in sorted(filter(None, _FOUND), key=lambda engine: (engine.order, engine.name))
 }
 
 VERBS = {"train": ("step", "token_stats"), "sample": ("sample",), "infer": ("token_stats",)}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from flowgraph.models.layer_kinds import Attention, Recurrent
-from flowgraph.models.listing import BuiltInModel, built_in_models
 from flowgraph.models.loading import LoadedModel, load
 from flowgraph.models.saving import save
-from flowgraph.models.sizes import ModelShape, shape
+from flowgraph.models.sizes import BuiltInModel, ModelShape, built_in_models, shape
 from flowgraph.models.sources import ModelSource, resolve
 from flowgraph.models.tiny import TinySize
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,22 +16,6 @@ _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the bound of the safetensors format
 
 
-@dataclass(frozen=True)
-class Header:
-    """The shapes of the tensors in one safetensors file, by name."""
-
-    shapes: dict[str, tuple[int, ...]]
-
-    @property
-    def numbers(self) -> int:
-        """Count the numbers in all tensors.
-
-        >>> Header({"a": (2, 3), "b": ()}).numbers
-        7
-        """
-        return sum(prod(shape) for shape in self.shapes.values())
-
-
 def check_folder(folder: Path) -> None:
     """Raise ModelError for a folder that lacks config.json, weights or a tokenizer, or whose weights are truncated.
 
@@ -41,7 +23,7 @@ def check_folder(folder: Path) -> None:
     """
     read_config(folder)
     for file in weight_files(folder):
-        read_header(file)
+        read_shapes(file)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ModelError.lacks(folder, f"has no tokenizer ({', '.join(_TOKENIZERS)})", _names(folder))
     if why := sums_fault(folder):
@@ -80,7 +62,15 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     if (folder / _SINGLE).is_file():
         return (folder / _SINGLE,)
     if (folder / _INDEX).is_file():
-        return _shards(folder)
+        weight_map = read_json(folder / _INDEX).get("weight_map")
+        if not weight_map or not isinstance(weight_map, dict):
+            raise ModelError.broken(folder / _INDEX, "has no `weight_map` of tensors and files")
+        files = sorted({folder / str(name) for name in cast("dict[str, Any]", weight_map).values()})
+        missing = [file.name for file in files if not file.is_file()]
+        if missing:
+            what = f"lacks {len(missing)} of {len(files)} files of weights: {', '.join(missing[:3])}"
+            raise ModelError.lacks(folder, what, _names(folder))
+        return tuple(files)
     names = _names(folder)
     pickles = [name for name in names if name.endswith(_PICKLES)]
     if pickles:
@@ -89,20 +79,11 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     raise ModelError.lacks(folder, f"has config.json but no {_SINGLE} or {_INDEX}", names)
 
 
-def _shards(folder: Path) -> tuple[Path, ...]:
-    weight_map = read_json(folder / _INDEX).get("weight_map")
-    if not weight_map or not isinstance(weight_map, dict):
-        raise ModelError.broken(folder / _INDEX, "has no `weight_map` of tensors and files")
-    files = sorted({folder / str(name) for name in cast("dict[str, Any]", weight_map).values()})
-    missing = [file.name for file in files if not file.is_file()]
-    if missing:
-        what = f"lacks {len(missing)} of {len(files)} files of weights: {', '.join(missing[:3])}"
-        raise ModelError.lacks(folder, what, _names(folder))
-    return tuple(files)
+def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Read the shapes of the tensors in a safetensors file; raise ModelError if it is truncated or of another format.
 
-
-def read_header(file: Path) -> Header:
-    """Read the header of a safetensors file; raise ModelError if the file is truncated or has another format."""
+    Only its header is read.
+    """
     try:
         file_bytes = file.stat().st_size
         with file.open("rb") as stream:
@@ -112,7 +93,7 @@ def read_header(file: Path) -> Header:
             entries = untrusted.parse_json(stream.read(header_bytes))
         entries.pop("__metadata__", None)
         expected_bytes = _LENGTH_BYTES + header_bytes + max((e["data_offsets"][1] for e in entries.values()), default=0)
-        header = Header({name: tuple(entry["shape"]) for name, entry in entries.items()})
+        shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
     except ModelError:
         raise
     except OSError as error:
@@ -121,7 +102,7 @@ def read_header(file: Path) -> Header:
         raise ModelError.broken(file, "is not a safetensors file: its header cannot be read") from None
     if file_bytes != expected_bytes:
         raise ModelError.broken(file, f"is cut off or overlong: {file_bytes} bytes, its header says {expected_bytes}")
-    return header
+    return shapes
 
 
 def _names(folder: Path) -> list[str]:

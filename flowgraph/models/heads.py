@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import ModelError
-from flowgraph.models.libraries import Model, quiet, transformers
-from flowgraph.models.seeded_init import seeded
+from flowgraph.models.libraries import Model, quiet, seeded, transformers
 
 if TYPE_CHECKING:
     from flowgraph.language.values import Head
@@ -49,10 +48,7 @@ def named_head(name: str) -> Head:
     >>> named_head("LlamaForCausalLM"), named_head("Qwen2ForSequenceClassification")
     ('tokens', 'score')
     """
-    for ending, head in _ENDINGS.items():
-        if name.endswith(ending):
-            return head
-    return "tokens"
+    return next((head for ending, head in _ENDINGS.items() if name.endswith(ending)), "tokens")
 
 
 def head_names(model: Model) -> frozenset[str]:
@@ -61,12 +57,6 @@ def head_names(model: Model) -> frozenset[str]:
         return frozenset()
     inside = f"{model.base_model_prefix}."
     return frozenset(name for name, _ in model.named_parameters() if not name.startswith(inside))
-
-
-def refuse_labels(model: Model, name: object) -> None:
-    """Raise ModelError for a head that gives several numbers."""
-    if head_of(model) != "tokens" and model.config.num_labels != 1:
-        raise ModelError.unusable(name, f"its head gives {model.config.num_labels} numbers instead of one")
 
 
 def with_head(model: Model, head: Head, name: object, seed: int | None = None) -> tuple[Model, str]:

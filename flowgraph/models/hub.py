@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 from flowgraph.errors import ModelError
@@ -29,15 +30,9 @@ def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None)
         pass
     reach(name, endpoint)
     say(f"{name}: fetching from the hub")
-    try:
-        with quiet():
-            return Path(
-                client.snapshot_download(
-                    name, allow_patterns=_FILES, ignore_patterns=_IGNORED, etag_timeout=TIMEOUT_S, endpoint=endpoint
-                )
-            )
-    except Exception as error:  # noqa: BLE001 - the client raises from six libraries
-        raise ModelError.not_reached(name, _line(error)) from None
+    files = {"allow_patterns": _FILES, "ignore_patterns": _IGNORED}
+    with _reaching(name), quiet():
+        return Path(client.snapshot_download(name, **files, etag_timeout=TIMEOUT_S, endpoint=endpoint))
 
 
 def config_folder(name: str, *, endpoint: str | None = None) -> Path:
@@ -50,25 +45,28 @@ def config_folder(name: str, *, endpoint: str | None = None) -> Path:
     if isinstance(cached, str):
         return Path(cached).parent
     reach(name, endpoint)
-    try:
-        with quiet():
-            return Path(client.hf_hub_download(name, "config.json", etag_timeout=TIMEOUT_S, endpoint=endpoint)).parent
-    except Exception as error:  # noqa: BLE001 - as above
-        raise ModelError.not_reached(name, _line(error)) from None
+    with _reaching(name), quiet():
+        return Path(client.hf_hub_download(name, "config.json", etag_timeout=TIMEOUT_S, endpoint=endpoint)).parent
 
 
 def reach(name: str, endpoint: str | None = None) -> None:
     """Raise ModelError if the hub is not reached within `TIMEOUT_S`, or does not have the model."""
     client = hub_client()
+    with _reaching(name):
+        try:
+            client.HfApi(endpoint=endpoint).model_info(name, timeout=TIMEOUT_S)
+        except client.errors.RepositoryNotFoundError:
+            hint = "if it is private or gated, log in with `hf auth login` first"
+            raise ModelError.unusable(name, "it is neither on the hub nor a folder", hint) from None
+
+
+@contextlib.contextmanager
+def _reaching(name: str) -> Generator[None]:
     try:
-        client.HfApi(endpoint=endpoint).model_info(name, timeout=TIMEOUT_S)
-    except client.errors.RepositoryNotFoundError:
-        hint = "if it is private or gated, log in with `hf auth login` first"
-        raise ModelError.unusable(name, "it is neither on the hub nor a folder", hint) from None
-    except Exception as error:  # noqa: BLE001 - name resolution, time-outs, proxies, offline mode
-        raise ModelError.not_reached(name, _line(error)) from None
-
-
-def _line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        yield
+    except ModelError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the client raises from six libraries: time-outs, proxies, offline mode
+        lines = str(error).strip().splitlines()
+        why = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise ModelError.not_reached(name, why) from None

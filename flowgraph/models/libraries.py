@@ -1,6 +1,6 @@
-"""Late, untyped imports of transformers, tokenizers and the hub client, and silence around their calls.
+"""Late, untyped imports of transformers, tokenizers and the hub client, whose annotations a strict checker refuses.
 
-Their own annotations do not pass a strict checker.
+Around their calls: silence, and random numbers from a seed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,8 @@ def quiet() -> Generator[None]:
     """Silence the warnings, log lines and progress bars of transformers and the hub client inside."""
     logging: Any = import_module("transformers.utils.logging")
     hub: Any = import_module("huggingface_hub.utils.tqdm")
-    level, bars, hub_bars = (
-        logging.get_verbosity(),
-        logging.is_progress_bar_enabled(),
-        not hub.are_progress_bars_disabled(),
-    )
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub_bars = not hub.are_progress_bars_disabled()
     logging.set_verbosity(logging.FATAL)
     logging.disable_progress_bar()
     try:
@@ -57,3 +54,16 @@ def quiet() -> Generator[None]:
             logging.enable_progress_bar()
         if hub_bars:
             hub.enable_progress_bars()
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Generator[None]:
+    """Seed torch's random numbers on the CPU inside, and restore their state after."""
+    import torch
+
+    before = torch.get_rng_state()
+    try:
+        torch.default_generator.manual_seed(seed)
+        yield
+    finally:
+        torch.set_rng_state(before)

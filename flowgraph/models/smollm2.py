@@ -127,17 +127,12 @@ def read_gguf(gguf: Path) -> tuple[Model, Tokenizer]:
     except (ImportError, ValueError) as error:  # ValueError: transformers lacks accelerate
         hint = "pip install 'flowgraph[models]'"
         raise ModelError.unusable(NAME, f"cannot be converted: {str(error).splitlines()[0]}", hint) from None
-    return _plain(packed.state_dict()), _tokenizer(read)
-
-
-def _plain(weights: dict[str, Any]) -> Model:
-    """Return an ordinary model of these weights: one read from GGUF counts as quantized, which may not be saved."""
-    library = transformers()
+    # An ordinary model of these weights: the one that was read counts as quantized, which may not be saved.
     config = library.LlamaConfig(**{name: value for name, value in CONFIG.items() if name != "model_type"})
     with quiet():
-        model = library.LlamaForCausalLM.from_pretrained(None, config=config, state_dict=weights)
+        model = library.LlamaForCausalLM.from_pretrained(None, config=config, state_dict=packed.state_dict())
     model.generation_config = library.GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=2)
-    return model
+    return model, _tokenizer(read)
 
 
 def _tokenizer(read: Tokenizer) -> Tokenizer:

@@ -36,8 +36,6 @@ SUGGESTED: Mapping[str, Mapping[str, float]] = {
 LORA_RATE = 10.0
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-
-
 _LORA = "+lora="
 _RANGES = {"rank": (1, 1024), "alpha": (1, 65536)}
 
@@ -99,7 +97,16 @@ def resolve(text: str, *, cache: Path) -> ModelSource:
         source = resolve(base, cache=cache)
         if source.lora is not None:
             raise ModelError.bad_option(text, "adapters need a model that has none", "write +lora= once")
-        return replace(source, name=f"{source.name}{plus}{options}", lora=_lora(text, options))
+        rank, *pairs = options.split(",")
+        values = {"rank": parse_whole(text, "rank", rank, *_RANGES["rank"])}
+        for pair in pairs:
+            name, _, value = pair.partition("=")
+            if name != "alpha" or name in values:
+                what = "alpha is given twice" if name in values else f"`lora` has no option `{name}`"
+                raise ModelError.bad_option(text, what, "it takes a rank and alpha: +lora=8,alpha=16")
+            values[name] = parse_whole(text, name, value, *_RANGES[name])
+        lora = Lora(**{"alpha": 2 * values["rank"]} | values)
+        return replace(source, name=f"{source.name}{plus}{options}", lora=lora)
     if text.partition(":")[0] == "tiny":
         return ModelSource(text, "tiny", size=parse_size(text))
     if text.casefold() == smollm2.NAME:
@@ -116,19 +123,6 @@ def resolve(text: str, *, cache: Path) -> ModelSource:
     if hub_id is not None or _HUB_ID.fullmatch(text):
         return ModelSource(hub_id or text, "hub")
     raise ModelError.unknown(text, BUILT_IN, nearest_names(text, BUILT_IN))
-
-
-def _lora(text: str, options: str) -> Lora:
-    """Read the options after `+lora=`."""
-    rank, *pairs = options.split(",")
-    values = {"rank": parse_whole(text, "rank", rank, *_RANGES["rank"])}
-    for pair in pairs:
-        name, _, value = pair.partition("=")
-        if name != "alpha" or name in values:
-            what = "alpha is given twice" if name in values else f"`lora` has no option `{name}`"
-            raise ModelError.bad_option(text, what, "it takes a rank and alpha: +lora=8,alpha=16")
-        values[name] = parse_whole(text, name, value, *_RANGES[name])
-    return Lora(**{"alpha": 2 * values["rank"]} | values)
 
 
 def _exists(text: str) -> bool:

@@ -34,25 +34,22 @@ def main() -> int:
     signal.alarm(15 * SECONDS)  # for a template that sleeps; one that computes gets less
     job: dict[str, Any] = json.load(sys.stdin)
     try:
-        return _render(job["template"], job["tokens"])
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        source = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", job["template"])  # a tag of transformers'
+        extensions = ["jinja2.ext.loopcontrols"]
+        sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+        template = sandbox.from_string(source)
+        for chat in CHATS:
+            length = 0
+            for part in template.generate(messages=chat, add_generation_prompt=len(chat) == 1, **job["tokens"]):
+                length += len(part)
+                if length > CHARACTERS:
+                    return TOO_LARGE
     except MemoryError:
         return TOO_LARGE
     except Exception:  # noqa: BLE001 - whatever jinja2 and a template raise
-        return 0
-
-
-def _render(source: str, tokens: dict[str, str]) -> int:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    extensions = ["jinja2.ext.loopcontrols"]
-    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    template = sandbox.from_string(re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", source))  # a tag of transformers'
-    for chat in CHATS:
-        length = 0
-        for part in template.generate(messages=chat, add_generation_prompt=len(chat) == 1, **tokens):
-            length += len(part)
-            if length > CHARACTERS:
-                return TOO_LARGE
+        pass
     return 0
 
 

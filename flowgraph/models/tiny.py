@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowgraph.errors import ModelError, nearest
-from flowgraph.models.libraries import Model, Tokenizer, tokenizers, transformers
-from flowgraph.models.seeded_init import seeded
+from flowgraph.models.libraries import Model, Tokenizer, seeded, tokenizers, transformers
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>", "<sep>")
 CHARACTERS = "0123456789 +-=?"
@@ -88,21 +87,9 @@ def build(seed: int, size: TinySize | None = None) -> tuple[Model, Tokenizer]:
 
     The same seed gives the same weights; the caller's random state is unchanged.
     """
-    size = size or TinySize()
-    return _model(seed, size), _tokenizer(size)
-
-
-def make(seed: int, folder: Path, size: TinySize | None = None) -> Path:
-    """Make the model and save it into a new `folder`; raise ModelError if it exists or cannot be written."""
-    from flowgraph.models.saving import save
-
-    model, tokenizer = build(seed, size)
-    return save(model, tokenizer, folder)
-
-
-def _model(seed: int, size: TinySize) -> Model:
     import torch
 
+    size = size or TinySize()
     library = transformers()
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     config = library.LlamaConfig(
@@ -111,16 +98,12 @@ def _model(seed: int, size: TinySize) -> Model:
     with seeded(seed):
         model = library.LlamaForCausalLM(config)
     model.generation_config = library.GenerationConfig(**ids)
-    return model.to(dtype=torch.float32).eval()
-
-
-def _tokenizer(size: TinySize) -> Tokenizer:
-    library = tokenizers()
-    ids = {token: i for i, token in enumerate(VOCABULARY)}
-    backend = library.Tokenizer(library.models.WordLevel(ids, unk_token="<unk>"))
-    backend.pre_tokenizer = library.pre_tokenizers.Split("", "isolated")
-    backend.decoder = library.decoders.Fuse()
-    return transformers().PreTrainedTokenizerFast(
+    tokens = tokenizers()
+    words = {token: i for i, token in enumerate(VOCABULARY)}
+    backend = tokens.Tokenizer(tokens.models.WordLevel(words, unk_token="<unk>"))
+    backend.pre_tokenizer = tokens.pre_tokenizers.Split("", "isolated")
+    backend.decoder = tokens.decoders.Fuse()
+    tokenizer = library.PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token="<pad>",
         bos_token="<bos>",
@@ -132,3 +115,12 @@ def _tokenizer(size: TinySize) -> Tokenizer:
         clean_up_tokenization_spaces=False,
         padding_side="left",
     )
+    return model.to(dtype=torch.float32).eval(), tokenizer
+
+
+def make(seed: int, folder: Path, size: TinySize | None = None) -> Path:
+    """Make the model and save it into a new `folder`; raise ModelError if it exists or cannot be written."""
+    from flowgraph.models.saving import save
+
+    model, tokenizer = build(seed, size)
+    return save(model, tokenizer, folder)

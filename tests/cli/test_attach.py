@@ -18,7 +18,7 @@ from flowgraph.app import cache_folder
 from flowgraph.engines.servers.environments import install
 from flowgraph.engines.servers.server_engine import ServerSettings
 from flowgraph.engines.servers.server_process import ServerProcess
-from flowgraph.engines.sglang.releases import SGLANG_CPU
+from flowgraph.engines.sglang import SGLANG_CPU
 from flowgraph.engines.sglang.server import Sglang
 from tests.cli.said import text_of
 from tests.cli.small_run import quietly

@@ -89,9 +89,8 @@ def make_folder(case: Case, folder: Path) -> Path:
     import torch
 
     from flowgraph.models import tiny
-    from flowgraph.models.libraries import transformers
+    from flowgraph.models.libraries import seeded, transformers
     from flowgraph.models.saving import save
-    from flowgraph.models.seeded_init import seeded
 
     _, tokenizer = tiny.build(SEED)
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

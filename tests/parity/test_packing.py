@@ -14,7 +14,7 @@ import torch
 from flowgraph.engines.forward_pass.forward import forward_stats
 from flowgraph.engines.forward_pass.packed import Packing
 from flowgraph.engines.forward_pass.packing_probe import choose
-from flowgraph.engines.forward_pass.sequence_parallel import SequenceRanks
+from flowgraph.engines.fsdp.ranks import ProcessRanks
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows
 from flowgraph.models.heads import with_head
@@ -59,7 +59,7 @@ def rows_of(name: str) -> ResponseRows:
 
 
 def told(
-    model: Any, rows: ResponseRows, sequence: SequenceRanks | None, packing: Packing | None
+    model: Any, rows: ResponseRows, sequence: ProcessRanks | None, packing: Packing | None
 ) -> dict[str, np.ndarray]:
     """Return the statistics, and the gradient of a sum of them, which weighs each token differently."""
     wanted = WANTED["values" if type(model).__name__.endswith("TokenClassification") else "tokens"]
@@ -72,7 +72,7 @@ def told(
     return {name: each.detach().numpy() for name, each in given.items()} | {"gradient": flat.numpy()}
 
 
-def every(sequence: SequenceRanks | None) -> dict[str, np.ndarray]:
+def every(sequence: ProcessRanks | None) -> dict[str, np.ndarray]:
     """Return what is told of each model and rows."""
     models = {heads: made(heads) for heads in HEADS}
     models |= {"values": made("two share", values=True), "a window": made("two share", window=4)}
@@ -91,8 +91,7 @@ def run(rank: int, count: int, folder: Path) -> dict[str, Any]:
     """Return what one peer is told, and what it refuses."""
     from flowgraph.engines.fsdp.ranks import join
 
-    ranks = join(rank, count, folder / "meeting", limit_s=50)
-    sequence = SequenceRanks(ranks.group)
+    sequence = join(rank, count, folder / "meeting", limit_s=50)
     found: dict[str, Any] = every(sequence)
     HEADS["odd"] = (3, 3)
     for name, packing in (("odd", Packing()), ("as many", None)):
@@ -103,7 +102,7 @@ def run(rank: int, count: int, folder: Path) -> dict[str, Any]:
         same = forward_stats(made("as many"), rows_of("uneven"), ("entropy",), sequence=sequence).entropy
     assert same is not None
     found["without gradients"] = same.numpy()
-    ranks.leave()
+    sequence.leave()
     return found
 
 

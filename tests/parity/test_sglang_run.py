@@ -24,7 +24,7 @@ from flowgraph.app import cache_folder
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings, WeightsBy
 from flowgraph.engines.servers.environments import install
-from flowgraph.engines.sglang.releases import SGLANG_CPU
+from flowgraph.engines.sglang import SGLANG_CPU
 from flowgraph.errors import WorkerError
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.language import Key

@@ -22,7 +22,7 @@ from flowgraph.flows.settings import setting_faults, split_assignments
 from flowgraph.language.graph import Graph, Param
 from flowgraph.language.values import Model, State, Trainable
 from flowgraph.lowering.lower import lower
-from flowgraph.models.vocabulary import refuse_other_tokens
+from flowgraph.models.loading import refuse_other_tokens
 from flowgraph.passes import named
 from flowgraph.passes.verify import verified
 from nodes.mismatch import watch_engines

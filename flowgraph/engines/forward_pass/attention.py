@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from flowgraph.engines.forward_pass.sequence_parallel import SequenceRanks
+    from flowgraph.engines.fsdp.ranks import ProcessRanks
 
 NAME = "packed_tokens"
 Way = Literal["segments", "mask", "varlen", "flex"]
@@ -47,7 +47,7 @@ class PackedAttention:
     segments: Segments
     way: Way
     device: Any
-    sequence: SequenceRanks | None = None
+    sequence: ProcessRanks | None = None
     windows: set[int | None] = field(default_factory=set["int | None"])
     _cache: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
@@ -91,7 +91,7 @@ class PackedAttention:
         heads = query.shape[1]
         out: Tensor = untyped.varlen_attn(
             query[0].transpose(0, 1).contiguous(),
-            *(_repeated(each, heads)[0].transpose(0, 1).index_select(0, index) for each in (key, value)),
+            *(_repeated(tensor, heads)[0].transpose(0, 1).index_select(0, index) for tensor in (key, value)),
             *ends,
             *longest,
             scale=scale,
@@ -107,7 +107,6 @@ class PackedAttention:
         return out.transpose(1, 2)
 
     def _cached(self, name: Any, make: Callable[[], Any]) -> Any:
-        """Return what all layers share; the first one that needs it makes it."""
         if name not in self._cache:
             self._cache[name] = make()
         return self._cache[name]
@@ -144,7 +143,7 @@ def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Ten
     keys = segments.before + segments.tokens
     counts = np.stack([segments.before, segments.tokens], 1).reshape(-1)
     index = ranges(np.stack([segments.before_start, segments.start], 1).reshape(-1), counts)
-    ends = [np.concatenate([[0], each.cumsum()]).astype(np.int32) for each in (segments.tokens, keys)]
+    ends = [np.concatenate([[0], sizes.cumsum()]).astype(np.int32) for sizes in (segments.tokens, keys)]
     ends_of = (torch.from_numpy(ends[0]).to(device), torch.from_numpy(ends[1]).to(device))
     return torch.from_numpy(index).to(device), ends_of, (int(segments.tokens.max()), int(keys.max()))
 

@@ -83,7 +83,6 @@ def stats_head(
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Generator[None]:
-    """Set an attribute of an object inside, and restore it after."""
     is_own, before = name in vars(owner), getattr(owner, name)
     setattr(owner, name, value)
     try:

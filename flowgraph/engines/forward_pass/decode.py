@@ -32,9 +32,6 @@ class _SampleState:
     logprobs: list[float] = field(default_factory=list[float])
     finished: bool = False
 
-    def full(self) -> bool:
-        return self.finished or len(self.tokens) >= self.request.max_tokens
-
 
 def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], version: int) -> list[Completion]:
     """Generate one sample for each request, all in one batch; `ends` are the token ids that end a response.
@@ -44,10 +41,13 @@ def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], 
     rows = [_SampleState(request, request.key.generator(request.prompt, request.sample)) for request in requests]
     active = list(rows)
     with torch.inference_mode():  # measured: a tenth less than no_grad
-        logits, cache, mask = _prefill(model, requests)
+        contexts, device = [request.context for request in requests], next(model.parameters()).device
+        out, mask, index = read_distinct(model, contexts, device, logits_to_keep=1)
+        logits, cache, mask = out.logits[:, -1][index], out.past_key_values, mask[index]
+        cache.batch_select_indices(index)
         while True:
             _choose(active, logits, ends)
-            keep = [i for i, row in enumerate(active) if not row.full()]
+            keep = [i for i, r in enumerate(active) if not r.finished and len(r.tokens) < r.request.max_tokens]
             if not keep:
                 break
             if len(keep) < len(active):
@@ -62,15 +62,18 @@ def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], 
     return [Completion(tuple(r.tokens), tuple(r.logprobs), r.finished, ((0, version),)) for r in rows]
 
 
-def _prefill(model: Any, requests: Sequence[SampleRequest]) -> tuple[Tensor, Any, Tensor]:
-    """Read each distinct context once; return the last logits, the cache and the mask, one row per request."""
-    row = {context: i for i, context in enumerate(dict.fromkeys(request.context for request in requests))}
-    ids, mask = pad_left(list(row), next(model.parameters()).device)
+def read_distinct(
+    model: Any, contexts: Sequence[tuple[int, ...]], device: Any, **options: Any
+) -> tuple[Any, Tensor, Tensor]:
+    """Read each distinct context once; return the output, the mask [G, P], and the row [B] there of each context.
+
+    A context of no tokens reads one of id 0.
+    """
+    row = {context: i for i, context in enumerate(dict.fromkeys(contexts))}
+    ids, mask = pad_left([context or (0,) for context in row], device)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    out = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
-    index = torch.tensor([row[request.context] for request in requests], device=mask.device)
-    out.past_key_values.batch_select_indices(index)
-    return out.logits[:, -1][index], out.past_key_values, mask[index]
+    out = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, **options)
+    return out, mask, torch.tensor([row[context] for context in contexts], device=device)
 
 
 def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tensor]:
@@ -84,34 +87,40 @@ def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Ten
 
 
 def _choose(rows: Sequence[_SampleState], logits: Tensor, ends: frozenset[int]) -> None:
-    """Append one token to each row: the keyed sample, or the argmax at temperature 0."""
+    """Append one token to each row: the keyed sample, or the argmax at temperature 0.
+
+    Each row has Gumbel noise from its own stream. In float32, at a third of the cost, the noise ends at 16.6: a token
+    with p < 6e-8 is almost never sampled.
+    """
     heat = torch.tensor([row.request.temperature for row in rows], device=logits.device)[:, None]
     scaled = full_precision(logits) / torch.where(heat > 0, heat, torch.ones_like(heat))
-    chosen = (scaled + _gumbel(rows, scaled)).argmax(1)
-    logprobs = scaled.gather(1, chosen[:, None])[:, 0] - scaled.logsumexp(1)
-    for row, token, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
-        if not math.isfinite(logprob):
-            at = f"token {len(row.tokens)} of a response to prompt {row.request.prompt}"
-            hint = "its weights are damaged, or too large for the precision it computes in"
-            raise LawError(f"the model gives no probabilities at {at}: its logits are NaN or infinite", hint=hint)
-        row.tokens.append(token)
-        row.logprobs.append(logprob)
-        row.finished = token in ends
-
-
-def _gumbel(rows: Sequence[_SampleState], like: Tensor) -> Tensor:
-    """Return Gumbel noise [B, V], each row from its own stream; zero for greedy rows.
-
-    In float32, at a third of the cost, the noise ends at 16.6: a token with p < 6e-8 is almost never sampled.
-    """
-    warm = [i for i, row in enumerate(rows) if row.request.temperature > 0]
-    noise = torch.zeros_like(like)
+    noise, warm = torch.zeros_like(scaled), [i for i, row in enumerate(rows) if row.request.temperature > 0]
     if warm:
-        uniform = np.empty((len(warm), like.shape[1]), dtype=np.float32)
+        uniform = np.empty((len(warm), scaled.shape[1]), dtype=np.float32)
         for row, i in zip(uniform, warm, strict=True):
             rows[i].noise.random(out=row, dtype=np.float32)
         noise[warm] = -torch.log(-torch.log(torch.from_numpy(uniform))).to(noise)
-    return noise
+    chosen = (scaled + noise).argmax(1)
+    logprobs = scaled.gather(1, chosen[:, None])[:, 0] - scaled.logsumexp(1)
+    for state, token, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
+        if not math.isfinite(logprob):
+            at = f"token {len(state.tokens)} of a response to prompt {state.request.prompt}"
+            hint = "its weights are damaged, or too large for the precision it computes in"
+            raise LawError(f"the model gives no probabilities at {at}: its logits are NaN or infinite", hint=hint)
+        state.tokens.append(token)
+        state.logprobs.append(logprob)
+        state.finished = token in ends
+
+
+def computes_on(model: Any, device: torch.device) -> None:
+    """Record on which device a model computes; its weights may lie elsewhere."""
+    model.flowgraph_device = device
+
+
+def device_of(model: Any) -> torch.device:
+    """Return the device on which a model computes: its inputs go there, and its outputs come from there."""
+    device: torch.device = getattr(model, "flowgraph_device", None) or next(model.parameters()).device
+    return device
 
 
 def full_precision(logits: Tensor) -> Tensor:

@@ -8,29 +8,19 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
-
-import torch
 
 from flowgraph.engines.forward_pass.packed import Packing, read_packed
 from flowgraph.engines.forward_pass.packing import packed_tokens
-from flowgraph.engines.forward_pass.packing_probe import choose, padded_because
+from flowgraph.engines.forward_pass.packing_probe import GIVES, choose, padded_because
 from flowgraph.engines.forward_pass.padded import read_padded, score_texts
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows, TokenStats
 from flowgraph.models.heads import head_of
 
 if TYPE_CHECKING:
-    from flowgraph.engines.forward_pass.sequence_parallel import SequenceRanks
-    from flowgraph.language.values import Head
-
-GIVES: Mapping[Head, tuple[str, ...]] = {
-    "tokens": ("logprobs", "entropy", "square_probs"),
-    "values": ("values",),
-    "score": ("score",),
-}
-"""The statistics that each head gives."""
+    from flowgraph.engines.fsdp.ranks import ProcessRanks
 
 
 def forward_stats(
@@ -39,7 +29,7 @@ def forward_stats(
     names: Sequence[str],
     *,
     packing: Packing | Literal["chosen"] | None = "chosen",
-    sequence: SequenceRanks | None = None,
+    sequence: ProcessRanks | None = None,
 ) -> TokenStats:
     """Return the `names` statistics of each response token [B, T], zero beyond a row's length; of a text its score [B].
 
@@ -89,8 +79,3 @@ def cut(rows: ResponseRows, forward_tokens: int, *, padded: bool = False) -> lis
         )
         for start, stop in zip(starts, [*starts[1:], max(count, 1)], strict=True)
     ]
-
-
-def join_stats(parts: Sequence[TokenStats], names: Sequence[str]) -> TokenStats:
-    """Concatenate the statistics of parts of the rows."""
-    return TokenStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})

@@ -11,17 +11,16 @@ import torch
 
 from flowgraph.engines.forward_pass.attention import PackedAttention, Way, switch
 from flowgraph.engines.forward_pass.chunked_head import read_logits, stats_head
-from flowgraph.engines.forward_pass.decode import full_precision
+from flowgraph.engines.forward_pass.decode import device_of, full_precision
 from flowgraph.engines.forward_pass.packing import Packed, laid_out, pack
 from flowgraph.engines.forward_pass.sequence_parallel import all_stats
-from flowgraph.engines.model_state.torch_handle import device_of
 from flowgraph.language.handle import ResponseRows, TokenStats
 from flowgraph.models.heads import head_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flowgraph.engines.forward_pass.sequence_parallel import SequenceRanks
+    from flowgraph.engines.fsdp.ranks import ProcessRanks
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def read_packed(
     rows: ResponseRows,
     names: Sequence[str],
     packing: Packing,
-    sequence: SequenceRanks | None = None,
+    sequence: ProcessRanks | None = None,
     *,
     masked: bool = True,
 ) -> tuple[TokenStats, PackedAttention]:
@@ -79,25 +78,18 @@ def read_packed(
         "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device) if masked else None,
     }
     switch(model)
-    stats = _stats(model, inputs, part, names, packing, rows.temperature)
+    if head_of(model) == "values":
+        stats = full_precision(model(**inputs).logits)[0].index_select(0, part.reads)
+    elif packing.chunked:
+        with stats_head(model, part.reads, part.targets, names, rows.temperature, packing.chunk_tokens):
+            stats = model(**inputs).logits[0]
+    else:
+        logits = model(**inputs).logits[0].index_select(0, part.reads)
+        stats = torch.stack(read_logits(logits, part.targets, names, rows.temperature), -1)
     if sequence is not None:
         stats = all_stats(stats, sequence)
     columns = dict(zip(names, stats.index_select(0, part.order).unbind(-1), strict=True))
     return TokenStats(**laid_out(columns, packed, rows.tokens.device)), attention
-
-
-def _stats(
-    model: Any, inputs: dict[str, Any], part: PeerSlice, names: Sequence[str], packing: Packing, temperature: float
-) -> Tensor:
-    """Return the statistics [m, names] of the slice's response tokens."""
-    if head_of(model) == "values":
-        return full_precision(model(**inputs).logits)[0].index_select(0, part.reads)
-    if packing.chunked:
-        with stats_head(model, part.reads, part.targets, names, temperature, packing.chunk_tokens):
-            stats: Tensor = model(**inputs).logits[0]
-            return stats
-    logits = model(**inputs).logits[0].index_select(0, part.reads)
-    return torch.stack(read_logits(logits, part.targets, names, temperature), -1)
 
 
 def sliced(packed: Packed, rank: int, count: int, device: Any) -> PeerSlice:

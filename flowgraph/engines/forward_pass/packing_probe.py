@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,21 +21,20 @@ from flowgraph.models.heads import head_names, head_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from flowgraph.language.values import Head
+
 LIMIT, HALF_LIMIT = 1e-4, 0.03
 """The largest difference of the two passes relative to the largest number, in float32 and in half precision."""
 CONTEXTS, LENGTHS, GROUPS = ((3, 1, 4), (1, 5, 2, 6, 5)), (2, 1, 4, 3), (0, 0, 1, 1)
 """The rows of the probe: groups share a context, and lengths differ."""
-
-
-@dataclass(frozen=True)
-class PackingChoice:
-    """How a model reads packed tokens; None, with the reason, if it reads padded rows."""
-
-    packing: Packing | None
-    note: str = ""
-
-
-CHOSEN: WeakKeyDictionary[Any, PackingChoice] = WeakKeyDictionary()
+CHOSEN: WeakKeyDictionary[Any, tuple[Packing | None, str]] = WeakKeyDictionary()
+"""How each model reads packed tokens; None, with the reason, if it reads padded rows."""
+GIVES: Mapping[Head, tuple[str, ...]] = {
+    "tokens": ("logprobs", "entropy", "square_probs"),
+    "values": ("values",),
+    "score": ("score",),
+}
+"""The statistics that each head gives."""
 
 
 def choose(model: Any, *, half: bool = False) -> Packing | None:
@@ -49,31 +47,38 @@ def choose(model: Any, *, half: bool = False) -> Packing | None:
         device = next(model.parameters()).device.type
         with torch.autocast(device, torch.bfloat16, enabled=half and device == "cuda"):
             CHOSEN[model] = _probe(model)
-    return CHOSEN[model].packing
+    return CHOSEN[model][0]
 
 
 def padded_because(model: Any) -> str:
     """Return in a sentence why a model reads padded rows; "" if it reads packed tokens."""
     choose(model)
-    return CHOSEN[model].note
+    return CHOSEN[model][1]
 
 
-def _probe(model: Any) -> PackingChoice:
-    name = type(model).__name__
-    if head_of(model) == "score":
-        return PackingChoice(None, f"{name} gives a number for a whole text: texts are read padded")
+def _probe(model: Any) -> tuple[Packing | None, str]:
+    name, head, names = type(model).__name__, head_of(model), GIVES[head_of(model)]
+    if head == "score":
+        return None, f"{name} gives a number for a whole text: texts are read padded"
     if why := switchable(model):
-        return PackingChoice(None, f"{name} reads padded rows: {why}")
+        return None, f"{name} reads padded rows: {why}"
+    ways: list[Way] = ["segments"]  # the fastest first
+    if next(model.parameters()).device.type == "cuda":
+        half = torch.is_autocast_enabled("cuda") or model.dtype in (torch.float16, torch.bfloat16)
+        has_varlen = find_spec("torch.nn.attention.varlen") is not None
+        ways = ["varlen", "flex", "mask"] if half and has_varlen else ["flex", "mask"]
     with torch.no_grad():
         try:
-            expected = _observed(model, lambda: read_padded(model, _rows(model), _statistics(model), head_of(model)))
+            expected = _observed(model, lambda: read_padded(model, _rows(model), names, head))
         except Exception as error:  # noqa: BLE001 - reading rows with this model raises the same error
-            return PackingChoice(None, f"{name} does not even read padded rows ({type(error).__name__}: {error})")
-        for packing in _candidates(model):
-            why = _difference(model, packing, expected)
-            if not why:
-                return PackingChoice(packing)
-    return PackingChoice(None, f"{name} reads padded rows: {why}")
+            return None, f"{name} does not even read padded rows ({type(error).__name__}: {error})"
+        for chunked in (True, False) if head == "tokens" else (False,):
+            for way in ways:
+                packing = Packing(way, chunked)
+                why = _difference(model, packing, expected)
+                if not why:
+                    return packing, ""
+    return None, f"{name} reads padded rows: {why}"
 
 
 def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
@@ -82,7 +87,7 @@ def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
 
     def read() -> TokenStats:
         with requested_windows() as requested:
-            stats, attention = read_packed(model, _rows(model), _statistics(model), packing, masked=False)
+            stats, attention = read_packed(model, _rows(model), GIVES[head_of(model)], packing, masked=False)
         windows.extend((requested, attention.windows))
         return stats
 
@@ -96,35 +101,15 @@ def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
         return f"its layers attend to spans of {', '.join(map(str, missed))} tokens, and do not say so to attention"
     full = model.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cuda")
     limit = LIMIT if results[0].dtype.itemsize >= 4 and full else HALF_LIMIT
-    distance = max(_distance(*pair) for pair in zip(results, expected, strict=True))
+    distance = 0.0
+    for result, reference in zip(results, expected, strict=True):  # relative to the largest number, or to 1
+        same_shape = result.shape == reference.shape
+        off = float((result - reference).abs().max() / reference.abs().max().clamp(min=1.0)) if same_shape else math.inf
+        distance = max(distance, off if math.isfinite(off) else math.inf)
     return "" if distance <= limit else f"packed tokens have another answer, {distance:.2g} away"
 
 
-def _distance(result: Tensor, expected: Tensor) -> float:
-    """Return the largest difference relative to the largest number or 1; infinite for other shapes or NaN."""
-    if result.shape != expected.shape:
-        return float("inf")
-    distance = float((result - expected).abs().max() / expected.abs().max().clamp(min=1.0))
-    return distance if math.isfinite(distance) else float("inf")
-
-
-def _candidates(model: Any) -> Iterator[Packing]:
-    """Yield what to try, the fastest first."""
-    ways: list[Way] = ["segments"]
-    if next(model.parameters()).device.type == "cuda":
-        half = torch.is_autocast_enabled("cuda") or model.dtype in (torch.float16, torch.bfloat16)
-        has_varlen = find_spec("torch.nn.attention.varlen") is not None
-        ways = ["varlen", "flex", "mask"] if half and has_varlen else ["flex", "mask"]
-    heads = (True, False) if head_of(model) == "tokens" else (False,)
-    yield from (Packing(way, chunked) for chunked in heads for way in ways)
-
-
-def _statistics(model: Any) -> tuple[str, ...]:
-    return ("values",) if head_of(model) == "values" else ("logprobs", "entropy", "square_probs")
-
-
 def _rows(model: Any) -> ResponseRows:
-    """Return the rows of the probe, with ids that every vocabulary has."""
     vocabulary = model.config.get_text_config().vocab_size
     contexts = pa.array([[token % vocabulary for token in CONTEXTS[group]] for group in GROUPS], pa.list_(pa.int64()))
     tokens = torch.arange(len(LENGTHS) * max(LENGTHS)).reshape(len(LENGTHS), -1) % vocabulary

@@ -7,15 +7,13 @@ model gather its weights in each call, and wait for each other. A model with a h
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flowgraph.engines.forward_pass.chunked_head import read_logits
-from flowgraph.engines.forward_pass.decode import full_precision, pad_left
-from flowgraph.engines.model_state.torch_handle import device_of
+from flowgraph.engines.forward_pass.decode import device_of, full_precision, pad_left, read_distinct
 from flowgraph.errors import LawError
 from flowgraph.language.handle import ResponseRows, TokenStats
 from flowgraph.models.libraries import transformers
@@ -27,10 +25,20 @@ if TYPE_CHECKING:
 
 
 def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head) -> TokenStats:
-    """Read contexts, then each response after its own. A value is at the index of its token's logits."""
+    """Read contexts, then each response after its own. A value is at the index of its token's logits.
+
+    All but a context's last token are read at first; one without others reads a token that the mask hides. A language
+    model makes the cache itself and computes the last logits only; a classifier fills the one that it gets.
+    """
     device, width = device_of(model), max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
     lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]
-    cache, mask = _read_contexts(model, contexts, device, head)
+    starts = [tuple(context[:-1]) for context in contexts]
+    cache = transformers().DynamicCache(config=model.config) if head == "values" else None
+    options: dict[str, Any] = {"logits_to_keep": 1} if cache is None else {"past_key_values": cache}
+    out, mask, index = read_distinct(model, starts, device, **options)
+    cache = out.past_key_values if cache is None else cache
+    cache.batch_select_indices(index)
+    mask = mask[index] * torch.tensor([bool(start) for start in starts], device=device)[:, None]
     tokens = rows.tokens.to(device)[:, :width]
     inside = torch.arange(width, device=device)[None] < lengths[:, None]
     tokens = torch.where(inside, tokens, 0) if len(tokens) else tokens.new_zeros(1, width)
@@ -55,26 +63,6 @@ def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head
     return TokenStats(**padded)
 
 
-def _read_contexts(model: Any, contexts: Sequence[Sequence[int]], device: Any, head: Head) -> tuple[Any, Tensor]:
-    """Read each distinct context except its last token; return the cache and mask [B, P - 1], one row per response.
-
-    A context of one token has nothing before it: it reads a token that the mask hides, so that P is at least 2. A
-    language model makes the cache itself and computes the last logits only; a classifier fills the one that it gets.
-    """
-    starts = [tuple(context[:-1]) for context in contexts]
-    row = {start: i for i, start in enumerate(dict.fromkeys(starts))}
-    ids, read = pad_left([start or (0,) for start in row], device)
-    index = torch.tensor([row[start] for start in starts], device=device)
-    positions = (read.cumsum(1) - 1).clamp(min=0)
-    empty = transformers().DynamicCache(config=model.config) if head == "values" else None
-    options: dict[str, Any] = {"logits_to_keep": 1} if empty is None else {"past_key_values": empty}
-    out = model(input_ids=ids, attention_mask=read, position_ids=positions, use_cache=True, **options)
-    cache = out.past_key_values if empty is None else empty
-    cache.batch_select_indices(index)
-    real = torch.tensor([bool(start) for start in starts], device=device)
-    return cache, read[index] * real[:, None]
-
-
 def score_texts(model: Any, rows: ResponseRows) -> Tensor:
     """Return the output [B] at the last token of each row's context and response."""
     responses = zip(rows.tokens.tolist(), rows.lengths.tolist(), strict=True)
@@ -84,20 +72,11 @@ def score_texts(model: Any, rows: ResponseRows) -> Tensor:
         raise LawError("a text of 0 tokens has no last token to read its score at")
     ids, mask = pad_left(texts or [[0]], device_of(model))
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    with _read_at_the_end(model):
-        out = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
-    return full_precision(out.logits)[: len(texts), 0].to(rows.tokens.device)
-
-
-@contextlib.contextmanager
-def _read_at_the_end(model: Any) -> Generator[None]:
-    """Let a classifier read its output at the last column inside, whatever its token is.
-
-    transformers reads it at the last token that is not padding, whose id is often that of an end token too.
-    """
+    # transformers reads a score at the last token that is not padding, whose id is often that of an end token too.
     config = model.config.get_text_config()
-    padding, config.pad_token_id = config.pad_token_id, -1  # no token's id
+    padding, config.pad_token_id = config.pad_token_id, -1  # no token's id: it reads the last column
     try:
-        yield
+        out = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
     finally:
         config.pad_token_id = padding
+    return full_precision(out.logits)[: len(texts), 0].to(rows.tokens.device)

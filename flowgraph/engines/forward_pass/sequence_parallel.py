@@ -13,7 +13,6 @@ Source: Jacobs et al. 2023 (DeepSpeed Ulysses), arXiv 2309.14509, section 3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
@@ -25,25 +24,10 @@ from flowgraph.errors import LawError
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-@dataclass(frozen=True)
-class SequenceRanks:
-    """The processes that share one sequence, seen from one of them; all make the same calls on the same rows."""
-
-    group: Any  # torch.distributed.ProcessGroup
-
-    @property
-    def rank(self) -> int:
-        """Return the number of this process in the group, from 0."""
-        return dist.get_rank(self.group)
-
-    @property
-    def count(self) -> int:
-        """Return the number of processes in the group."""
-        return dist.get_world_size(self.group)
+    from flowgraph.engines.fsdp.ranks import ProcessRanks
 
 
-def all_tokens(query: Tensor, key: Tensor, value: Tensor, ranks: SequenceRanks) -> tuple[Tensor, Tensor, Tensor]:
+def all_tokens(query: Tensor, key: Tensor, value: Tensor, ranks: ProcessRanks) -> tuple[Tensor, Tensor, Tensor]:
     """Return [1, heads / P, N, size] for [1, heads, N / P, size]; heads of keys are repeated if P does not divide them.
 
     Raises LawError if the number of ranks P does not divide the heads of queries.
@@ -66,13 +50,13 @@ def all_tokens(query: Tensor, key: Tensor, value: Tensor, ranks: SequenceRanks) 
     return query, key, value
 
 
-def own_tokens(read: Tensor, ranks: SequenceRanks) -> Tensor:
+def own_tokens(read: Tensor, ranks: ProcessRanks) -> Tensor:
     """Return [1, N / P, heads, size] for [1, N, heads / P, size]."""
     columns = _exchange(_shared(read[0], ranks.count).flatten(2), ranks)  # [P, N / P, numbers]
     return columns.transpose(0, 1).reshape(1, columns.shape[1], -1, read.shape[3])
 
 
-def all_stats(local: Tensor, ranks: SequenceRanks) -> Tensor:
+def all_stats(local: Tensor, ranks: ProcessRanks) -> Tensor:
     """Return [P * n, kinds]: each rank's statistics [n, kinds], of the same n; gradients reach the local ones only."""
 
     class Join(torch.autograd.Function):
@@ -96,7 +80,7 @@ def _shared(tensor: Tensor, count: int) -> Tensor:
     return tensor.reshape(count, -1, *tensor.shape[1:])
 
 
-def _exchange(parts: Tensor, ranks: SequenceRanks) -> Tensor:
+def _exchange(parts: Tensor, ranks: ProcessRanks) -> Tensor:
     """Send part i [P, …] to rank i; return what each rank sent here. It is its own inverse, and its own transpose."""
 
     def sent(parts: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ rows. Not here: sampling, which runs on gathered plain weights, because ranks wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,22 +15,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.tensor import DTensor
 
-from flowgraph.engines.forward_pass.forward import cut, forward_stats, join_stats
+from flowgraph.cluster.plan import Offloaded
+from flowgraph.engines.forward_pass.forward import forward_stats
 from flowgraph.engines.forward_pass.packing_probe import choose
-from flowgraph.engines.forward_pass.sequence_parallel import SequenceRanks
 from flowgraph.engines.fsdp.ranks import ProcessRanks
-from flowgraph.engines.fsdp.sharding import EVERYTHING, Grid, accumulates, forget, refuse_offload, shard, whole
-from flowgraph.engines.model_state.handle_state import HandleState
+from flowgraph.engines.fsdp.sharding import EVERYTHING, Grid, accumulates, forget, shard, whole
 from flowgraph.engines.model_state.optimizers import Optimizers, descend
 from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece
-from flowgraph.engines.model_state.torch_handle import TorchHandle, named_once
+from flowgraph.engines.model_state.torch_handle import TorchHandle
 from flowgraph.errors import LawError
-from flowgraph.language.handle import Completion, Optimizer, ResponseRows, SampleRequest, StepReport, TokenStats
+from flowgraph.language.handle import Completion, ResponseRows, SampleRequest, TokenStats
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flowgraph.engines.forward_pass.packed import Packing
+    from flowgraph.language.handle import Ranks
 
 
 @dataclass(eq=False)
@@ -49,12 +49,14 @@ class FsdpModel(TorchHandle):
     sequence: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
-        refuse_offload(self.running.offload)
+        if {*self.running.offload} not in (set[Offloaded](), {"optimizer"}, EVERYTHING):
+            hint = "offload the optimizer alone, or parameters, gradients and optimizer together"
+            what = f"the engine `fsdp` does not offload {' and '.join(self.running.offload)} alone"
+            raise LawError(what, hint=hint)
         super().__post_init__()
         self._grid = Grid.of(self.ranks, self.replicas, self.sequence)
         self.ranks = self._grid.data
-        self._saved = frozenset(self.model.state_dict())
-        self._chosen_packing = choose(self.model, half=self.running.precision == "bfloat16")
+        choose(self.model, half=self.running.precision == "bfloat16")  # before its weights are sharded
         device = str(self._home)
         self._sums_once = accumulates(self.model, self._grid, self.running, device)
         self._units = shard(self.model, self._grid, self.running, device, twice=not self.packs)
@@ -62,66 +64,46 @@ class FsdpModel(TorchHandle):
         self._optimizers = Optimizers(
             self._shards(),
             self._grid.every,
+            self._grid.data,
             copies=self.replicas,
             peers=self.sequence,
             offloaded={*self.running.offload} == {"optimizer"},
         )
 
     @property
-    def _packing(self) -> Packing | None:
-        return self._chosen_packing
+    def _every(self) -> Ranks:
+        return self._grid.every
 
     # --------------------------------------------------------------------------------------- passes and steps
 
-    def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Run the forward pass; without gradients in parts, as many as the rank with the most needs."""
-        self._refuse_asleep()
-        if torch.is_grad_enabled() and self.trainable:
-            return self._optimizers.see(self._read(rows, wanted))
-        parts = cut(rows, self.forward_tokens, padded=not self.packs)
+    def _cut(self, rows: ResponseRows) -> list[ResponseRows]:
+        """Cut rows into as many parts as the rank with the most needs, of which some may be empty."""
+        parts = super()._cut(rows)
         calls = int(self._grid.every.union(torch.tensor([len(parts)])).max())
         empty = ResponseRows(rows.context.slice(0, 0), rows.tokens[:0], rows.lengths[:0], rows.temperature)
+        return [*parts, *[empty] * (calls - len(parts))]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Generator[None]:
         try:
-            with torch.no_grad(), self._reading():
-                stats = [self._read(part, wanted) for part in [*parts, *[empty] * (calls - len(parts))]]
+            with torch.no_grad(), super()._reading():
+                yield
         finally:
             self._reshard()
-        return join_stats(stats, wanted)
 
     def _read(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        peers = self._grid.peers
-        sequence = SequenceRanks(peers.group) if peers.count > 1 else None
-        return forward_stats(self.model, rows, wanted, packing=self._packing, sequence=sequence)
+        return forward_stats(self.model, rows, wanted, sequence=self._grid.peers)
 
     async def sample(self, request: SampleRequest) -> Completion:
         """Refuse: shards generate no samples."""
         what = f"a model sharded over {self._grid.every.count} ranks cannot generate samples"
         raise LawError(what, hint="place the role that samples on an engine that does; weights are synced to it")
 
-    def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
-        """Add up gradients over micro-batches and ranks, clip, and step; refuse a gradient that is not finite.
-
-        Each loss is this rank's share of the whole loss; the report is of the whole. Raises `NotFinite` for a loss or a
-        gradient that is not finite, and LawError if ranks have different numbers of losses: on every rank.
-        """
-        self._refuse_asleep()
-        if not self.trainable:
-            raise LawError("this model is frozen: nothing can update it")
+    def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
         counts = self._grid.every.union(torch.tensor([len(losses)])).tolist()
         if len(set(counts)) > 1:
             what = f"the ranks have different numbers of micro-batches: {', '.join(map(str, counts))}"
             raise LawError(what, hint="every rank takes as many as the one with the most; empty ones are allowed")
-        self._optimizers.begin()
-        try:
-            values = self._descend(losses)
-        finally:
-            self._reshard()
-            for parameter in self._parameters:
-                parameter.grad = None
-        return self._optimizers.step(values, optimizer, self.ranks)
-
-    def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
-        """Return the losses, and leave their gradients on the tensors of the optimizers."""
 
         def before(part: int) -> None:
             self._optimizers.at(part)
@@ -133,12 +115,16 @@ class FsdpModel(TorchHandle):
 
         try:
             values = descend(losses, before)
+            for tensor, parameter in zip(self._optimizers.tensors, self._parameters, strict=True):
+                tensor.grad = None if parameter.grad is None else parameter.grad.to_local()
+            return values
         except BaseException:
             forget(self.model)
             raise
-        for tensor, parameter in zip(self._optimizers.tensors, self._parameters, strict=True):
-            tensor.grad = None if parameter.grad is None else parameter.grad.to_local()
-        return values
+        finally:
+            self._reshard()
+            for parameter in self._parameters:
+                parameter.grad = None
 
     def _reshard(self) -> None:
         """Drop the gathered weights: FSDP keeps some for the next pass, and a step changes the shards only."""
@@ -147,16 +133,13 @@ class FsdpModel(TorchHandle):
 
     # --------------------------------------------------------------------------------------- weights and state
 
-    def _saved_names(self) -> frozenset[str]:
-        return self._saved
-
     def _full(self, tensor: Tensor) -> Tensor:
         return whole(tensor, self._grid)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Replace the weights by full plain ones of the same names and shapes; this rank keeps its share."""
         self._refuse_asleep()
-        tensors = named_once(self.model, self._carried_names())
+        tensors = self._carried()
         shapes = {name: tensor.shape for aliases, tensor in tensors for name in aliases}
         wrong = sorted(
             name
@@ -171,9 +154,8 @@ class FsdpModel(TorchHandle):
                 piece.tensor.copy_(full[slice(*piece.rows)] if full.dim() else full)
 
     def _piece(self, tensor: Tensor) -> TensorPiece:
-        """Return this rank's share of one of the model's tensors: the shard itself."""
         if not isinstance(tensor, DTensor):
-            return TensorPiece.whole(tensor.detach())
+            return super()._piece(tensor)
         with torch.no_grad():  # so that it shares its memory with the parameter
             return TensorPiece(tensor.to_local(), tuple(tensor.shape), self._grid.rows_of_rank(len(tensor))[0])
 
@@ -190,17 +172,10 @@ class FsdpModel(TorchHandle):
         if writes:
             save(self.model, self.raw_tokenizer, folder, weights)
 
-    def _state(self) -> HandleState:
-        self._refuse_asleep()
-        grid = self._grid
-        tensors = named_once(self.model, self._carried_names())
-        return HandleState(
-            weights={aliases[0]: self._piece(tensor) for aliases, tensor in tensors},
-            trained=self._trained_names(),
-            optimizers=self._optimizers,
-            writer=(grid.shards.rank, grid.shards.count) if grid.copies.rank == 0 else None,
-            ranks=grid.every,
-        )
+    @property
+    def _writer(self) -> tuple[int, int] | None:
+        shards = self._grid.shards
+        return (shards.rank, shards.count) if self._grid.copies.rank == 0 else None
 
     def _move(self, device: str) -> None:
         """Move the shards, which are then other tensors, and their optimizer states."""

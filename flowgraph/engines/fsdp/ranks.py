@@ -165,5 +165,5 @@ def interface_to(host: str) -> str:
 
 
 def _interfaces(addresses: Set[str]) -> list[str]:
-    interfaces = psutil.net_if_addrs().items()
-    return [name for name, used in interfaces if any(each.address.partition("%")[0] in addresses for each in used)]
+    bound = psutil.net_if_addrs().items()
+    return [name for name, ends in bound if any(end.address.partition("%")[0] in addresses for end in ends)]

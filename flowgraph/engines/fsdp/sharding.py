@@ -1,7 +1,13 @@
-"""How a model is sharded over ranks: their mesh, its units, and the policies of `fully_shard` for each."""
+"""How a model is sharded over ranks: their mesh, its units, and the policies of `fully_shard` for each.
+
+Also activation checkpointing: a decoder layer keeps less of its forward pass, and computes the rest again.
+Source: Chen et al. 2016, arXiv 1604.06174; by operation, as torchtitan does it.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +18,19 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from flowgraph.cluster.plan import Offloaded, RoleSettings
-from flowgraph.engines.fsdp.activation_checkpointing import recompute
+from flowgraph.engines.forward_pass.decode import computes_on
 from flowgraph.engines.fsdp.ranks import ProcessRanks
-from flowgraph.engines.model_state.torch_handle import computes_on
 from flowgraph.errors import LawError
 from flowgraph.models.heads import head_names
+from flowgraph.models.libraries import transformers
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from flowgraph.cluster.plan import Checkpointing
 
 EVERYTHING: frozenset[Offloaded] = frozenset({"parameters", "gradients", "optimizer"})
 
@@ -86,7 +95,13 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
     mesh, layers = grid.mesh(kind), decoder_layers(model)
     recompute(layers, running.checkpointing)
     for unit in [*layers, model]:
-        fully_shard(unit, mesh=mesh, **_policies(running, kind, root=unit is model))
+        policies = dict[str, Any]()  # where the shards lie, and the precision of a pass; that of shards is unchanged
+        if running.precision == "bfloat16":
+            out = torch.float32 if unit is model else None
+            policies["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=out)
+        if {*running.offload} >= EVERYTHING:
+            policies["offload_policy"] = CPUOffloadPolicy(pin_memory=kind == "cuda")
+        fully_shard(unit, mesh=mesh, **policies)
         unit.set_gradient_divide_factor(1.0)  # FSDP averages otherwise
         unit.set_force_sum_reduction_for_comms(True)  # gloo cannot scale a sum
     computes_on(model, torch.device(device))
@@ -100,30 +115,12 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
     return [*layers, model]
 
 
-def _policies(running: RoleSettings, device: str, *, root: bool) -> dict[str, Any]:
-    """Return a unit's precision and where its shards lie; the shards' own precision is unchanged."""
-    policies = dict[str, Any]()
-    if running.precision == "bfloat16":
-        out = torch.float32 if root else None
-        policies["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=out)
-    if {*running.offload} >= EVERYTHING:
-        policies["offload_policy"] = CPUOffloadPolicy(pin_memory=device == "cuda")
-    return policies
-
-
-def refuse_offload(offload: tuple[Offloaded, ...]) -> None:
-    """Raise LawError for a part that `fully_shard` cannot offload without the others."""
-    if {*offload} not in (set[Offloaded](), {"optimizer"}, EVERYTHING):
-        hint = "offload the optimizer alone, or parameters, gradients and optimizer together"
-        raise LawError(f"the engine `fsdp` does not offload {' and '.join(offload)} alone", hint=hint)
-
-
 def decoder_layers(model: Any) -> list[Any]:
     """Return a model's layers: the list of modules of one class that holds the most parameters."""
     lists = [
         module for module in model.modules() if isinstance(module, nn.ModuleList) and len({*map(type, module)}) == 1
     ]
-    return list(max(lists, key=lambda each: sum(p.numel() for p in each.parameters()), default=[]))
+    return list(max(lists, key=lambda layers: sum(p.numel() for p in layers.parameters()), default=[]))
 
 
 def whole(tensor: Tensor, grid: Grid) -> Tensor:
@@ -175,3 +172,58 @@ def accumulates(model: Any, grid: Grid, running: RoleSettings, device: str) -> b
     else:
         memory = int(psutil.virtual_memory().total) // grid.every.count  # at most: they may not share one machine
     return int(grid.every.union(torch.tensor([int(needed <= ACCUMULATED_SHARE * memory)])).min()) == 1
+
+
+# ------------------------------------------------------------------------------------------- checkpointing
+
+_PRODUCTS = ("mm", "addmm")
+_ATTENTION = (
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
+
+
+def recompute(layers: Iterable[Any], how: Checkpointing) -> None:
+    """Let these layers keep less of a pass with gradients, in place.
+
+    "full" keeps only a layer's input. "selective" also keeps what is expensive: the results of attention, and of every
+    second product. A pass that fills a cache of keys and values keeps all: computed again, it would fill it twice.
+    """
+    if how != "none":
+        for layer in layers:
+            layer.forward = _checkpointed(layer.forward, how)
+
+
+def _checkpointed(plain: Callable[..., Any], how: Checkpointing) -> Callable[..., Any]:
+    contexts: dict[str, Any] = {"context_fn": _selective_contexts} if how == "selective" else {}
+
+    @functools.wraps(plain)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        cache = transformers().Cache
+        if not torch.is_grad_enabled() or any(isinstance(value, cache) for value in (*args, *kwargs.values())):
+            return plain(*args, **kwargs)
+        # No layer draws random numbers: models are trained in evaluation mode, without dropout.
+        call = functools.partial(plain, **kwargs)
+        return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=False, **contexts)
+
+    return forward
+
+
+def _selective_contexts() -> Any:
+    aten: Any = torch.ops.aten
+    products = {getattr(aten, name).default for name in _PRODUCTS}
+    attention = {getattr(aten, name).default for name in _ATTENTION if hasattr(aten, name)}
+    attention.add(getattr(torch.ops.higher_order, "flex_attention", None))
+    counts = {False: 0, True: 0}  # of products so far, in the forward pass and in the second computation
+
+    def policy(context: Any, op: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        if op in products:
+            counts[context.is_recompute] += 1
+        odd = op in products and counts[context.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if odd or op in attention else CheckpointPolicy.PREFER_RECOMPUTE
+
+    untyped: Any = create_selective_checkpoint_contexts
+    return untyped(policy)

@@ -14,30 +14,15 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from flowgraph.engines.forward_pass.decode import decode
-from flowgraph.engines.forward_pass.forward import cut, forward_stats, join_stats
-from flowgraph.engines.forward_pass.packing_probe import choose
-from flowgraph.engines.model_state.handle_state import HandleState
 from flowgraph.engines.model_state.optimizers import Optimizers, descend
-from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece
-from flowgraph.engines.model_state.torch_handle import TorchHandle, named_once
-from flowgraph.errors import LawError, ModelError
-from flowgraph.language.handle import (
-    Completion,
-    Optimizer,
-    Ranks,
-    ResponseRows,
-    SampleRequest,
-    SingleRank,
-    StepReport,
-    TokenStats,
-)
+from flowgraph.engines.model_state.torch_handle import TorchHandle, end_tokens, refuse_request
+from flowgraph.errors import LawError
+from flowgraph.language.handle import Completion, Ranks, SampleRequest, SingleRank
 from flowgraph.models.heads import head_of
 from flowgraph.models.lora import adapted
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from flowgraph.engines.forward_pass.packed import Packing
 
 Waiting = list[tuple[SampleRequest, "asyncio.Future[Completion]"]]
 
@@ -56,27 +41,17 @@ class LocalModel(TorchHandle):
         super().__post_init__()
         self._optimizers = Optimizers([parameter for parameter in self.model.parameters() if parameter.requires_grad])
         eos = getattr(getattr(self.model, "generation_config", None), "eos_token_id", None)
-        ends = [*(eos if isinstance(eos, list) else [eos]), self.raw_tokenizer.eos_token_id]
-        self.ends = frozenset(int(token) for token in ends if token is not None)
+        self.ends = end_tokens(eos, self.raw_tokenizer)
 
     @property
-    def _packing(self) -> Packing | None:
-        return choose(self.model)
+    def _every(self) -> Ranks:
+        return self.ranks
 
     def without_adapters(self) -> Self:
         """Return a frozen handle on the base model: the same memory, read with the adapters off."""
         base = super().without_adapters()
         base._waiting = []
         return base
-
-    def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Run the forward pass; without gradients in parts of at most `forward_tokens` tokens."""
-        self._refuse_asleep()
-        if torch.is_grad_enabled() and self.trainable:
-            return self._optimizers.see(forward_stats(self.model, rows, wanted))
-        parts = cut(rows, self.forward_tokens, padded=not self.packs)
-        with self._reading():
-            return join_stats([forward_stats(self.model, part, wanted) for part in parts], wanted)
 
     async def sample(self, request: SampleRequest) -> Completion:
         """Generate one sample; requests made in one turn of the event loop are decoded together.
@@ -86,11 +61,7 @@ class LocalModel(TorchHandle):
         self._refuse_asleep()
         if head_of(self.model) != "tokens":
             raise LawError(f"a model with a head of {head_of(self.model)} cannot generate samples: it gives no logits")
-        if not request.context:
-            raise ModelError.no_prompt()
-        limit = getattr(self.model.config, "max_position_embeddings", None)
-        if limit is not None and len(request.context) + request.max_tokens > limit:
-            raise ModelError.too_long(len(request.context), request.max_tokens, limit)
+        refuse_request(request, getattr(self.model.config, "max_position_embeddings", None))
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
         self._waiting.append((request, future))
@@ -114,16 +85,8 @@ class LocalModel(TorchHandle):
                 if not future.done():  # else cancelled
                     future.set_result(completion)
 
-    def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
-        """Add up gradients over micro-batches, clip, and step.
-
-        Raises `NotFinite` for a loss or a gradient that is not finite, and leaves the weights unchanged.
-        """
-        self._refuse_asleep()
-        if not self.trainable:
-            raise LawError("this model is frozen: nothing can update it")
-        self._optimizers.begin()
-        return self._optimizers.step(descend(losses, self._optimizers.at), optimizer)
+    def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
+        return descend(losses, self._optimizers.at)
 
     def save(self, folder: Path) -> None:
         """Write the weights and tokenizer as a folder that transformers loads."""
@@ -141,17 +104,6 @@ class LocalModel(TorchHandle):
         if wrong:
             raise LawError(f"the weights do not fit the model: {', '.join(wrong[:3])}")
         self.model.load_state_dict(dict(weights), strict=not adapted(self.model))
-
-    def _state(self) -> HandleState:
-        self._refuse_asleep()
-        tensors = named_once(self.model, self._carried_names())
-        return HandleState(
-            weights={aliases[0]: TensorPiece.whole(tensor.detach()) for aliases, tensor in tensors},
-            trained=self._trained_names(),
-            optimizers=self._optimizers,
-            writer=(0, 1) if self.ranks.rank == 0 else None,
-            ranks=self.ranks,
-        )
 
     def _move(self, device: str) -> None:
         """Move the parameters, which stay the same objects, and the optimizer states."""

@@ -75,7 +75,6 @@ class HandleState:
         return pieces, numbers
 
     def _empty_states(self, saved: SavedState) -> dict[str, States]:
-        """Make room for the optimizer states of a saved state; numbers are filled in."""
         index = {weight: i for i, weight in enumerate(self.trained)}
         states = dict[str, States]()
 

@@ -1,4 +1,7 @@
-"""The optimizer step of a trainable model, whole or in shards: sum the gradients, measure, refuse or clip, step."""
+"""The optimizer step of a trainable model, whole or in shards: sum the gradients, measure, refuse or clip, step.
+
+A step that refuses names the rows that cause a loss or a gradient that is not finite.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flowgraph.engines.model_state.nonfinite import FiniteWatch
-from flowgraph.language.handle import NotFinite, Optimizer, Ranks, SingleRank, StepReport, TokenStats
+from flowgraph.language.handle import WHOLE, NotFinite, Optimizer, Ranks, SingleRank, StepReport, TokenStats
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,17 +39,70 @@ def descend(losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None
     return [float(value) for value in values]  # at the end, so that no loss waits for the device
 
 
+_SHIFT = 2**20  # more than the micro-batches of a step, and than the rows of a micro-batch
+
+Marks = list[tuple[int, "Tensor"]]
+"""Micro-batches, each with its rows [B], true where a number is not finite."""
+
+
+@dataclass(eq=False)
+class FiniteWatch:
+    """What passes with gradients read in one step, and the gradients of it; `part` is the current micro-batch."""
+
+    part: int = 0
+    _stats: Marks = field(default_factory=Marks)
+    _gradients: Marks = field(default_factory=Marks)
+
+    def clear(self) -> None:
+        """Forget the last step."""
+        self.part = 0
+        self._stats.clear()
+        self._gradients.clear()
+
+    def see(self, stats: TokenStats) -> TokenStats:
+        """Record which rows of these statistics are not finite, and later of their gradient; return them."""
+        part = self.part
+        for tensor in vars(stats).values():
+            if tensor is not None and tensor.requires_grad:
+                self._stats.append((part, _nonfinite_rows(tensor.detach())))
+                tensor.register_hook(lambda grad: self._gradients.append((part, _nonfinite_rows(grad))))
+        return stats
+
+    def faults(self, losses: Sequence[float], ranks: Ranks) -> list[tuple[int, int, int]]:
+        """Return the rows at fault on all ranks as (rank, micro-batch, row): by their gradient, statistics or loss.
+
+        A gradient comes first, since a loss may leave out tokens whose statistics are not finite.
+        """
+        by_loss = [(part, WHOLE) for part, loss in enumerate(losses) if not math.isfinite(loss)]
+        for rows in (_marked(self._gradients), _marked(self._stats), by_loss):
+            codes = [(ranks.rank * _SHIFT + part) * _SHIFT + row + 1 for part, row in rows]
+            union = ranks.union(torch.tensor(codes, dtype=torch.int64)).tolist()
+            if union:
+                return [(code // _SHIFT // _SHIFT, code // _SHIFT % _SHIFT, code % _SHIFT - 1) for code in union]
+        return []
+
+
+def _nonfinite_rows(tensor: Tensor) -> Tensor:
+    finite = tensor.isfinite()
+    return ~(finite if finite.dim() == 1 else finite.all(-1))
+
+
+def _marked(marks: Marks) -> list[tuple[int, int]]:
+    return sorted({(part, row) for part, rows in marks for row in rows.nonzero()[:, 0].tolist()})
+
+
 @dataclass(eq=False)
 class Optimizers:
     """The torch optimizers of one model: each is made at its first step, and keeps its state.
 
     `tensors` are what they change: the model's parameters, or this rank's shards of them. All ranks of `every` together
-    hold `copies` copies of the model, and `peers` of them report the same rows. With `offloaded` the states lie in host
-    memory between steps.
+    hold `copies` copies of the model, and `peers` of them report the same rows; `readers` are those with rows of their
+    own, whose rows a refused step names. With `offloaded` the states lie in host memory between steps.
     """
 
     tensors: Sequence[Tensor]
     every: Ranks = field(default_factory=SingleRank)
+    readers: Ranks = field(default_factory=SingleRank)
     copies: int = 1
     peers: int = 1
     offloaded: bool = False
@@ -68,19 +123,22 @@ class Optimizers:
         """Watch statistics that a loss reads, so that a refused step can name rows; return them."""
         return self._watch.see(stats)
 
-    def step(self, losses: Sequence[float], rule: Optimizer, readers: Ranks | None = None) -> StepReport:
+    def step(self, losses: Sequence[float], rule: Optimizer) -> StepReport:
         """Clip the gradients of the tensors, step, and drop them; `losses` are this rank's, by micro-batch.
 
-        Raises `NotFinite` on every rank alike, and leaves the tensors untouched, when the gradient is not finite:
-        `readers` are the ranks with rows of their own, whose rows it names.
+        Raises `NotFinite` on every rank alike, and leaves the tensors untouched, when the gradient is not finite.
         """
         try:
-            report = self._measure(sum(losses))
+            # The loss and the norm of the gradient over all ranks, each counted once.
+            norm = float(torch.nn.utils.get_total_norm([t.grad for t in self.tensors if t.grad is not None]))
+            numbers = torch.tensor([sum(losses) / self.peers, norm * norm / self.copies], dtype=torch.float64)
+            loss, squared = self.every.total(numbers).tolist()
+            report = StepReport(loss, math.sqrt(squared))
             if not (math.isfinite(report.grad_norm) and math.isfinite(report.loss)):
-                raise NotFinite.of(report, self._watch.faults(losses, readers or self.every))
+                raise NotFinite.of(report, self._watch.faults(losses, self.readers))
             if rule.max_grad_norm and self.tensors:
-                norm = self.tensors[0].new_tensor(report.grad_norm)
-                torch.nn.utils.clip_grads_with_norm_(self.tensors, rule.max_grad_norm, norm)
+                total = self.tensors[0].new_tensor(report.grad_norm)
+                torch.nn.utils.clip_grads_with_norm_(self.tensors, rule.max_grad_norm, total)
             optimizer = self._optimizer(rule.name, rule.lr)
             for group in optimizer.param_groups:
                 group |= {"lr": rule.lr, "weight_decay": rule.weight_decay}
@@ -92,14 +150,6 @@ class Optimizers:
         finally:
             self.begin()
         return report
-
-    def _measure(self, loss: float) -> StepReport:
-        """Return the loss and the norm of the gradient over all ranks, each counted once."""
-        gradients = [tensor.grad for tensor in self.tensors if tensor.grad is not None]
-        norm = float(torch.nn.utils.get_total_norm(gradients))
-        numbers = torch.tensor([loss / self.peers, norm * norm / self.copies], dtype=torch.float64)
-        loss, squared = self.every.total(numbers).tolist()
-        return StepReport(loss, math.sqrt(squared))
 
     def _optimizer(self, name: str, lr: float) -> Any:
         if name not in self._optimizers:

@@ -214,7 +214,17 @@ def reading_state(folder: Path) -> Generator[SavedState]:
 
     Raises DataError for files that are missing, broken, or of different states.
     """
-    indexes = _read_indexes(folder)
+    first = _read_index(folder / "00000.json")
+    present = {path.name for path in folder.glob("*.json")} | {path.name for path in folder.glob("*.safetensors")}
+    expected = {f"{rank:05d}.{kind}" for rank in range(first.ranks) for kind in ("json", "safetensors")}
+    for names, fault in ((expected - present, "missing"), (present - expected, "of another")):
+        if names:
+            raise _broken(folder, f"{first.ranks} ranks wrote this state, and {_some(sorted(names))} is {fault}")
+    indexes = [first, *(_read_index(folder / f"{rank:05d}.json") for rank in range(1, first.ranks))]
+    for rank, index in enumerate(indexes):
+        if (index.rank, index.ranks, index.version, index.numbers) != (rank, first.ranks, first.version, first.numbers):
+            raise _broken(folder / f"{rank:05d}.json", "it is not of the same state as 00000.json")
+    _refuse_gaps(folder, indexes)
     with ExitStack() as stack:
         files = list[Any]()
         for rank in range(len(indexes)):
@@ -224,22 +234,6 @@ def reading_state(folder: Path) -> Generator[SavedState]:
             except (OSError, SafetensorError) as error:
                 raise _broken(path, str(error)) from None
         yield SavedState(folder, indexes, files)
-
-
-def _read_indexes(folder: Path) -> list[RankIndex]:
-    first = _read_index(folder / "00000.json")
-    present = {path.name for path in folder.glob("*.json")} | {path.name for path in folder.glob("*.safetensors")}
-    expected = {f"{rank:05d}.{kind}" for rank in range(first.ranks) for kind in ("json", "safetensors")}
-    if missing := sorted(expected - present):
-        raise _broken(folder, f"{first.ranks} ranks wrote this state, and {_some(missing)} is missing")
-    if unknown := sorted(present - expected):
-        raise _broken(folder, f"{first.ranks} ranks wrote this state, and {_some(unknown)} is of another")
-    indexes = [first, *(_read_index(folder / f"{rank:05d}.json") for rank in range(1, first.ranks))]
-    for rank, index in enumerate(indexes):
-        if (index.rank, index.ranks, index.version, index.numbers) != (rank, first.ranks, first.version, first.numbers):
-            raise _broken(folder / f"{rank:05d}.json", "it is not of the same state as 00000.json")
-    _refuse_gaps(folder, indexes)
-    return indexes
 
 
 def _refuse_gaps(folder: Path, indexes: Sequence[RankIndex]) -> None:
@@ -283,5 +277,5 @@ def _broken(where: Path, why: str) -> DataError:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"{', '.join(names[:_MAX_NAMES])}{more}"
+    rest = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{rest}"

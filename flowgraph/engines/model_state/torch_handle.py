@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from flowgraph.cluster.plan import RoleSettings
+from flowgraph.engines.forward_pass.forward import cut, forward_stats
+from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.model_state.handle_state import HandleState
+from flowgraph.engines.model_state.optimizers import Optimizers
+from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece
 from flowgraph.engines.table import ENGINES
-from flowgraph.errors import LawError
+from flowgraph.errors import LawError, ModelError
+from flowgraph.language.handle import Optimizer, ResponseRows, SampleRequest, StepReport, TokenStats
 from flowgraph.models.heads import head_of
 from flowgraph.models.lora import adapters_off, carried_names, set_trainable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flowgraph.engines.forward_pass.packed import Packing
-    from flowgraph.engines.model_state.handle_state import HandleState
-    from flowgraph.engines.model_state.optimizers import Optimizers
-    from flowgraph.language.handle import Verb
+    from flowgraph.language.handle import Ranks, Verb
 
 
 class ChatTokenizer:
@@ -54,11 +57,18 @@ class ChatTokenizer:
         return text
 
 
-@dataclass(eq=False)
-class SleepState:
-    """Whether a model's memory has left its device; shared by all handles on that memory."""
+def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end a response: a configuration's (one, several, or None), and a tokenizer's."""
+    ends = [*(eos if isinstance(eos, list) else [eos]), getattr(tokenizer, "eos_token_id", None)]
+    return frozenset(int(token) for token in ends if token is not None)
 
-    asleep: bool = False
+
+def refuse_request(request: SampleRequest, positions: int | None) -> None:
+    """Raise ModelError for a request without a context, or one that a model of so few positions cannot read."""
+    if not request.context:
+        raise ModelError.no_prompt()
+    if positions is not None and len(request.context) + request.max_tokens > positions:
+        raise ModelError.too_long(len(request.context), request.max_tokens, positions)
 
 
 @dataclass(eq=False)
@@ -85,8 +95,9 @@ class TorchHandle(ABC):
 
     def __post_init__(self) -> None:
         refuse_settings(self.running, self.engine)
-        self._sleep_state = SleepState()
+        self._asleep = [False]  # a list, so that all handles on this memory share it
         self._home: torch.device = next(self.model.parameters()).device
+        self._saved = frozenset(self.model.state_dict())
         set_trainable(self.model.eval(), self.trainable)
         self.tokenizer = ChatTokenizer(self.raw_tokenizer)
 
@@ -103,13 +114,13 @@ class TorchHandle(ABC):
 
     @property
     @abstractmethod
-    def _packing(self) -> Packing | None:
-        """Return how passes read packed tokens; None if they read padded rows."""
+    def _every(self) -> Ranks:
+        """Return all ranks that hold this model or a part of it."""
 
     @property
     def packs(self) -> bool:
         """Return whether passes read rows one after another, without padding."""
-        return self._packing is not None
+        return choose(self.model) is not None
 
     @property
     def micro_batch_tokens(self) -> int | None:
@@ -124,12 +135,44 @@ class TorchHandle(ABC):
 
     @contextlib.contextmanager
     def _reading(self) -> Generator[None]:
-        """Let passes inside read the model, or its base model, without gradients."""
         if not self._base_only:
             yield
             return
         with torch.no_grad(), adapters_off(self.model):
             yield
+
+    def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
+        """Run the forward pass; without gradients in parts of at most `forward_tokens` tokens."""
+        self._refuse_asleep()
+        if torch.is_grad_enabled() and self.trainable:
+            return self._optimizers.see(self._read(rows, wanted))
+        parts = self._cut(rows)
+        with self._reading():
+            stats = [self._read(part, wanted) for part in parts]
+        return TokenStats(**{name: torch.cat([getattr(part, name) for part in stats]) for name in wanted})
+
+    def _read(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
+        return forward_stats(self.model, rows, wanted)
+
+    def _cut(self, rows: ResponseRows) -> list[ResponseRows]:
+        return cut(rows, self.forward_tokens, padded=not self.packs)
+
+    def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
+        """Add up gradients over micro-batches and ranks, clip, and step.
+
+        Each loss is this rank's share of the whole loss; the report is of the whole. Raises, on every rank, `NotFinite`
+        for a loss or a gradient that is not finite, and LawError if ranks have different numbers of losses; the weights
+        are then unchanged.
+        """
+        self._refuse_asleep()
+        if not self.trainable:
+            raise LawError("this model is frozen: nothing can update it")
+        self._optimizers.begin()
+        return self._optimizers.step(self._descend(losses), optimizer)
+
+    @abstractmethod
+    def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
+        """Return the losses, and leave their gradients on the tensors of the optimizers."""
 
     # --------------------------------------------------------------------------------------- weights
 
@@ -148,10 +191,7 @@ class TorchHandle(ABC):
     def whole(self) -> dict[str, Tensor]:
         """Return a copy of all weights by name, including those of the base model."""
         self._refuse_asleep()
-        return dict(self._copies(self._saved_names()))
-
-    def _saved_names(self) -> frozenset[str]:
-        return frozenset(self.model.state_dict())
+        return dict(self._copies(self._saved))
 
     def _carried_names(self) -> frozenset[str]:
         """Name the weights that this handle gives and takes; raise LawError for the base model of another handle."""
@@ -166,14 +206,32 @@ class TorchHandle(ABC):
             yield from ((name, full) for name in aliases)
 
     def _full(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a whole tensor of the model."""
         return tensor.detach().clone()
 
     # --------------------------------------------------------------------------------------- state and sleep
 
-    @abstractmethod
     def _state(self) -> HandleState:
-        """Return what this rank writes and reads."""
+        self._refuse_asleep()
+        parameters = self.model.named_parameters() if self.trainable else ()
+        return HandleState(
+            weights={aliases[0]: self._piece(tensor) for aliases, tensor in self._carried()},
+            trained=[name for name, parameter in parameters if parameter.requires_grad],
+            optimizers=self._optimizers,
+            writer=self._writer,
+            ranks=self._every,
+        )
+
+    def _carried(self) -> list[tuple[list[str], Tensor]]:
+        return named_once(self.model, self._carried_names())
+
+    def _piece(self, tensor: Tensor) -> TensorPiece:
+        """Return this rank's share of one of the model's tensors, in the same memory."""
+        return TensorPiece.whole(tensor.detach())
+
+    @property
+    def _writer(self) -> tuple[int, int] | None:
+        """Return this rank's number among those that write, and how many these are; None if it does not write."""
+        return (0, 1) if self._every.rank == 0 else None
 
     def save_state(self, folder: Path) -> None:
         """Write weights, optimizer states and version: each rank its share, into a folder that all ranks see."""
@@ -183,10 +241,6 @@ class TorchHandle(ABC):
         """Take what `save_state` of any layout wrote; raise DataError or LawError if it is not of this model."""
         self.version = self._state().load(folder)
 
-    def _trained_names(self) -> list[str]:
-        parameters = self.model.named_parameters() if self.trainable else ()
-        return [name for name, parameter in parameters if parameter.requires_grad]
-
     def _refuse_asleep(self) -> None:
         if self.asleep:
             raise LawError("this model is asleep: its weights have left the device", hint="wake it first")
@@ -194,20 +248,20 @@ class TorchHandle(ABC):
     @property
     def asleep(self) -> bool:
         """Return whether the model's memory has left its device."""
-        return self._sleep_state.asleep
+        return self._asleep[0]
 
     def sleep(self) -> None:
         """Move the model to host memory; until `wake`, every other call is refused."""
         if not self.asleep:
             self._optimizers.begin()
             self._move("cpu")
-            self._sleep_state.asleep = True
+            self._asleep[0] = True
 
     def wake(self) -> None:
         """Move the model back to its device."""
         if self.asleep:
             self._move(str(self._home))
-            self._sleep_state.asleep = False
+            self._asleep[0] = False
 
     @abstractmethod
     def _move(self, device: str) -> None:
@@ -228,7 +282,6 @@ def refuse_settings(running: RoleSettings, engine: str) -> None:
 
 
 def _shown(value: object) -> str:
-    """Write a setting as a plan prints it."""
     if isinstance(value, tuple):
         return "+".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -244,14 +297,3 @@ def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor
         if name in selected:
             tensors.setdefault(id(tensor), ([], tensor))[0].append(name)
     return list(tensors.values())
-
-
-def computes_on(model: Any, device: torch.device) -> None:
-    """Record on which device a model computes; its weights may lie elsewhere."""
-    model.flowgraph_device = device
-
-
-def device_of(model: Any) -> torch.device:
-    """Return the device on which a model computes: its inputs go there, and its outputs come from there."""
-    device: torch.device = getattr(model, "flowgraph_device", None) or next(model.parameters()).device
-    return device

@@ -1,15 +1,18 @@
-"""Python environments of engines: their packages, their folders, and how one is installed."""
+"""Python environments of engines: their packages, their folders, and how one is installed; and versions of engines.
+
+The environments and versions of each engine are in its folder.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,17 +73,21 @@ def install(environment: Environment, cache: Path, *, say: Callable[[str], None]
 
     The stamp is written last: a folder without one is installed again. Raises WorkerError with pip's last lines.
     """
+    import fcntl
+
     folder = folder_of(environment, cache)
-    with _locked(folder):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if installed(environment, cache):
             return folder
         say(f"{environment.name}: installing into {folder} ({environment.disk_gb} GB, some minutes)")
         shutil.rmtree(folder, ignore_errors=True)
         _run(environment.name, [sys.executable, "-m", "venv", "--without-pip", str(folder)])
         python = str(folder / "bin" / "python")
-        for packages, options in ((environment.resolved, ()), (environment.unresolved, ("--no-deps",))):
-            pip = [*_pip(environment.name), "--python", python, "install", *_QUIET, *options]
-            _run(environment.name, [*pip, *packages])
+        pip = [_with_pip(environment.name), "-m", "pip", "--python", python, "install", *_QUIET]
+        _run(environment.name, [*pip, *environment.resolved])
+        _run(environment.name, [*pip, "--no-deps", *environment.unresolved])
         versions: dict[str, str] = json.loads(_run(environment.name, [python, "-c", _LIST]))
         draft = folder / f"{STAMP}.tmp"
         content = {"digest": environment.digest, "packages": dict(sorted(versions.items()))}
@@ -94,11 +101,11 @@ _QUIET = ("--quiet", "--disable-pip-version-check", "--no-input", "--only-binary
 _LIST = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
 
 
-def _pip(name: str) -> list[str]:
-    """Return the command of a pip that can install into another environment: this Python's, or its base's."""
+def _with_pip(name: str) -> str:
+    """Return a Python that has a pip, which can install into another environment: this one, or its base."""
     for python in dict.fromkeys((sys.executable, os.path.realpath(sys.executable))):
         if subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
-            return [python, "-m", "pip"]
+            return python
     raise WorkerError.not_started(f"the installation of `{name}`", "no pip", f"{sys.executable} -m ensurepip")
 
 
@@ -113,12 +120,76 @@ def _run(name: str, command: Sequence[str]) -> str:
     return output.stdout
 
 
-@contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Hold a folder's lock file, which lies beside it."""
-    import fcntl
+# ------------------------------------------------------------------------------------------- versions
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+
+@dataclass(frozen=True)
+class VersionTraits:
+    """What one version does.
+
+    `session`: weights by group or memory must come between `begin_weight_update` and `end_weight_update`. `tried`: the
+    devices on which we ran it.
+    """
+
+    session: bool
+    tried: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineVersions:
+    """The versions of one engine; `hint` says how to install another one."""
+
+    engine: str
+    table: Mapping[str, VersionTraits]
+    hint: str
+
+    @property
+    def oldest(self) -> str:
+        """Return the oldest version in the table."""
+        return min(self.table, key=numbers)
+
+    @property
+    def newest(self) -> str:
+        """Return the newest version in the table."""
+        return max(self.table, key=numbers)
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self._range}"
+
+    @property
+    def _range(self) -> str:
+        return " to ".join(dict.fromkeys((self.oldest, self.newest)))
+
+    def known(self, version: str, device: str) -> tuple[VersionTraits, str]:
+        """Return the traits of a version, and a warning if it is not in the table or was not tried on this device.
+
+        A version that is not in the table is taken for the newest before it. Raises WorkerError if it is too old.
+
+        >>> from flowgraph.engines.sglang import SGLANG
+        >>> from flowgraph.engines.vllm import VLLM
+        >>> SGLANG.known("0.5.23", "cpu")
+        (VersionTraits(session=True, tried=('cpu',)), '')
+        >>> SGLANG.known("0.9.1", "cpu")[1]
+        'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is taken for 0.5.23'
+        >>> VLLM.known("0.32.0", "cuda")[1]
+        'vLLM 0.32.0 was not tried here on cuda'
+        """
+        if numbers(version) < numbers(self.oldest):
+            what = f"{self.engine} {version} is too old: {self.oldest} is the oldest that is known"
+            raise WorkerError(what, hint=self.hint)
+        before = max((name for name in self.table if numbers(name) <= numbers(version)), key=numbers)
+        traits = self.table[before]
+        if numbers(before) != numbers(version):
+            what = f"{self.engine} {version} is not in the table of versions ({self._range})"
+            return traits, f"{what}: it is taken for {before}"
+        return traits, "" if device in traits.tried else f"{self.engine} {version} was not tried here on {device}"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version.
+
+    >>> numbers("0.5.23"), numbers("0.5.23.post1"), numbers("0.6.0rc1"), numbers("?")
+    ((0, 5, 23), (0, 5, 23), (0, 6, 0), ())
+    """
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()

@@ -11,19 +11,20 @@ import json
 import shutil
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from weakref import WeakKeyDictionary, finalize
 
-from flowgraph.engines.model_state.torch_handle import ChatTokenizer
+from flowgraph.engines.model_state.torch_handle import ChatTokenizer, end_tokens, refuse_request
 from flowgraph.engines.servers.router import Router
 from flowgraph.engines.servers.sample_answer import SampleAnswer
-from flowgraph.engines.servers.server_control import ServerControl, certificates, refusal
+from flowgraph.engines.servers.server_control import ServerControl, bearer, certificates, refusal
 from flowgraph.engines.servers.server_process import ServerAddress, ServerProcess
 from flowgraph.engines.weight_sync.weight_updates import LIMIT_S, By, Hold, WeightUpdates
-from flowgraph.errors import LawError, ModelError, WorkerError
+from flowgraph.errors import LawError, WorkerError
 from flowgraph.files.untrusted import read_json
 from flowgraph.language.handle import (
     Completion,
@@ -56,7 +57,7 @@ MAX_MISSED = 4  # checks in a row that a server may miss
 DYING_S = 2.0  # how long after a failure a server may be seen to end
 
 
-class RemoteModel:
+class RemoteModel(ABC):
     """A handle on the replicas of one model; `servers` are those of them that this process owns.
 
     `version` is the version that samples must have. `load` leaves it unchanged, as in every handle; the next version
@@ -66,22 +67,22 @@ class RemoteModel:
 
     engine: ClassVar[str]
     path: ClassVar[str]  # to which requests for samples go
-    control: ClassVar[type[ServerControl]]
-    updates: ClassVar[type[WeightUpdates]]
+    control: ClassVar[type[ServerControl]] = ServerControl
+    updates: ClassVar[type[WeightUpdates]] = WeightUpdates
 
     verbs: frozenset[Verb] = frozenset({"sample", "weights"})
     packs = False
     micro_batch_tokens: int | None = None
 
     @staticmethod
+    @abstractmethod
     def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
         """Return the body of the request for one sample; `ends` are the tokens that end it."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def read(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
         """Read the answer to a request; raise WorkerError if it is not one sample of it."""
-        raise NotImplementedError
 
     def __init__(
         self,
@@ -95,16 +96,16 @@ class RemoteModel:
         scratch: Path | None = None,
         address: str = "",
         servers: Sequence[ServerProcess] = (),
-        connections: int = CONNECTIONS,
         ranks: Ranks | None = None,
     ) -> None:
         self.doors, self.raw_tokenizer, self.limit_s = tuple(doors), raw_tokenizer, limit_s
         self.tokenizer = ChatTokenizer(raw_tokenizer)
         self.ranks: Ranks = ranks or SingleRank()
-        config = _config_of(self.doors)
-        eos = config.get("eos_token_id")
-        ends = [*(eos if isinstance(eos, list) else [eos]), getattr(raw_tokenizer, "eos_token_id", None)]
-        self.ends = frozenset(int(token) for token in ends if token is not None)
+        config = dict[str, Any]()  # {} without a folder
+        for name in ("config.json", "generation_config.json") if self.doors and self.doors[0].folder else ():
+            path = Path(self.doors[0].folder) / name
+            config |= read_json(path) if path.is_file() else {}
+        self.ends = end_tokens(config.get("eos_token_id"), raw_tokenizer)
         self.positions: int | None = config.get("max_position_embeddings")
         if scratch is None:
             scratch = Path(tempfile.mkdtemp(prefix="weights-"))
@@ -113,7 +114,7 @@ class RemoteModel:
         self._version, self._unstamped = version, False
         self._asleep = set[Tag]()
         self._servers = {server.door.url: server for server in servers}
-        self._router, self._connections = Router(len(self.doors)), connections
+        self._router = Router(len(self.doors))
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiting] = WeakKeyDictionary()
         self._rounds = set[asyncio.Task[None]]()
 
@@ -138,10 +139,7 @@ class RemoteModel:
         sample, if the replica is not reached, breaks off, refuses, takes too long, or gives an answer that cannot be
         used or comes from other weights than `version`.
         """
-        if not request.context:
-            raise ModelError.no_prompt()
-        if self.positions is not None and len(request.context) + request.max_tokens > self.positions:
-            raise ModelError.too_long(len(request.context), request.max_tokens, self.positions)
+        refuse_request(request, self.positions)
         self.wake(("kv_cache",))  # after a sleep, nothing can be sampled without it
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
@@ -170,7 +168,7 @@ class RemoteModel:
                 _settle(futures[task], task)
 
         async with httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=self._connections, keepalive_expiry=KEEP_S),
+            limits=httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEEP_S),
             timeout=httpx.Timeout(self.limit_s, connect=min(CONNECT_S, self.limit_s)),
             verify=certificates(self.doors),
             trust_env=False,
@@ -229,8 +227,7 @@ class RemoteModel:
         """Retry until there is a connection; a request that breaks off after that is not repeated."""
         import httpx
 
-        headers = {"Content-Type": "application/json"}
-        headers |= {"Authorization": f"Bearer {door.key}"} if door.key else {}
+        headers = {"Content-Type": "application/json", **bearer(door.key)}
         body = json.dumps(self.question(request, sorted(self.ends))).encode()
         for left in reversed(range(CONNECTS)):
             try:
@@ -246,15 +243,12 @@ class RemoteModel:
                 await asyncio.to_thread(self._check_dying, door)
                 raise _lost(door, request, f"broke off: {str(error) or type(error).__name__}") from None
             else:
-                break
-        else:
-            raise AssertionError("the last attempt answers or raises")
-        if answer.status_code != 200:
-            raise refusal(door.name, f"{self.path} ({_called(request)})", answer.status_code, answer.text)
-        return self.read(f"{door.name} ({_called(request)})", answer.content, request)
+                if answer.status_code != 200:
+                    raise refusal(door.name, f"{self.path} ({_called(request)})", answer.status_code, answer.text)
+                return self.read(f"{door.name} ({_called(request)})", answer.content, request)
+        raise AssertionError("the last attempt answers or raises")
 
     def _check(self, door: ServerAddress) -> None:
-        """Raise WorkerError if a server of this process has ended or is stopped."""
         server = self._servers.get(door.url)
         if server is not None:
             server.check()
@@ -312,13 +306,13 @@ class RemoteModel:
             self._restore(coming)
             self._asleep -= {*coming}
 
+    @abstractmethod
     def _release(self, tags: Sequence[Tag]) -> None:
         """Have the servers release this memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _restore(self, tags: Sequence[Tag]) -> None:
         """Have the servers take this memory again."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """End what updates have kept; the servers run on, and are ended by their owner."""
@@ -361,7 +355,6 @@ def _give_up(futures: Mapping[asyncio.Task[Completion], asyncio.Future[Completio
 
 
 def _settle(future: asyncio.Future[Completion], task: asyncio.Task[Completion]) -> None:
-    """Give a future the result of a task, unless nobody waits for it any more."""
     if future.done():
         return
     error = None if task.cancelled() else task.exception()
@@ -386,13 +379,3 @@ def _called(request: SampleRequest) -> str:
 def _lost(door: ServerAddress, request: SampleRequest, how: str) -> WorkerError:
     hint = "the server's log says why" if "broke" in how else ""
     return WorkerError(f"{door.name} {how}", notes=[f"it was to draw {_called(request)}", f"at {door.url}"], hint=hint)
-
-
-def _config_of(doors: Sequence[ServerAddress]) -> dict[str, Any]:
-    """Return a model's configuration, in which generation_config.json comes after config.json; {} without a folder."""
-    config = dict[str, Any]()
-    for name in ("config.json", "generation_config.json") if doors and doors[0].folder else ():
-        path = Path(doors[0].folder) / name
-        if path.is_file():
-            config |= read_json(path)
-    return config

@@ -1,4 +1,4 @@
-"""A server's answer to a request for one sample, and the checks that it must pass; the form is SGLang's."""
+"""What servers are asked for one sample, and the checks that an answer must pass; the form is SGLang's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest
 
 Form = TypeVar("Form", bound=BaseModel)
+UNCHANGED: dict[str, float | int] = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""Settings under which a server samples from the model's own distribution; no setting is left to its defaults."""
+
+
+def seed(request: SampleRequest) -> int:
+    """Return the seed of a sample's own random numbers, of 63 bits as servers take it."""
+    return request.key.bits(request.prompt, request.sample)[0] >> 1
 
 
 class _Span(BaseModel):
@@ -56,8 +70,8 @@ def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))
-        shown = text[:SHOWN].decode(errors="replace")
-        raise _unusable(name, f"{field}: {first['msg']}" if field else first["msg"], shown) from None
+        start = text[:SHOWN].decode(errors="replace")
+        raise _unusable(name, f"{field}: {first['msg']}" if field else first["msg"], start) from None
 
 
 def read_answer(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
@@ -87,6 +101,6 @@ def _fault(answer: SampleAnswer, request: SampleRequest) -> str:
     return ""
 
 
-def _unusable(name: str, why: str, shown: str) -> WorkerError:
-    notes = [" ".join(shown.split())[:SHOWN]] if shown.strip() else []
+def _unusable(name: str, why: str, text: str) -> WorkerError:
+    notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []
     return WorkerError(f"{name} answers a sample with what cannot be used: {why}", notes=notes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from flowgraph.engines.servers.server_process import ServerAddress
@@ -36,7 +35,7 @@ class ServerControl:
         self.door, self.limit_s = door, limit_s
         self._client = httpx.Client(
             base_url=door.url,
-            headers=_bearer(door.admin_key or door.key),
+            headers=bearer(door.admin_key or door.key),
             timeout=httpx.Timeout(limit_s, connect=min(limit_s, 5.0)),
             verify=certificates([door]),
             trust_env=False,
@@ -45,7 +44,7 @@ class ServerControl:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def healthy(self, limit_s: float = 2.0) -> bool:
@@ -59,7 +58,7 @@ class ServerControl:
 
     def get(self, path: str) -> dict[str, Any]:
         """Return what a path reports; such paths take the key of requests, not that of control."""
-        return self._object(path, self._send("GET", path, headers=_bearer(self.door.key)))
+        return self._object(path, self._send("GET", path, headers=bearer(self.door.key)))
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
         """Make one call and return its answer."""
@@ -113,7 +112,8 @@ class ServerControl:
         raise WorkerError(f"{self.door.name} answers {path} with something other than JSON: {answer.text[:SHOWN]!r}")
 
 
-def _bearer(key: str) -> dict[str, str]:
+def bearer(key: str) -> dict[str, str]:
+    """Return the header with which a request shows its key."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 

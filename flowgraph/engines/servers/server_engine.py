@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from flowgraph.engines.servers.environments import Environment, python_of
+from flowgraph.engines.servers.environments import EngineVersions, Environment, python_of
 from flowgraph.engines.servers.process_groups import forget_shared_memory
 from flowgraph.engines.servers.remote_model import RemoteModel
 from flowgraph.engines.servers.server_process import (
@@ -27,7 +27,6 @@ from flowgraph.engines.servers.server_process import (
     held_port,
     start,
 )
-from flowgraph.engines.servers.versions import EngineVersions
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
 from flowgraph.errors import WorkerError
 from flowgraph.models.folders import read_config
@@ -149,7 +148,20 @@ class ServerEngine(ABC):
         """
         config = read_config(folder)
         python = self.interpreter(device, cache)
-        door = self._checked_version(self._address(folder, serving, device, name, self.version_of(python)), say)
+        door = ServerAddress(
+            url="",
+            name=name or self.name,
+            version=self.version_of(python),
+            device=device,
+            precision=serving.precision,
+            tensor=serving.tensor,
+            folder=str(folder),
+            sleeps=serving.sleeps,
+            keeps=serving.keeps,
+            key=secrets.token_urlsafe(32),
+            admin_key=secrets.token_urlsafe(32),
+        )
+        door = self._checked_version(door, say)
         command = [str(python), "-P", str(SCRIPTS / self.launcher)]
         options = self.arguments(folder, serving, device, config, version)
         variables = self.environment(os.environ, serving, device, gpus, host)
@@ -165,22 +177,6 @@ class ServerEngine(ABC):
                 if port or not left or not any("in use" in note for note in error.notes):
                     raise
         raise AssertionError("the last start returns or raises")
-
-    def _address(self, folder: Path, serving: ServerSettings, device: Device, name: str, version: str) -> ServerAddress:
-        """Return the address of a server that is to be started, with new random keys and no URL yet."""
-        return ServerAddress(
-            url="",
-            name=name or self.name,
-            version=version,
-            device=device,
-            precision=serving.precision,
-            tensor=serving.tensor,
-            folder=str(folder),
-            sleeps=serving.sleeps,
-            keeps=serving.keeps,
-            key=secrets.token_urlsafe(32),
-            admin_key=secrets.token_urlsafe(32),
-        )
 
     def _start(
         self,

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from flowgraph.engines.servers.process_groups import END_S, STOPPED_S, forget_shared_memory, kill, members
@@ -92,7 +91,7 @@ class ServerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -168,8 +167,8 @@ def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
             text = file.read().decode(errors="replace")
     except OSError:
         return []
-    for each in filter(None, secrets):
-        text = text.replace(each, "***")
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
     return [line[:400] for line in text.splitlines() if line.strip()][-TAIL_LINES:]
 
 

@@ -1,4 +1,4 @@
-"""SGLang as an engine: how its servers are started and called."""
+"""SGLang as an engine: how its servers are started and called, and what they are asked for a sample."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.engines.servers.remote_model import RemoteModel, Tag
-from flowgraph.engines.servers.sample_answer import read_answer
+from flowgraph.engines.servers.sample_answer import UNCHANGED, read_answer, seed
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
-from flowgraph.engines.sglang.http import question
-from flowgraph.engines.sglang.releases import SGLANG, SGLANG_CPU
-from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
+from flowgraph.engines.sglang import SGLANG, SGLANG_CPU
+from flowgraph.engines.weight_sync.weight_updates import By
+from flowgraph.language.handle import SampleRequest
 
 CPU_SHARE = 0.1  # of the machine's memory
 SPARE_POSITIONS = 16  # SGLang reserves a few positions: 2 of a whole sequence, 6 of a prompt
@@ -31,13 +31,30 @@ def shared_cores(cores: Sequence[int], ranks: int) -> str:
     return "|".join(",".join(map(str, share)) for share in shares)
 
 
+def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
+    """Return the body of `/generate` for one sample: token ids in and out.
+
+    The server samples by `sampling_seed` only if its kernels do not depend on the batch.
+    """
+    return {
+        "input_ids": list(request.context),
+        "return_logprob": True,
+        "logprob_start_len": -1,
+        "sampling_params": {
+            "temperature": request.temperature,
+            "max_new_tokens": request.max_tokens,
+            "stop_token_ids": list(ends),
+            "sampling_seed": seed(request),
+            **UNCHANGED,
+        },
+    }
+
+
 class SglangModel(RemoteModel):
     """A handle on the SGLang replicas of one model."""
 
     engine = "sglang"
     path = "/generate"
-    control = ServerControl
-    updates = WeightUpdates
     question = staticmethod(question)
     read = staticmethod(read_answer)
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from flowgraph.engines.servers.sample_answer import SampleAnswer, parse_answer, read_answer
+from flowgraph.engines.servers.sample_answer import UNCHANGED, SampleAnswer, parse_answer, read_answer, seed
 from flowgraph.engines.servers.server_control import SHOWN, ServerControl
-from flowgraph.engines.sglang.http import UNCHANGED, seed
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest
 

@@ -10,8 +10,8 @@ from typing import Any
 from flowgraph.engines.servers.remote_model import RemoteModel, Tag
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
+from flowgraph.engines.vllm import VLLM, VLLM_CPU
 from flowgraph.engines.vllm.http import GENERATE, VllmControl, question, read_sample
-from flowgraph.engines.vllm.releases import VLLM, VLLM_CPU
 from flowgraph.engines.weight_sync.weight_transports import ByMemory, plain
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
 from flowgraph.errors import WorkerError
@@ -35,7 +35,7 @@ class ByCall(ByMemory):
             hint = "update by group, or by disk where both are on one device"
             raise WorkerError(f"weights do not go through memory to vLLM on {device}", hint=hint)
         for bucket in self._buckets:
-            self._call(controls, tensors=base64.b64encode(save(plain(bucket))).decode())
+            self.call(controls, tensors=base64.b64encode(save(plain(bucket))).decode())
 
 
 class VllmUpdates(WeightUpdates):
@@ -94,11 +94,18 @@ class Vllm(ServerEngine):
             "--worker-extension-cls": "vllm_worker.Weights",
             "--uvicorn-log-level": "warning",
         }
-        positions = config.get("max_position_embeddings")
+        positions, tokens = config.get("max_position_embeddings"), serving.max_tokens_cached
         options |= {"--max-model-len": positions} if positions is not None else {}
         if device == "cpu":
             options["--max-num-batched-tokens"] = max(BATCH_TOKENS, int(positions or 0))
-        options |= _cache_options(serving, device, config)
+        options["--block-size"] = BLOCK_TOKENS
+        if serving.cache_share is not None:
+            options["--gpu-memory-utilization"] = serving.cache_share
+        if device == "cpu" and serving.cache_share is None:  # vLLM would take nine tenths of the memory by default
+            blocks = -(-(tokens or CPU_TOKENS) // BLOCK_TOKENS)
+            options["--kv-cache-memory-bytes"] = (blocks + 1) * BLOCK_TOKENS * token_bytes(config, serving.precision)
+        elif tokens is not None:
+            options["--num-gpu-blocks-override"] = -(-tokens // BLOCK_TOKENS)
         switches = ["--tokens-only", "--skip-tokenizer-init", "--disable-log-stats", "--disable-uvicorn-access-log"]
         switches += list(ON_CPU) if device == "cpu" else ["--enable-sleep-mode"] if serving.sleeps else []
         return [str(folder), *switches, *(str(part) for pair in options.items() for part in pair)]
@@ -135,20 +142,6 @@ class Vllm(ServerEngine):
     def ready(self, control: VllmControl, version: int) -> None:
         """Stamp the version of the folder's weights."""
         control.stamp(str(version))
-
-
-def _cache_options(serving: ServerSettings, device: Device, config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the size of the cache; always on a CPU, where vLLM would take nine tenths of the memory by default."""
-    options: dict[str, object] = {"--block-size": BLOCK_TOKENS}
-    if serving.cache_share is not None:
-        options["--gpu-memory-utilization"] = serving.cache_share
-    tokens = serving.max_tokens_cached
-    if device == "cpu" and serving.cache_share is None:
-        blocks = -(-(tokens or CPU_TOKENS) // BLOCK_TOKENS)
-        options["--kv-cache-memory-bytes"] = (blocks + 1) * BLOCK_TOKENS * token_bytes(config, serving.precision)
-    elif tokens is not None:
-        options["--num-gpu-blocks-override"] = -(-tokens // BLOCK_TOKENS)
-    return options
 
 
 def token_bytes(config: Mapping[str, Any], precision: str) -> int:

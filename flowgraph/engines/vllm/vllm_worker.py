@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import wraps
@@ -159,14 +159,15 @@ class Weights:
             self.model_runner.get_model().load_weights(self._watched(weights))
 
     def _watched(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Pass weights on, and record rows and checksums."""
         state = _state(self)
-        joined = getattr(self.model_runner.get_model(), "packed_modules_mapping", {})
+        table = getattr(self.model_runner.get_model(), "packed_modules_mapping", {})
         for name, tensor in weights:
             if tensor.ndim == 2:
                 state["rows"][name] = tensor[0, :NUMBERS].float().cpu().tolist()
             rows = tensor if self.device.type == "cpu" or tensor.ndim < 2 else tensor[:1]
-            _record_sum(state, joined, name, rows.cpu())
+            engine_name, part = joined(state["parts"], table, name, rows.cpu())
+            if part is not None:
+                state["sums"][engine_name] = checksum(part)
             yield name, tensor
 
     @contextmanager
@@ -184,22 +185,34 @@ def _state(worker: Any) -> dict[str, Any]:
     return state
 
 
-def _record_sum(state: dict[str, Any], joined: dict[str, list[str]], name: str, tensor: Tensor) -> None:
-    """Record the checksum of a tensor; of tensors that the engine joins, once the last of them has arrived."""
+def joined(
+    waiting: dict[str, dict[str, Tensor]], table: Mapping[str, Sequence[str]], name: str, tensor: Tensor
+) -> tuple[str, Tensor | None]:
+    """Return a tensor under the engine's name; of tensors that it joins, None until the last of them has arrived.
+
+    `table` names the parts of each joined tensor; those that have arrived lie in `waiting`.
+    """
     import torch
 
-    for joined_name, parts in joined.items():
+    for joined_name, parts in table.items():
         part = next((part for part in parts if f".{part}." in name), None)
         if part is not None and len(parts) > 1:
             name = name.replace(part, joined_name)
-            tensors = state["parts"].setdefault(name, {})
+            tensors = waiting.setdefault(name, {})
             tensors[part] = tensor.clone()
             if len(tensors) < len(parts):
-                return
+                return name, None
             tensor = torch.cat([tensors[part] for part in parts])
-            del state["parts"][name]
+            del waiting[name]
+    return name, tensor
+
+
+def checksum(tensor: Tensor) -> str:
+    """Return the first 8 bytes of the sha256 of a tensor on the CPU, in hexadecimal digits."""
+    import torch
+
     data: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    state["sums"][name] = hashlib.sha256(memoryview(data)).digest()[:8].hex()
+    return hashlib.sha256(memoryview(data)).digest()[:8].hex()
 
 
 def _in_folder(folder: Path) -> Iterator[tuple[str, Tensor]]:

@@ -7,17 +7,17 @@ tensors are compared number by number, if the server gives them by name, and rep
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_process import ServerAddress
+from flowgraph.engines.vllm.vllm_worker import checksum, joined
 from flowgraph.errors import WorkerError, nearest
-from flowgraph.models.folders import read_header, weight_files
+from flowgraph.models.folders import read_shapes, weight_files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,8 +34,10 @@ class WeightChecks:
     """Checksums and rows of the weights that are sent to these servers, by the servers' names."""
 
     def __init__(self, doors: Sequence[ServerAddress]) -> None:
-        self._shapes = _shapes(doors)
-        self._sent = set[str]()
+        # The model's shapes as the servers' folder has them; {} if this process cannot read it.
+        folder = Path(doors[0].folder) if doors and doors[0].folder else None
+        files = weight_files(folder) if folder is not None and folder.is_dir() else ()
+        self._shapes = {name: shape for file in files for name, shape in read_shapes(file).items()}
         self._precision = {door.precision for door in doors}.pop() if doors else ""
         # Servers give checksums of whole tensors, which can be computed here.
         self._whole = all(
@@ -51,62 +53,45 @@ class WeightChecks:
 
         Raises WorkerError for weights that are not those of the model: they may end a server.
         """
+        missing = self._shapes.keys() - TIED
         for name, tensor in weights:
-            self._refuse_misfit(name, tuple(tensor.shape))
+            missing.discard(name)
+            shape, expected = tuple(tensor.shape), self._shapes.get(name)
+            if self._shapes and expected is None and name not in TIED:
+                raise WorkerError(f"the servers' model has no weights `{name}`", hint=nearest(name, self._shapes))
+            if expected is not None and expected != shape:
+                raise WorkerError(f"the weights `{name}` have shape {shape}; the servers' model has {expected}")
             if self._whole:
-                self._record_sum(name, tensor.detach().cpu().to(getattr(torch, self._precision)))
+                served = tensor.detach().cpu().to(getattr(torch, self._precision))
+                there, complete = joined(self._parts, JOINED, name, served)
+                if complete is not None:
+                    self._sums[there] = {checksum(complete)}
+                    if padding := -len(complete) % PADDED_ROWS if complete.ndim == 2 else 0:
+                        zeros = complete.new_zeros(padding, complete.shape[1])
+                        self._sums[there].add(checksum(torch.cat([complete, zeros])))
             if len(self._rows) < ROWS and tensor.ndim == 2:
                 self._rows[name] = tensor.detach()[0, :NUMBERS].float().cpu().tolist()
             yield name, tensor
-        missing = sorted(self._shapes.keys() - self._sent - TIED)
         if missing:
-            raise WorkerError(f"{len(missing)} tensors of the model were not sent", notes=missing[:3])
-
-    def _refuse_misfit(self, name: str, shape: tuple[int, ...]) -> None:
-        self._sent.add(name)
-        expected = self._shapes.get(name)
-        if self._shapes and expected is None and name not in TIED:
-            raise WorkerError(f"the servers' model has no weights `{name}`", hint=nearest(name, self._shapes))
-        if expected is not None and expected != shape:
-            raise WorkerError(f"the weights `{name}` have shape {shape}; the servers' model has {expected}")
+            raise WorkerError(f"{len(missing)} tensors of the model were not sent", notes=sorted(missing)[:3])
 
     def compare(self, controls: Sequence[ServerControl]) -> None:
         """Raise WorkerError, which names a tensor, for a server that holds other weights than were sent."""
         checksums = [_checksums(control) for control in controls]
         for control, sums in zip(controls, checksums, strict=True):
-            if self._whole:
-                self._compare_sums(control.door.name, sums)
-            else:
+            name, shared = control.door.name, sums.keys() & self._sums.keys()
+            wrong = sorted(tensor for tensor in shared if sums[tensor] not in self._sums[tensor])
+            if wrong:
+                what = f"{name} holds other weights than were sent: {len(wrong)} of {len(shared)} tensors differ"
+                raise WorkerError(what, notes=wrong[:3])
+            if self._whole and not shared:
+                what = f"{name} names its weights otherwise, so they cannot be compared"
+                raise WorkerError(what, notes=sorted(sums)[:3])
+            if not self._whole:
                 self._compare_rows(control)
             if sums != checksums[0] and control.door.tensor == controls[0].door.tensor:
                 names = f"{control.door.name} and {controls[0].door.name}"
                 raise WorkerError(f"{names} hold different weights after one update")
-
-    def _record_sum(self, name: str, tensor: Tensor) -> None:
-        for joined, parts in JOINED.items():
-            part = next((part for part in parts if f".{part}." in name), None)
-            if part is not None:
-                name = name.replace(part, joined)
-                tensors = self._parts.setdefault(name, {})
-                tensors[part] = tensor
-                if len(tensors) < len(parts):
-                    return
-                tensor = torch.cat([tensors[part] for part in parts])
-                del self._parts[name]
-        self._sums[name] = {_checksum(tensor)}
-        missing = -len(tensor) % PADDED_ROWS if tensor.ndim == 2 else 0
-        if missing:
-            padded = torch.cat([tensor, tensor.new_zeros(missing, tensor.shape[1])])
-            self._sums[name].add(_checksum(padded))
-
-    def _compare_sums(self, name: str, sums: Mapping[str, str]) -> None:
-        shared = sums.keys() & self._sums.keys()
-        wrong = sorted(tensor for tensor in shared if sums[tensor] not in self._sums[tensor])
-        if wrong:
-            what = f"{name} holds other weights than were sent: {len(wrong)} of {len(shared)} tensors differ"
-            raise WorkerError(what, notes=wrong[:3])
-        if not shared:
-            raise WorkerError(f"{name} names its weights otherwise, so they cannot be compared", notes=sorted(sums)[:3])
 
     def _compare_rows(self, control: ServerControl) -> None:
         for name, row in self._rows.items():
@@ -115,14 +100,6 @@ class WeightChecks:
                 close = [abs(a - b) <= 0.01 * abs(a) + 1e-6 for a, b in zip(row, value[0], strict=False)]
                 if not all(close):  # to bfloat16, the coarsest that weights are served in
                     raise WorkerError(f"{control.door.name} holds other weights than were sent", notes=[name])
-
-
-def _shapes(doors: Sequence[ServerAddress]) -> dict[str, tuple[int, ...]]:
-    """Read the shapes of the model that servers were started from; {} if this process cannot read its folder."""
-    folder = Path(doors[0].folder) if doors and doors[0].folder else None
-    if folder is None or not folder.is_dir():
-        return {}
-    return {name: shape for file in weight_files(folder) for name, shape in read_header(file).shapes.items()}
 
 
 def _checksums(control: ServerControl) -> dict[str, str]:
@@ -135,8 +112,3 @@ def _checksums(control: ServerControl) -> dict[str, str]:
         }
     except (KeyError, TypeError, AttributeError):
         raise WorkerError(f"{control.door.name} gives no checksums of its weights") from None
-
-
-def _checksum(tensor: Tensor) -> str:
-    data: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return hashlib.sha256(memoryview(data)).digest()[:8].hex()

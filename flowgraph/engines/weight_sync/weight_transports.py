@@ -13,7 +13,6 @@ import secrets
 import shutil
 import socket
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 Bucket = list[tuple[str, "Tensor"]]
 
-LOOK_S = 0.005
 FORM_S = 30.0  # for a group's members to meet
 REFUSED_S = 0.1  # within which a server answers a call that it refuses, before anything is sent
 LOOPBACK = "127.0.0.1"
@@ -156,9 +154,10 @@ class ByMemory(WeightTransport):
                 raise WorkerError(what, hint="update by group or disk")
         for bucket in self._buckets:
             text, _alive = serialized(bucket, controls[0].door.device)
-            self._call(controls, serialized_named_tensors=[text], flush_cache=False)
+            self.call(controls, serialized_named_tensors=[text], flush_cache=False)
 
-    def _call(self, controls: Sequence[ServerControl], **body: Any) -> None:
+    def call(self, controls: Sequence[ServerControl], **body: Any) -> None:
+        """Call all servers with one bucket."""
         everywhere(controls, lambda control: control.post("/update_weights_from_tensor", **body))
 
 
@@ -227,17 +226,15 @@ class ByGroup(WeightTransport):
             body = group | {"group_name": self._name, "rank_offset": offset}
             joining.append(started(partial(control.post, "/init_weights_update_group", **body)))
             offset += control.door.tensor
-        wait(joining, timeout=REFUSED_S, return_when=FIRST_EXCEPTION)
-        _raise_failures(joining)
+        _raise_failures(joining, REFUSED_S)
         limit_s = min(FORM_S, self._limit_s)
         try:
             with _on_loopback(self._address):
                 self._group = _join_as_first(store, world, self._name, backend, timedelta(seconds=limit_s))
-            wait(joining, timeout=limit_s, return_when=FIRST_EXCEPTION)
         except RuntimeError as error:  # torch's errors of a store and of a group derive from it
             _raise_failures(joining)
             raise WorkerError.failed(f"forming a group for weights within {limit_s:.0f} s", str(error)) from None
-        _raise_failures(joining)
+        _raise_failures(joining, limit_s)
 
     def _send(self, controls: Sequence[ServerControl], bucket: Bucket) -> None:
         device = controls[0].door.device
@@ -250,24 +247,20 @@ class ByGroup(WeightTransport):
             "flush_cache": False,
         }
         calls = [started(partial(control.post, "/update_weights_from_distributed", **body)) for control in controls]
-        wait(calls, timeout=REFUSED_S, return_when=FIRST_EXCEPTION)
-        _raise_failures(calls)
+        _raise_failures(calls, REFUSED_S)
         options = torch.distributed.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
         works = [self._group.broadcast([tensor], options) for tensor in tensors]
-        until = time.monotonic() + self._limit_s
-        while not all(call.done() for call in calls):
-            _raise_failures(calls)
-            if time.monotonic() > until:
-                raise WorkerError(f"weights were not received within {self._limit_s:.0f} s")
-            time.sleep(LOOK_S)
-        _raise_failures(calls)
+        _raise_failures(calls, self._limit_s)
+        if not all(call.done() for call in calls):
+            raise WorkerError(f"weights were not received within {self._limit_s:.0f} s")
         for work in works:
             work.wait()
 
 
-def _raise_failures(calls: Sequence[Future[Any]]) -> None:
-    """Raise the error of the first call that has failed so far."""
+def _raise_failures(calls: Sequence[Future[Any]], limit_s: float = 0.0) -> None:
+    """Wait up to `limit_s` until a call has failed or all have ended; raise the error of the first that has failed."""
+    wait(calls, timeout=limit_s, return_when=FIRST_EXCEPTION)
     for error in (call.exception() for call in calls if call.done()):
         if isinstance(error, WorkerError):
             raise error

@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
@@ -111,7 +110,7 @@ class WeightUpdates:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -147,7 +146,6 @@ def _pause(control: ServerControl, hold: Hold, limit_s: float) -> None:
 
 @contextlib.contextmanager
 def _session(controls: Sequence[ServerControl]) -> Generator[None]:
-    """Announce and close an update."""
     everywhere(controls, lambda control: control.post("/begin_weight_update"))
     try:
         yield

@@ -1,4 +1,4 @@
-"""What all families of decoders share: sizes read from config.json, and the plain layer that they vary.
+"""What all families of decoders share: counted tensors, sizes read from config.json, and the layer that they vary.
 
 A family is a class. Its fields are what it reads from config.json, with the defaults of transformers; a method that it
 overrides counts one part of its layers. Source of each: the modules of transformers 5.12; tests compare with them.
@@ -14,10 +14,67 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from flowgraph.models.layer_kinds import Mixer, grouped
-from flowgraph.models.tensors import Tensors, gated, linear, vector
 
 Count = Annotated[int, Field(gt=0)]
+Windows = Literal["none", "all", "even"]
 WINDOWED = frozenset({"sliding_attention", "chunked_attention"})
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The numbers in some modules.
+
+    `products` are factors of a matrix product, once for each token; `vectors` are added, scaled by or looked up.
+    `sides` adds up inputs and outputs of the linear layers: adapters of rank r on all of them have r · sides numbers.
+    """
+
+    products: int = 0
+    vectors: int = 0
+    sides: int = 0
+
+    def __add__(self, term: Tensors) -> Tensors:
+        return Tensors(self.products + term.products, self.vectors + term.vectors, self.sides + term.sides)
+
+    def __rmul__(self, count: int) -> Tensors:
+        return Tensors(count * self.products, count * self.vectors, count * self.sides)
+
+    @property
+    def numbers(self) -> int:
+        """Count all of them.
+
+        >>> linear(4, 3, bias=True).numbers
+        15
+        """
+        return self.products + self.vectors
+
+
+def linear(inputs: int, outputs: int, *, bias: bool = False) -> Tensors:
+    """Count a linear layer.
+
+    >>> 2 * linear(4, 3) + vector(4)
+    Tensors(products=24, vectors=4, sides=14)
+    """
+    return Tensors(inputs * outputs, outputs * bias, inputs + outputs)
+
+
+def matrix(rows: int, columns: int) -> Tensors:
+    """Count a factor of a product that adapters leave alone: a router, an expert, the kernel of a convolution."""
+    return Tensors(rows * columns)
+
+
+def vector(numbers: int) -> Tensors:
+    """Count numbers that are added or scaled by, as in a norm."""
+    return Tensors(0, numbers)
+
+
+def gated(hidden: int, width: int, *, bias: bool = False) -> Tensors:
+    """Count an MLP of three linear layers: gate, up and down."""
+    return 2 * linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
+
+
+def plain(hidden: int, width: int, *, bias: bool = False) -> Tensors:
+    """Count an MLP of two linear layers: up and down."""
+    return linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
 
 @dataclass(frozen=True)
@@ -49,6 +106,8 @@ class Decoder(BaseModel, ABC):
     """Whether queries, keys and values are one linear layer."""
     layer_norms: ClassVar[int] = 2
     """Vectors of the hidden width in the norms of one layer."""
+    windows: ClassVar[Windows] = "none"
+    """Which layers have a window, counted from 0, if config.json does not list the layers' types."""
 
     hidden_size: Count = Field(validation_alias=AliasChoices("hidden_size", "n_embd", "n_embed"))
     num_hidden_layers: Count = Field(validation_alias=AliasChoices("num_hidden_layers", "n_layer"))
@@ -105,11 +164,9 @@ class Decoder(BaseModel, ABC):
         return qkv + linear(self.queries, self.hidden_size, bias=out_bias) + vector(norms)
 
     def _norms(self) -> Tensors:
-        """Count the norms of one layer."""
         return vector(self.layer_norms * self.hidden_size)
 
     def _mlps(self) -> Tensors:
-        """Count the MLPs of all layers."""
         return self.num_hidden_layers * self._mlp()
 
     @abstractmethod
@@ -137,8 +194,7 @@ class Decoder(BaseModel, ABC):
         return sum(self._has_window(layer) for layer in range(self.num_hidden_layers))
 
     def _has_window(self, layer: int) -> bool:
-        """Return whether a layer has a window; asked if config.json does not list the layers' types."""
-        return False
+        return self.windows == "all" or (self.windows == "even" and layer % 2 == 0)
 
     def mixers(self) -> tuple[Mixer, ...]:
         """Describe the state that layers keep between tokens."""
@@ -148,12 +204,13 @@ class Decoder(BaseModel, ABC):
 
 
 class BiasedAttention(Decoder):
-    """A decoder whose attention has biases if config.json says so."""
+    """A decoder whose attention has biases if config.json says so: on its output too, or not."""
 
+    out_bias: ClassVar[bool] = True
     attention_bias: bool = False
 
     def _biases(self) -> tuple[bool, bool]:
-        return self.attention_bias, self.attention_bias
+        return self.attention_bias, self.attention_bias and self.out_bias
 
 
 class Gated(Decoder):

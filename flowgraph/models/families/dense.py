@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Gated
+from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Gated, Tensors, gated, linear, vector
 from flowgraph.models.layer_kinds import Mixer, grouped
-from flowgraph.models.tensors import Tensors, gated, linear, vector
 
 
 class Llama(BiasedAttention, Gated):
@@ -35,19 +34,15 @@ class SmolLM3(Llama):
 class Mistral(Gated):
     """Mistral: a window in all layers, or in none."""
 
+    windows = "all"
     sliding_window: int | None = 4096
-
-    def _has_window(self, layer: int) -> bool:
-        return True
 
 
 class Phi3(Gated):
     """Phi-3 and Phi-4: gate and up are one linear layer too; a window in all layers, or in none."""
 
     fused_qkv = True
-
-    def _has_window(self, layer: int) -> bool:
-        return True
+    windows = "all"
 
     def _mlp(self) -> Tensors:
         return linear(self.hidden_size, 2 * self.width) + linear(self.width, self.hidden_size)
@@ -104,10 +99,8 @@ class Gemma2(Gemma):
     """Gemma 2: norms before and after attention and MLP; every second layer has a window."""
 
     layer_norms = 4
+    windows = "even"
     sliding_window: int | None = 4096
-
-    def _has_window(self, layer: int) -> bool:
-        return layer % 2 == 0
 
 
 class Gemma3(Gemma2):

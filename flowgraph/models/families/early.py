@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from flowgraph.models.families.decoder import Count, Decoder
-from flowgraph.models.tensors import Tensors, plain, vector
+from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Tensors, plain, vector
 
 
 class Early(Decoder):
@@ -45,14 +44,9 @@ class OPT(Early):
     """OPT: positions are learned, from the third row on; queries, keys and values are linear layers of their own."""
 
     fused_qkv = False
-    ffn_dim: Count
+    intermediate_size: Count | None = Field(validation_alias="ffn_dim")
     max_position_embeddings: Count | None = 2048
     do_layer_norm_before: bool = True
-
-    @property
-    def width(self) -> int:
-        """Return the width of the MLP."""
-        return self.ffn_dim
 
     def _ends(self) -> Tensors:
         positions = (self.max_position_embeddings or 0) + 2
@@ -66,14 +60,11 @@ class Bloom(Early):
         return vector(4 * self.hidden_size)
 
 
-class GPTNeoX(Early):
+class GPTNeoX(BiasedAttention, Early):
     """GPT-NeoX and Pythia."""
 
     tie_word_embeddings: bool = False
     attention_bias: bool = True
-
-    def _biases(self) -> tuple[bool, bool]:
-        return self.attention_bias, self.attention_bias
 
 
 class Phi(Early):

@@ -9,10 +9,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from flowgraph.models.families.decoder import Count, Decoder, Gated, nonempty
+from flowgraph.models.families.decoder import Count, Decoder, Gated, Tensors, linear, matrix, nonempty, plain, vector
 from flowgraph.models.families.sparse import QwenSharedMoe, Sparse
 from flowgraph.models.layer_kinds import Mixer, Recurrent, grouped
-from flowgraph.models.tensors import Tensors, linear, matrix, plain, vector
 
 
 class DeltaNet(Decoder):

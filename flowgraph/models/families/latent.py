@@ -7,10 +7,9 @@ bring queries into the latent space instead.
 
 from __future__ import annotations
 
-from flowgraph.models.families.decoder import Count, nonempty
+from flowgraph.models.families.decoder import Count, Tensors, linear, matrix, nonempty, vector
 from flowgraph.models.families.sparse import SharedExperts
 from flowgraph.models.layer_kinds import Attention, Mixer
-from flowgraph.models.tensors import Tensors, linear, matrix, vector
 
 
 class Latent(SharedExperts):
@@ -78,7 +77,6 @@ class Indexed(Latent):
         return super().body() + self._indexes() * (index + vector(2 * self.index_head_dim))
 
     def _indexes(self) -> int:
-        """Count the layers that have an index."""
         return self.num_hidden_layers if self.indexer_types is None else self.indexer_types.count("full")
 
     def mixers(self) -> tuple[Mixer, ...]:

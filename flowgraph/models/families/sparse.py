@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import AliasChoices, Field
 
-from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Experts
-from flowgraph.models.tensors import Tensors, gated, linear, matrix, vector
+from flowgraph.models.families.decoder import (
+    BiasedAttention,
+    Count,
+    Decoder,
+    Experts,
+    Tensors,
+    Windows,
+    gated,
+    linear,
+    matrix,
+    vector,
+)
 
 
 class Sparse(Decoder):
@@ -26,7 +38,6 @@ class Sparse(Decoder):
         return 0
 
     def _sparse_layers(self) -> int:
-        """Count the layers with experts."""
         return self.num_hidden_layers
 
     def _mlp(self) -> Tensors:
@@ -64,10 +75,8 @@ class Sparse(Decoder):
 class Mixtral(Sparse):
     """Mixtral: experts in each layer; a window in all layers, or in none."""
 
+    windows: ClassVar[Windows] = "all"
     expert_width: int = Field(default=0, validation_alias="intermediate_size")
-
-    def _has_window(self, layer: int) -> bool:
-        return True
 
 
 class MiniMaxM2(Mixtral):
@@ -75,20 +84,16 @@ class MiniMaxM2(Mixtral):
 
     default_head_dim = 128
     qk_norm = "layer"
-
-    def _has_window(self, layer: int) -> bool:
-        return False
+    windows = "none"
 
 
 class GptOss(BiasedAttention, Mixtral):
     """Gpt-oss: biases in experts and router too; a sink for each head; every second layer has a window."""
 
     default_head_dim = 64
+    windows = "even"
     attention_bias: bool = True
     sliding_window: int | None = 128
-
-    def _has_window(self, layer: int) -> bool:
-        return layer % 2 == 0
 
     def _attention(self) -> Tensors:
         return super()._attention() + vector(self.num_attention_heads)
@@ -123,10 +128,11 @@ class QwenSharedMoe(QwenMoe):
         return super()._around_experts() + linear(self.hidden_size, 1)
 
 
-class Qwen2Moe(QwenSharedMoe):
+class Qwen2Moe(BiasedAttention, QwenSharedMoe):
     """Qwen1.5-MoE and Qwen2-57B-A14B."""
 
-    qkv_bias: bool = True
+    out_bias = False
+    attention_bias: bool = Field(default=True, validation_alias="qkv_bias")
     use_sliding_window: bool = False
     max_window_layers: int = 28
     sliding_window: int | None = 4096
@@ -137,9 +143,6 @@ class Qwen2Moe(QwenSharedMoe):
 
     def _has_window(self, layer: int) -> bool:
         return layer % 2 == 0 and layer < self.max_window_layers
-
-    def _biases(self) -> tuple[bool, bool]:
-        return self.qkv_bias, False
 
 
 class Qwen3Moe(BiasedAttention, QwenMoe):
@@ -165,15 +168,12 @@ class SharedExperts(Sparse):
         return max(0, self.num_hidden_layers - self.first_k_dense_replace)
 
 
-class Glm4Moe(SharedExperts):
+class Glm4Moe(BiasedAttention, SharedExperts):
     """GLM-4.5: norms of queries and keys if config.json says so."""
 
+    out_bias = False
     first_k_dense_replace: int = 1
-    attention_bias: bool = False
     use_qk_norm: bool = False
-
-    def _biases(self) -> tuple[bool, bool]:
-        return self.attention_bias, False
 
     def _attention(self) -> Tensors:
         return super()._attention() + vector(2 * self.head_size * self.use_qk_norm)
@@ -183,18 +183,13 @@ class Llama4(BiasedAttention, Sparse):
     """The language model of Llama 4: experts and a shared one in every nth layer; most layers see only a chunk."""
 
     default_head_dim = 128
-    intermediate_size_mlp: Count
+    intermediate_size: Count = Field(validation_alias="intermediate_size_mlp")
     expert_width: int = Field(default=0, validation_alias="intermediate_size")
     moe_layers: tuple[int, ...] | None = None
     interleave_moe_layer_step: int = 1
     no_rope_layers: tuple[int, ...] | None = None
     no_rope_layer_interval: int = 4
     sliding_window: int | None = Field(default=8192, validation_alias="attention_chunk_size")
-
-    @property
-    def width(self) -> int:
-        """Return the width of an MLP without experts."""
-        return self.intermediate_size_mlp
 
     def _shared_width(self) -> int:
         return self.expert_width

@@ -14,8 +14,8 @@ import transformers
 from flowgraph.errors import ModelError
 from flowgraph.files.hashes import SUMS
 from flowgraph.models import LoadedModel, load, resolve, save, tiny
-from flowgraph.models.digest import digest
 from flowgraph.models.heads import head_names, head_of, with_head
+from flowgraph.models.loading import digest
 
 IDS = torch.tensor([[1, 5, 6, 7, 4, 9]])
 Read = Callable[..., LoadedModel]

@@ -12,7 +12,7 @@ import transformers
 
 from flowgraph.errors import ModelError
 from flowgraph.models import LoadedModel, ModelSource, load, lora, resolve, save, shape
-from flowgraph.models.digest import digest
+from flowgraph.models.loading import digest
 from flowgraph.models.sources import Lora
 from tests.looped import looped
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowgraph.errors import ModelError
 from flowgraph.models import TinySize, load, resolve, tiny
-from flowgraph.models.digest import digest
+from flowgraph.models.loading import digest
 
 TOKENIZER = tiny.build(0)[1]
 

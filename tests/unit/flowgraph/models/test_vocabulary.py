@@ -9,8 +9,8 @@ import pytest
 
 from flowgraph.errors import ModelError
 from flowgraph.models import tiny
+from flowgraph.models.loading import refuse_other_tokens, vocabulary
 from flowgraph.models.sources import resolve
-from flowgraph.models.vocabulary import refuse_other_tokens, vocabulary
 
 
 @pytest.fixture

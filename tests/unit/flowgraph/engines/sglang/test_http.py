@@ -20,9 +20,8 @@ from flowgraph.engines.servers import remote_model
 from flowgraph.engines.servers.sample_answer import read_answer
 from flowgraph.engines.servers.server_control import ServerControl, certificates
 from flowgraph.engines.servers.server_process import ServerAddress
-from flowgraph.engines.sglang.http import question
-from flowgraph.engines.sglang.releases import SGLANG
-from flowgraph.engines.sglang.server import Sglang, SglangModel
+from flowgraph.engines.sglang import SGLANG
+from flowgraph.engines.sglang.server import Sglang, SglangModel, question
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, WeightUpdates
 from flowgraph.errors import LawError, WorkerError
 from flowgraph.language import Key

@@ -29,8 +29,7 @@ from flowgraph.engines.servers.server_process import (
     start,
     tail,
 )
-from flowgraph.engines.sglang import sglang_launch
-from flowgraph.engines.sglang.releases import SGLANG
+from flowgraph.engines.sglang import SGLANG, sglang_launch
 from flowgraph.engines.sglang.server import BIND, Sglang, SglangModel
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest, gather

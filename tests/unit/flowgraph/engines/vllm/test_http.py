@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from flowgraph.engines.servers import remote_model
 from flowgraph.engines.servers.server_engine import ServerSettings
 from flowgraph.engines.servers.server_process import ServerAddress
+from flowgraph.engines.vllm import VLLM
 from flowgraph.engines.vllm.http import VllmControl, question, read_sample
-from flowgraph.engines.vllm.releases import VLLM
 from flowgraph.engines.vllm.server import Vllm, VllmModel, VllmUpdates, token_bytes
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE
 from flowgraph.errors import LawError, WorkerError
