@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from flowgraph.diagrams.model.layout_text import layout_text
+from flowgraph.diagrams.model.picture import Actor, Message, SequenceDiagram
 from flowgraph.diagrams.model.quantities import many
-from flowgraph.diagrams.model.sequence import Actor, Message, SequenceDiagram
 from flowgraph.language.signature import type_name
 from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Switch, Sync, Transfer, results_given
 

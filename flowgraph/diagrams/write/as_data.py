@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.drawing import Drawing
-from flowgraph.diagrams.model.picture import Picture
-from flowgraph.diagrams.model.sequence import SequenceDiagram
+from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 from flowgraph.diagrams.write.json_codec import from_plain, to_plain
 from flowgraph.errors import DataError, nearest
 from flowgraph.files.untrusted import parse_json

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from flowgraph.diagrams.model.charts import Lanes, MemoryChart
 from flowgraph.diagrams.model.drawing import Drawing
-from flowgraph.diagrams.model.picture import Picture
-from flowgraph.diagrams.model.sequence import SequenceDiagram
+from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 from flowgraph.diagrams.write.as_data import as_json, kind_of
 from flowgraph.diagrams.write.dot import dot
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from flowgraph.diagrams.model.charts import Bar, Lane, Lanes
-from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.mermaid.flowchart import escaped
 from flowgraph.diagrams.write.palette import BAR_INKS, TEXT
-from flowgraph.diagrams.write.svg.text_width import fitted
+from flowgraph.diagrams.write.svg.text_lines import cut
 
 _LONGEST_S = 10.0 * 365 * 86400  # a longer timeline is cut there, where Mermaid's dates end
-_BARS_PX, _TEXT_PX = 640.0, 11.0  # the room of all bars where the page is narrow, and of their text
+_BARS_PX = 640.0  # the room of all bars where the page is narrow
 
 # Mermaid has four looks of a bar. Idle time is grey, moves are white, updates stand out; the rest is one colour.
 _TAGS: Mapping[str, str] = {
@@ -86,7 +85,7 @@ def _bars(lane: Lane, number: int, end_s: float) -> Iterator[str]:
     """Yield the bars of a lane, each with as much of its label as fits: Mermaid would write it over the next bars."""
     for place, (bar, (start_ms, stop_ms)) in enumerate(zip(lane.bars, _spans_ms(lane.bars), strict=True)):
         share = (bar.end_s - bar.start_s) / end_s if end_s else 1.0
-        label = fitted(clean(bar.label), share * _BARS_PX - 6, _TEXT_PX) or "·"
+        label = cut(bar.label, share * _BARS_PX - 6, "small") or "·"
         tag = f"{_TAGS[bar.kind]}, " if bar.kind in _TAGS else ""
         yield f"    {_task(label)} :{tag}b{number}x{place}, {_date(start_ms)}, {stop_ms - start_ms}ms"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowgraph.diagrams.model.sequence import MessageStyle, SequenceDiagram
+from flowgraph.diagrams.model.picture import MessageStyle, SequenceDiagram
 from flowgraph.diagrams.write.mermaid.flowchart import escaped
 
 # A transfer has an open head; a sync of weights is dashed too, for Mermaid has no bold line here.

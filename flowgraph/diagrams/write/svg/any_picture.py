@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.drawing import Drawing
-from flowgraph.diagrams.model.picture import Picture
-from flowgraph.diagrams.model.sequence import SequenceDiagram
+from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 from flowgraph.diagrams.write.svg.comparison_svg import comparison_svg
 from flowgraph.diagrams.write.svg.curves import curves_svg
 from flowgraph.diagrams.write.svg.graph_svg import graph_svg

@@ -12,7 +12,7 @@ from rich.text import Text
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.diagrams.model.charts import Comparison, Curves, DotMark, Scatter, Strip
 from flowgraph.diagrams.model.labels import clean
-from flowgraph.diagrams.model.sequence import Actor, MessageStyle, SequenceDiagram
+from flowgraph.diagrams.model.picture import Actor, MessageStyle, SequenceDiagram
 from flowgraph.diagrams.model.series import Series, known
 from flowgraph.diagrams.model.ticks import number_text
 from flowgraph.diagrams.write.terminal.sparkline import sparkline

@@ -26,16 +26,17 @@ from flowgraph.diagrams.model.charts import (
     Scatter,
     Strip,
 )
-from flowgraph.diagrams.model.sequence import Actor, Message, SequenceDiagram
+from flowgraph.diagrams.model.picture import Actor, Message, SequenceDiagram
 from flowgraph.diagrams.model.series import Series
 from flowgraph.diagrams.write.svg.comparison_svg import comparison_svg
 from flowgraph.diagrams.write.svg.curves import curves_svg
-from flowgraph.diagrams.write.svg.geometry import Rect, TextLine
+from flowgraph.diagrams.write.svg.geometry import Rect
 from flowgraph.diagrams.write.svg.lanes_svg import lanes_svg
 from flowgraph.diagrams.write.svg.memory_svg import memory_svg
 from flowgraph.diagrams.write.svg.scatter_svg import scatter_svg
 from flowgraph.diagrams.write.svg.sequence_svg import sequence_svg
 from flowgraph.diagrams.write.svg.svg_frame import Look
+from flowgraph.diagrams.write.svg.text_lines import TextLine
 from tests.looped import looped
 
 SVG = "{http://www.w3.org/2000/svg}"
