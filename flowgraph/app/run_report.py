@@ -91,7 +91,7 @@ def report_run(path: Path) -> RunReport:
     run = RunFolder.open(path)
     facts, curves = run.facts(), curves_of(run)
     picture, drawn = curves_picture(run), run.path / "curves.svg"
-    write_text(drawn, curves_svg(picture.title, picture.series))
+    write_text(drawn, curves_svg(picture))
     return RunReport(
         run=run, facts=facts, curves=curves, nodes_s=node_seconds(run), peaks=tuple(peaks_of(run)), drawn=drawn
     )

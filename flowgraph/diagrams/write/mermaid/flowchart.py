@@ -9,13 +9,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
 
 from flowgraph.diagrams.model.labels import clean, signed, signed_lines
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, BoxKind, Picture
 from flowgraph.diagrams.write.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
-
-Direction = Literal["TD", "LR"]
 
 _NAMED = {'"': "quot", "<": "lt", ">": "gt", "&": "amp"}
 
@@ -54,7 +51,7 @@ _WIDTHS_PX: Mapping[ArrowStyle, str] = {
 _DASHES = ",stroke-dasharray:6 3"
 
 
-def mermaid(picture: Picture, direction: Direction = "TD") -> str:
+def mermaid(picture: Picture) -> str:
     """Return a picture as a Mermaid flowchart.
 
     Mermaid lays a cycle out from the box that it meets first. So carried boxes are declared first, with the frames
@@ -76,7 +73,7 @@ def mermaid(picture: Picture, direction: Direction = "TD") -> str:
     borders = {kind: css.replace(";", ",") for kind, css in FRAME_LINES.items() if kind in kinds}
     lines = [
         _SETTINGS,
-        f"flowchart {direction}",
+        "flowchart TD",
         f"    accTitle: {escaped(picture.title)}",
         *_inside(ordered, None, "    "),
         *(f"    {tie}" for tie in ties),

@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from flowgraph.diagrams.model.charts import Curves
 from flowgraph.diagrams.model.series import Series, SeriesPoint, known, running_mean, sentence, step_range, thinned
 from flowgraph.diagrams.model.ticks import labelled_ticks, number_text, padded, widened
-from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, Point, Rect, Scale, polyline
+from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, Point, Rect, Scale, polyline
 from flowgraph.diagrams.write.svg.marks import Mark, circle, group, line, path, words
 from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, framed
 from flowgraph.diagrams.write.svg.text_lines import TextLine, cut, widest, width_of
 
-__all__ = ["Series", "curves_svg"]
-
 SMOOTH_FROM = 12  # with fewer values a curve is not noisy
-PANEL_WIDTH, PANEL_HEIGHT, PANEL_GAP = 300, 190, 14
+COLUMNS_MAX, PANEL_HEIGHT, PANEL_GAP = 3, 190, 14
 LEFT, RIGHT, TOP, BOTTOM = 38, 44, 30, 24  # minimum room, for tick labels, the last value, the name
 UNIT_GAP, UNIT_MIN = 6.0, 24.0
 
 Span = tuple[float, float]
 
 
-def curves_svg(
-    title: str, series: Sequence[Series], *, width: int = 960, height: int | None = None, look: Look = ALONE
-) -> str:
-    """Draw series as one SVG, headline ones first; without a `height` it is as tall as the panels need.
-
-    Both are in units of the picture (CSS pixels). All panels share the range of steps.
-    """
-    ordered = sorted(series, key=lambda metric: not metric.headline)
-    columns = max(1, min(len(ordered), width // PANEL_WIDTH))
+def curves_svg(curves: Curves, look: Look = ALONE) -> str:
+    """Draw series as one SVG, 960 units wide, headline ones first; all panels share the range of steps."""
+    ordered = sorted(curves.series, key=lambda metric: not metric.headline)
+    columns = max(1, min(len(ordered), COLUMNS_MAX))
     rows = max(1, -(-len(ordered) // columns))
-    tall = height if height is not None else TITLE_HEIGHT + rows * (PANEL_HEIGHT + PANEL_GAP) + MARGIN
-    wide = (width - 2 * MARGIN - (columns - 1) * PANEL_GAP) / columns
-    high = (tall - TITLE_HEIGHT - MARGIN - (rows - 1) * PANEL_GAP) / rows
-    steps = step_range(series)
+    wide = (WIDTH - 2 * MARGIN - (columns - 1) * PANEL_GAP) / columns
+    high = PANEL_HEIGHT + PANEL_GAP / rows
+    steps = step_range(ordered)
     panels = list[Mark]()
     for place, metric in enumerate(ordered):
         row, column = divmod(place, columns)
         cell = Rect(MARGIN + column * (wide + PANEL_GAP), TITLE_HEIGHT + row * (high + PANEL_GAP), wide, high)
         panels.append(_panel(place, metric, cell, steps))
     about = " ".join(map(sentence, ordered)) or "There are no curves."
-    return framed("curves", Curves(title, tuple(series), about), panels, look, width=width, height=tall)
+    height = TITLE_HEIGHT + rows * (PANEL_HEIGHT + PANEL_GAP) + MARGIN
+    return framed("curves", replace(curves, about=about), panels, look, height=height)
 
 
 def _panel(place: int, series: Series, cell: Rect, steps: Span) -> Mark:

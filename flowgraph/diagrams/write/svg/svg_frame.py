@@ -66,9 +66,9 @@ def framed(
     scale = min(1.0, SCREEN_PX / width)
     classes = f"fg {kind}{' wide' if width > WIDE_PX else ''}"
     size = f'width="{short(scale * width)}" height="{short(scale * height)}"'
+    box = f'viewBox="0 0 {short(width)} {short(height)}"'
     lines = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="{classes}" role="img" {size}'
-        f' viewBox="0 0 {short(width)} {short(height)}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{classes}" role="img" {size} {box}>',
         f"<title>{escaped(clean(drawing.title, TITLE_CHARACTERS))}</title>",
         f"<desc>{escaped(clean(drawing.about or drawing.title, ABOUT_CHARACTERS))}</desc>",
         *(() if look.embedded else ("<style>", stylesheet(picture.classes()), "</style>")),

@@ -16,6 +16,7 @@ from flowgraph.diagrams.model.charts import (
     Bar,
     BarKind,
     Comparison,
+    Curves,
     Dot,
     Lane,
     Lanes,
@@ -185,7 +186,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "messages": lambda: sequence_svg(messages()),
     "few messages": lambda: sequence_svg(messages(3)),
     "no messages": lambda: sequence_svg(SequenceDiagram("none", (), ())),
-    "curves": lambda: curves_svg("a run", SERIES),
+    "curves": lambda: curves_svg(Curves("a run", SERIES)),
 }
 
 
@@ -404,7 +405,7 @@ SMALL: dict[str, Callable[[], str]] = {
     "comparison": lambda: comparison_svg(Comparison("Placements", placements().strips[:1], 16), LOOK),
     "scatter": lambda: scatter_svg(Scatter("Search", search(4).dots), LOOK),
     "sequence": lambda: sequence_svg(messages(4), LOOK),
-    "curves": lambda: curves_svg("Run", [Series("loss", "nats", ((0, 1.0), (1, 0.5), (2, 0.25)))], look=LOOK),
+    "curves": lambda: curves_svg(Curves("Run", (Series("loss", "nats", ((0, 1.0), (1, 0.5), (2, 0.25))),)), LOOK),
 }
 
 
