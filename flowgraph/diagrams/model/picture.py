@@ -85,9 +85,9 @@ class Picture:
         """Return the frames that lie right inside a frame, or in none."""
         return [inner for inner in self.frames if inner.parent == frame]
 
-    def frames_around(self, box: Box) -> tuple[Frame, ...]:
-        """Return the frames around a box, the innermost first."""
-        frames, around, inside = {frame.id: frame for frame in self.frames}, list[Frame](), box.inside
+    def frames_around(self, inside: str | None) -> tuple[Frame, ...]:
+        """Return the frames around what stands right inside a frame, or in none: the innermost first."""
+        frames, around = {frame.id: frame for frame in self.frames}, list[Frame]()
         while inside is not None:
             around.append(frames[inside])
             inside = frames[inside].parent

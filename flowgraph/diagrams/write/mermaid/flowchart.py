@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from flowgraph.diagrams.model.labels import clean, signed, signed_lines
-from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, BoxKind, Picture
+from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, BoxKind, Picture
 from flowgraph.diagrams.write.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
 
 _NAMED = {'"': "quot", "<": "lt", ">": "gt", "&": "amp"}
@@ -61,7 +61,7 @@ def mermaid(picture: Picture) -> str:
     boxes = {box.id: box for box in picture.boxes}
     ranks = dict[str, int]()
     for rank, name in enumerate(carried):
-        for thing in (name, *(frame.id for frame in picture.frames_around(boxes[name]))):
+        for thing in (name, *(frame.id for frame in picture.frames_around(boxes[name].inside))):
             ranks.setdefault(thing, rank)
     ordered = replace(
         picture,
@@ -77,8 +77,15 @@ def mermaid(picture: Picture) -> str:
         f"    accTitle: {escaped(picture.title)}",
         *_inside(ordered, None, "    "),
         *(f"    {tie}" for tie in ties),
-        *(f"    {_arrow(arrow)}" for arrow in picture.arrows),
-        *_box_classes(picture.boxes),
+        *(
+            f'    {arrow.source} {_LINES[arrow.style]}|"{escaped(signed(arrow.label, arrow.status))}"| {arrow.target}'
+            for arrow in picture.arrows
+        ),
+        *(
+            f"    classDef {kind} fill:{ink.fill},stroke:{ink.border},color:{TEXT},stroke-width:1.5px"
+            for kind, ink in INKS.items()
+            if any(box.kind == kind for box in picture.boxes)
+        ),
         *_link_styles(picture.arrows, len(ties)),
         *_statuses(picture),
         *(f"    classDef {kind} fill:none,{border}" for kind, border in borders.items()),
@@ -112,17 +119,6 @@ def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
         yield from _inside(picture, inner.id, indent + "    ")
         yield f"{indent}end"
         yield f"{indent}class {inner.id} {inner.kind}"
-
-
-def _arrow(arrow: Arrow) -> str:
-    return f'{arrow.source} {_LINES[arrow.style]}|"{escaped(signed(arrow.label, arrow.status))}"| {arrow.target}'
-
-
-def _box_classes(boxes: Sequence[Box]) -> Iterator[str]:
-    kinds = {box.kind for box in boxes}
-    for kind, ink in INKS.items():
-        if kind in kinds:
-            yield f"    classDef {kind} fill:{ink.fill},stroke:{ink.border},color:{TEXT},stroke-width:1.5px"
 
 
 def _link_styles(arrows: Sequence[Arrow], first: int) -> Iterator[str]:

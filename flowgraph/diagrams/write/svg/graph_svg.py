@@ -90,7 +90,7 @@ def _lines(x: float, y: float, lines: Sequence[str], classes: str, anchor: Ancho
 def _box(laid: LaidBox, picture: Picture, look: Look) -> Mark:
     box, area, names = laid.box, laid.area, laid.names
     first = area.middle - (len(laid.lines) - 1) * LINE_PX / 2 + 4 + (4 if box.kind == "data" else 0)
-    pools = (look.pool(frame.pool) for frame in picture.frames_around(box))
+    pools = (look.pool(frame.pool) for frame in picture.frames_around(box.inside))
     return group(
         f"box kind-{box.kind} {_status(box)} {next(filter(None, pools), '')}",
         outline(box.kind, area),

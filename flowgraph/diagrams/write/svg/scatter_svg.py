@@ -105,7 +105,10 @@ def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
     ]
     key, key_height = legend(entries, TITLE_HEIGHT)
     plot = Rect(MARGIN + LEFT, TITLE_HEIGHT + key_height + 20, WIDTH - 2 * MARGIN - LEFT - 10, PLOT_HEIGHT)
-    across, up = _seconds_axis(scatter.dots, plot), _memory_axis(scatter.dots, plot)
+    sizes = [float(dot.memory_bytes) for dot in scatter.dots] or [0.0, GIB]
+    unit, unit_bytes = ("GiB", GIB) if max(sizes) >= GIB / 2 else ("MiB", MIB)
+    up = _even_axis(plot.bottom, plot.top, min(sizes), max(sizes), unit, unit_bytes)
+    across = _seconds_axis(scatter.dots, plot)
     dots = [
         CandidateDot(row, dot, across.place(dot.seconds), up.place(dot.memory_bytes))
         for row, dot in enumerate(scatter.dots)
@@ -150,12 +153,6 @@ def _seconds_axis(dots: Sequence[Dot], plot: Rect) -> Axis:
     scale = Scale(plot.left, plot.right, _log(low * unit.seconds), _log(high * unit.seconds))
     marks = tuple((mark * unit.seconds, number_text(mark)) for mark in log_ticks(low, high))
     return Axis(scale, unit.name, marks, log=True)
-
-
-def _memory_axis(dots: Sequence[Dot], plot: Rect) -> Axis:
-    sizes = [float(dot.memory_bytes) for dot in dots] or [0.0, GIB]
-    name, unit_bytes = ("GiB", GIB) if max(sizes) >= GIB / 2 else ("MiB", MIB)
-    return _even_axis(plot.bottom, plot.top, min(sizes), max(sizes), name, unit_bytes)
 
 
 def _even_axis(start: float, end: float, low: float, high: float, name: str, unit: float) -> Axis:

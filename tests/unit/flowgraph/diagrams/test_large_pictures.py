@@ -13,8 +13,8 @@ import pytest
 from flowgraph import Flow, Loss, Mask, Trainable, flow, node
 from flowgraph.app import DrawTarget, find_target, make_request
 from flowgraph.app.pictures import PictureDetail, picture_named
-from flowgraph.diagrams.build.device_boxes import MACHINES_IN_FULL
 from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.build.roles_picture import MACHINES_IN_FULL
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.write.formats import text_in
 from flowgraph.diagrams.write.svg.geometry import Rect
