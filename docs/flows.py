@@ -20,8 +20,10 @@ from typing import Any
 from benchmarks.curves import EVERY, HELD_OUT, SETTINGS, Curve, kept, middle, steps_to
 from flowgraph import Flow, Loss
 from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.model.charts import Curves
+from flowgraph.diagrams.model.series import Series
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
-from flowgraph.diagrams.write.svg.curves import Series, curves_svg
+from flowgraph.diagrams.write.svg.curves import curves_svg
 from flowgraph.language.graph import Edge, Graph, Node
 from flowgraph.language.loss import Aggregation
 from flowgraph.language.signature import type_name
@@ -331,7 +333,8 @@ def picture(name: str, curves: Mapping[str, Curve]) -> str:
     rewards = {seed: tuple(enumerate(curves[seed]["reward"], 1)) for seed in seeds}
     accuracy = [Series(f"accuracy, seed {seed}", "of 1", _points(curves[seed]["accuracy"])) for seed in seeds]
     reward = [Series(f"reward, seed {seed}", "", _points(rewards[seed])) for seed in seeds if rewards[seed]]
-    return curves_svg(f"{name}: held-out accuracy, and mean reward of a step", [*accuracy, *reward])
+    title = f"{name}: held-out accuracy, and mean reward of a step"
+    return curves_svg(Curves(title, (*accuracy, *reward)))
 
 
 def _points(curve: Sequence[Sequence[float]]) -> tuple[tuple[float, float | None], ...]:

@@ -11,10 +11,9 @@ from typing import Any
 
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.build.flow_picture import flow_picture
-from flowgraph.diagrams.build.plan_picture import devices_text
-from flowgraph.diagrams.build.roles_picture import roles_picture
+from flowgraph.diagrams.build.roles_picture import devices_text, roles_picture
 from flowgraph.diagrams.model.labels import seen
-from flowgraph.diagrams.model.layout_text import layout_text
+from flowgraph.diagrams.model.quantities import layout_text
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.diagrams.write.svg.graph_svg import graph_svg
 from flowgraph.errors import FlowError
@@ -42,7 +41,12 @@ def mimebundle(thing: Flow[..., Any] | Graph | Plan) -> dict[str, str]:
     """
     try:
         if isinstance(thing, Plan):
-            text, picture = _plan_text(thing), roles_picture(thing)
+            pools = [[pool.name, devices_text(pool)] for pool in thing.pools]
+            roles = [[placed.role, placed.pool, placed.engine, layout_text(placed.layout)] for placed in thing.placed]
+            lines = [f"plan of {thing.flow}, structure {thing.structure_hash[:12]}"]
+            lines += [f"  pool  {line}" for line in columns(pools)]
+            lines += [f"  role  {line}" for line in columns(roles)]
+            text, picture = "\n".join(lines), roles_picture(thing)
         else:
             named = name_nodes(thing) if isinstance(thing, Graph) else compile_graph(thing.graph())
             text, picture = graph_text(named), flow_picture(named)
@@ -55,12 +59,3 @@ def mimebundle(thing: Flow[..., Any] | Graph | Plan) -> dict[str, str]:
         return bundle | {SVG: graph_svg(picture)}
     diagram = mermaid(picture)
     return bundle | ({MERMAID: diagram} if len(diagram) <= CHARACTERS_MAX else {})
-
-
-def _plan_text(plan: Plan) -> str:
-    pools = [[pool.name, devices_text(pool)] for pool in plan.pools]
-    roles = [[placed.role, placed.pool, placed.engine, layout_text(placed.layout)] for placed in plan.placed]
-    lines = [f"plan of {plan.flow}, structure {plan.structure_hash[:12]}"]
-    lines += [f"  pool  {line}" for line in columns(pools)]
-    lines += [f"  role  {line}" for line in columns(roles)]
-    return "\n".join(lines)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.charts import Comparison, PoolShare, Strip
-from flowgraph.diagrams.model.layout_text import layout_text
-from flowgraph.diagrams.model.quantities import show_s
+from flowgraph.diagrams.model.quantities import layout_text, show_s
 from placements.report.search_report import MEASURES, against, by_name, sorted_parts
 from placements.search.block_placements import homes_of
 from placements.search.named_placements import PlacementVariant

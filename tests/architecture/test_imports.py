@@ -78,7 +78,7 @@ FACES = {
             "diagrams.model.charts",
             "diagrams.model.series",
         ),  # pictures as data, and the words on them
-        *("diagrams.model.quantities", "diagrams.model.layout_text"),
+        "diagrams.model.quantities",
         *("engines.capabilities", "engines.table"),
     ),
 }

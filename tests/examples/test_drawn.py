@@ -15,8 +15,7 @@ from flowgraph.app.drawing.pictures import PictureDetail, picture_named
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.write.as_data import as_json, from_json
-from flowgraph.diagrams.write.formats import text_in
-from flowgraph.diagrams.write.svg.any_picture import svg
+from flowgraph.diagrams.write.formats import svg, text_in
 from flowgraph.flows.flow_files import known_flows
 from tests.compact_json import compact_json
 from tests.looped import looped

@@ -12,7 +12,7 @@ from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell, page_html
-from flowgraph.diagrams.write.svg.any_picture import svg
+from flowgraph.diagrams.write.formats import svg
 from flowgraph.diagrams.write.svg.svg_frame import Look
 from flowgraph.diagrams.write.tables import table_of
 from flowgraph.errors import UsageError

@@ -97,7 +97,7 @@ def report_run(path: Path) -> RunReport:
     """Sum a run up, and write its curves into its folder as SVG."""
     run = RunFolder.open(path)
     picture, drawn = curves_picture(run), run.path / "curves.svg"
-    write_text(drawn, curves_svg(picture.title, picture.series))
+    write_text(drawn, curves_svg(picture))
     steps = read_measured(run.path)
     forecast = highest(read_plan(run.path / "plan.json").forecast) if steps else {}
     peaks = [

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture, Status
@@ -23,14 +23,26 @@ Thing = TypeVar("Thing", Box, Frame, Arrow)
 _NEXT_SETTING = re.compile(r", (?=\w+=)")
 
 
-@dataclass(frozen=True)
 class _Keyed:
     """A picture's things by their keys, and the key of each id."""
 
-    frames: Mapping[Key, Frame]
-    boxes: Mapping[Key, Box]
-    arrows: Mapping[Key, Arrow]
-    key_of: Mapping[str | None, Key] = field(default_factory=dict[str | None, Key])
+    def __init__(self, picture: Picture) -> None:
+        self.frames, self.boxes, self.arrows = dict[Key, Frame](), dict[Key, Box](), dict[Key, Arrow]()
+        self.key_of: dict[str | None, Key] = {None: ()}
+        counts = Counter[Key]()
+
+        def key(*words: object) -> Key:
+            counts[words] += 1
+            return *words, counts[words]
+
+        for frame in sorted(picture.frames, key=lambda frame: len(picture.frames_around(frame.parent))):
+            self.key_of[frame.id] = key(self.key_of[frame.parent], frame.kind, frame_name(frame))
+            self.frames[self.key_of[frame.id]] = frame
+        for box in picture.boxes:
+            self.key_of[box.id] = key(self.key_of[box.inside], box.label[0])
+            self.boxes[self.key_of[box.id]] = box
+        for arrow in picture.arrows:
+            self.arrows[key(self.key_of[arrow.source], self.key_of[arrow.target], arrow.style)] = arrow
 
 
 def diff_picture(old: Picture, new: Picture) -> Picture:
@@ -38,13 +50,13 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
 
     Each thing has its status. A changed box has its old text as its last line; a changed frame or arrow, in its label.
 
-    >>> box, more = Box("a", ("draw", "n=8"), "generate"), Box("b", ("learn",), "update")
-    >>> fewer = replace(box, label=("draw", "n=4"))
-    >>> diff = diff_picture(Picture("f", (box,), (), ()), Picture("f", (fewer, more), (), ()))
-    >>> [(each.label, each.status) for each in diff.boxes], diff.about
+    >>> eight, update = Box("a", ("draw", "n=8"), "generate"), Box("b", ("learn",), "update")
+    >>> four = replace(eight, label=("draw", "n=4"))
+    >>> diff = diff_picture(Picture("f", (eight,), (), ()), Picture("f", (four, update), (), ()))
+    >>> [(box.label, box.status) for box in diff.boxes], diff.about
     ([(('draw', 'n=4', 'was n=8'), 'changed'), (('learn',), 'added')], '1 box added and 1 box changed.')
     """
-    before, after = _keyed(old), _keyed(new)
+    before, after = _Keyed(old), _Keyed(new)
     frame_ids = {key: f"f{place}" for place, key in enumerate({**after.frames, **before.frames})}
     box_ids = {key: f"n{place}" for place, key in enumerate({**after.boxes, **before.boxes})}
     boxes, frames, arrows = list[Box](), list[Frame](), list[Arrow]()
@@ -64,47 +76,13 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
         source, target = box_ids[keys[arrow.source]], box_ids[keys[arrow.target]]
         arrows.append(replace(arrow, source=source, target=target, label=text, status=status))
     title = new.title if old.title == new.title else f"from {old.title} to {new.title}"
-    diff = Picture(title, tuple(boxes), tuple(frames), tuple(arrows))
-    return replace(diff, about=_about(diff))
-
-
-def _keyed(picture: Picture) -> _Keyed:
-    key_of: dict[str | None, Key] = {None: ()}
-    frames = _numbered(
-        _outer_first(picture.frames), lambda frame: (key_of[frame.parent], frame.kind, frame_name(frame)), key_of
-    )
-    boxes = _numbered(picture.boxes, lambda box: (key_of[box.inside], box.label[0]), key_of)
-    arrows = _numbered(picture.arrows, lambda arrow: (key_of[arrow.source], key_of[arrow.target], arrow.style))
-    return _Keyed(frames, boxes, arrows, key_of)
-
-
-def _outer_first(frames: Sequence[Frame]) -> Iterator[Frame]:
-    """Yield each frame after the one that it is in."""
-    parents: set[str | None] = {None}
-    remaining = list(frames)
-    while remaining:
-        ready = [frame for frame in remaining if frame.parent in parents]
-        assert ready, "a frame lies in a frame of the picture, and none in itself"
-        yield from ready
-        parents |= {frame.id for frame in ready}
-        remaining = [frame for frame in remaining if frame.id not in parents]
-
-
-def _numbered(
-    things: Iterator[Thing] | Sequence[Thing],
-    text: Callable[[Thing], Key],
-    key_of: dict[str | None, Key] | None = None,
-) -> dict[Key, Thing]:
-    """Return things by their keys, numbered where several say the same; note the keys of their ids in `key_of`."""
-    keyed, counts = dict[Key, Thing](), Counter[Key]()
-    for thing in things:
-        words: Key = text(thing)
-        key = (*words, counts[words])
-        counts[words] += 1
-        keyed[key] = thing
-        if key_of is not None and isinstance(thing, Box | Frame):
-            key_of[thing.id] = key
-    return keyed
+    counts = list[str]()
+    for status in ("added", "removed", "changed"):
+        for things, noun, nouns in ((boxes, "box", "boxes"), (frames, "frame", ""), (arrows, "arrow", "")):
+            if count := sum(thing.status == status for thing in things):
+                counts.append(f"{many(count, noun, nouns)} {status}")
+    about = f"{listed(counts)}." if counts else "Nothing that is drawn differs."
+    return Picture(title, tuple(boxes), tuple(frames), tuple(arrows), about)
 
 
 def frame_name(frame: Frame) -> str:
@@ -151,14 +129,3 @@ def _was(old: Box, new: Box) -> str:
     added = [part.partition("=")[0] for part in after if "=" in part]
     texts += [f"without {name}" for name in added if name not in names]
     return ", ".join(texts) or ("without" if old.kind == new.kind else old.kind)
-
-
-def _about(picture: Picture) -> str:
-    """Count what was added, removed and changed."""
-    kinds = (picture.boxes, "box", "boxes"), (picture.frames, "frame", "frames"), (picture.arrows, "arrow", "arrows")
-    counts = list[str]()
-    for status in ("added", "removed", "changed"):
-        for things, singular, plural in kinds:
-            if count := sum(thing.status == status for thing in things):
-                counts.append(f"{many(count, singular, plural)} {status}")
-    return f"{listed(counts)}." if counts else "Nothing that is drawn differs."

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from flowgraph.diagrams.build.node_about import node_about, param_about, result_about
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture
 from flowgraph.diagrams.model.quantities import listed, many
-from flowgraph.language.graph import Edge, Graph, Node, Region
+from flowgraph.language.graph import Edge, Graph, Node, Param, Region
 from flowgraph.language.signature import type_name
 from flowgraph.language.values import Model
 from flowgraph.serialize.graph_text import shown_settings
@@ -27,8 +26,7 @@ def flow_picture(graph: Graph) -> Picture:
     boxes, frames = list[Box](), list[Frame]()
     owners = dict[Node, tuple[Node, str]]()  # of a node in a loss: the node that has the loss, and its frame
     for place, (owner, region) in enumerate(losses):
-        names = ", ".join(param.name for param in region.params)
-        frames.append(Frame(f"f{place}", f"{region.name}({names})"))
+        frames.append(Frame(f"f{place}", loss_text(region)))
         for node in region.inner:
             owners.setdefault(node, (owner, f"f{place}"))
     for param in graph.params:
@@ -77,6 +75,11 @@ def _data_arrows(graph: Graph, losses: Sequence[tuple[Node, Region]], ids: Mappi
             yield edge_arrow(ids[region.output.source], ids[node], region.output)
 
 
+def loss_text(region: Region) -> str:
+    """Return a loss by its name and its parameters."""
+    return f"{region.name}({', '.join(param.name for param in region.params)})"
+
+
 def edge_arrow(source: str, target: str, edge: Edge) -> Arrow:
     """Return the arrow of an edge between two boxes: its type, and the maximum lag of weights that generate."""
     if edge.at_most:
@@ -108,3 +111,28 @@ def _about(graph: Graph) -> Iterator[str]:
     yield f"It has {many(len(graph.nodes), 'node')}: {listed(kinds)}{inner}."
     if carried := list(graph.carries()):
         yield f"{listed(carried)} {'goes' if len(carried) == 1 else 'go'} on to the next step."
+
+
+def node_about(node: Node) -> str:
+    """Return a node's kind, what it does, its settings, inputs, losses and outputs, and where it is written."""
+    sentences = [f"{node.name or node.op.name} is a node of kind {node.op.kind}, {node.op.module}.{node.op.name}."]
+    sentences += [node.op.about] if node.op.about else []
+    settings = [f"{name}={value}" for name, value in shown_settings(node.settings)]
+    sentences += [f"Settings: {', '.join(settings)}."] if settings else []
+    reads = [f"{type_name(edge.type)} as {port}" for port, edge in node.inputs]
+    sentences.append(f"It reads {listed(reads) or 'nothing'}.")
+    sentences += [f"It has the loss {loss_text(region)}." for _, region in node.regions]
+    sentences.append(f"It gives {listed([type_name(kind) for kind in node.returns])}. Written at {node.at}.")
+    return " ".join(sentences)
+
+
+def param_about(param: Param) -> str:
+    """Return what a parameter is and where it is written."""
+    return f"{param.name} is a parameter of {param.owner}, of type {type_name(param.type)}. Written at {param.at}."
+
+
+def result_about(edge: Edge) -> str:
+    """Return what a result is and which node returns it."""
+    source = edge.source
+    name = source.name or source.op.name if isinstance(source, Node) else getattr(source, "name", "")
+    return f"A result of the flow, of type {type_name(edge.type)}{f', from {name}' if name else ''}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -48,9 +49,15 @@ def lanes_beside(forecast: Lanes, measured: Sequence[Lane]) -> Lanes:
 
 
 def _bars(tasks: Sequence[StepTask], pool: str, start_s: float, end_s: float) -> Iterator[Bar]:
-    """Yield the bars of a pool, one after another from 0 to the end."""
-    last_s, last_step = 0.0, tasks[0][0] if tasks else 0
-    for step, task in _busiest([step_task for step_task in tasks if step_task[1].pool == pool]):
+    """Yield the bars of a pool's busiest rank, one after another from 0 to the end."""
+    busy_s = defaultdict[int, float](float)
+    for _, task in tasks:
+        if task.pool == pool:
+            busy_s[task.rank] += task.seconds
+    busiest = max(sorted(busy_s), key=lambda rank: busy_s[rank])
+    of_rank = [(step, task) for step, task in tasks if task.pool == pool and task.rank == busiest]
+    last_s, last_step = 0.0, tasks[0][0]
+    for step, task in sorted(of_rank, key=lambda step_task: (step_task[1].begin_s, -step_task[1].seconds)):
         begin_s, until_s = max(last_s, task.begin_s - start_s), task.end_s - start_s
         if until_s > begin_s:
             yield from _idle(pool, last_s, begin_s, step)
@@ -59,14 +66,6 @@ def _bars(tasks: Sequence[StepTask], pool: str, start_s: float, end_s: float) ->
             yield Bar(begin_s, until_s, task.task, task.kind, about, step)
             last_s, last_step = until_s, step
     yield from _idle(pool, last_s, end_s, last_step)
-
-
-def _busiest(tasks: Sequence[StepTask]) -> list[StepTask]:
-    """Return the tasks of the rank that was busy longest, by their start, the longer of equals first."""
-    ranks = sorted({task.rank for _, task in tasks})
-    busiest = max(ranks, key=lambda rank: sum(task.seconds for _, task in tasks if task.rank == rank))
-    of_rank = [(step, task) for step, task in tasks if task.rank == busiest]
-    return sorted(of_rank, key=lambda step_task: (step_task[1].begin_s, -step_task[1].seconds))
 
 
 def _idle(pool: str, start_s: float, end_s: float, step: int) -> Iterator[Bar]:

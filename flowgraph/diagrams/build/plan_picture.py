@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 
 from flowgraph.cluster.cluster import show_bytes
-from flowgraph.cluster.plan import PlacedRole, Pool
-from flowgraph.diagrams.build.device_boxes import device_boxes
-from flowgraph.diagrams.build.flow_picture import CARRY_LABEL, edge_arrow, merged
-from flowgraph.diagrams.build.node_about import node_about, param_about, result_about
+from flowgraph.cluster.plan import PlacedRole
+from flowgraph.diagrams.build.flow_picture import (
+    CARRY_LABEL,
+    edge_arrow,
+    loss_text,
+    merged,
+    node_about,
+    param_about,
+    result_about,
+)
+from flowgraph.diagrams.build.roles_picture import device_boxes, devices_text
 from flowgraph.diagrams.model.arrow_sizes import RETURN, ArrowSizes
-from flowgraph.diagrams.model.layout_text import layout_text
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
-from flowgraph.diagrams.model.quantities import listed, many
+from flowgraph.diagrams.model.quantities import layout_text, listed, many
 from flowgraph.language.graph import Edge, Node
 from flowgraph.language.signature import type_name
 from flowgraph.language.values import Model
 from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Transfer, results_of, typed_results, value_name
-
-DEVICES_IN_FULL = 4  # a pool of more is described by how many it has of each machine
-NODES_IN_FULL = 3  # and a pool on more machines than these by how many machines
 
 Weights = tuple[str, Home]  # a version of a model, by the name of its value, and its home
 Moved = tuple[str, str]  # a value, by its name, and the place that it is transferred to
@@ -37,27 +40,9 @@ def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: b
     `sizes` has its bytes. A pool on many machines has one box for those that are alike, unless `unfold` is set.
     """
     drawing = _PlanDrawing(program, sizes or ArrowSizes())
-    arrows = merged(
-        [*drawing.syncs(), *drawing.transfers(), *drawing.reads(), *drawing.result_arrows(), *drawing.carries()]
-    )
+    arrows = merged([*drawing.syncs(), *drawing.transfers(), *drawing.reads(), *drawing.carries()])
     boxes = (*drawing.boxes(), *drawing.devices(unfold))
     return Picture(program.graph.name, boxes, tuple(drawing.frames()), arrows, " ".join(drawing.about()))
-
-
-def devices_text(pool: Pool) -> str:
-    """List a pool's devices; of many, how many it has of each machine.
-
-    >>> devices_text(Pool(name="all", devices=(("laptop", 0), ("laptop", 1))))
-    'laptop/0, laptop/1'
-    >>> devices_text(Pool(name="all", devices=tuple((f"node-{i // 8}", i % 8) for i in range(16))))
-    '8 of node-0, 8 of node-1'
-    """
-    if len(pool.devices) <= DEVICES_IN_FULL:
-        return ", ".join(f"{node}/{index}" for node, index in pool.devices)
-    counts = Counter(node for node, _ in pool.devices)
-    if len(counts) <= NODES_IN_FULL:
-        return ", ".join(f"{devices} of {node}" for node, devices in counts.items())
-    return f"{len(pool.devices)} on {len(counts)} nodes"
 
 
 @dataclass(frozen=True)
@@ -135,14 +120,19 @@ class _PlanDrawing:
     def boxes(self) -> Iterator[Box]:
         ids, frames, first = self.ids, self.frame_ids, {home: name for name, home in reversed(self.weights)}
         for name, home in self.weights:
-            details = [*self.roles(home), *filter(None, [str(home.running)])] if first[home] == name else []
+            sizes = [(placed.role, sum(placed.memory.values())) for placed in self.placed_roles(home)]
+            roles = [f"{role} {show_bytes(size_bytes)}" if size_bytes else role for role, size_bytes in sizes]
+            details = [*roles, *filter(None, [str(home.running)])] if first[home] == name else []
             about = " ".join(self.weights_about(name, home))
             yield Box(ids[name, home], (name, *details), "model", frames[home], about)
         for param in self.program.graph.params:
             if not issubclass(param.type, Model):
                 yield Box(ids[param.name], (param.name,), "data", frames[HOST], param_about(param))
         for node, run in self.nodes:
-            yield Box(ids[node], tuple(_node_label(node)), node.op.kind, frames[run.home or HOST], node_about(node))
+            kind = [] if node.op.kind == "host" or node.op.kind in node.name else [node.op.kind]
+            losses = (loss_text(region) for _, region in node.regions)
+            frame = frames[run.home or HOST]
+            yield Box(ids[node], (node.name, *kind, *losses), node.op.kind, frame, node_about(node))
         for edge in self.results:
             label = (type_name(edge.type), "result")
             yield Box(ids["result", edge], label, "result", frames[HOST], result_about(edge))
@@ -164,20 +154,10 @@ class _PlanDrawing:
         return [
             placed
             for placed in self.program.plan.placed
-            if home
-            == Home(
-                self.origins[placed.role.rpartition(".")[0]].param,
-                placed.pool,
-                placed.engine,
-                placed.layout,
-                placed.running,
-            )
+            if (placed.pool, placed.engine, placed.layout, placed.running)
+            == (home.pool, home.engine, home.layout, home.running)
+            and self.origins[placed.role.rpartition(".")[0]].param == home.param
         ]
-
-    def roles(self, home: Home) -> list[str]:
-        """Return the roles that a home serves, with the bytes of each on a device if the plan has them."""
-        sizes = [(placed.role, sum(placed.memory.values())) for placed in self.placed_roles(home)]
-        return [f"{role} {show_bytes(size)}" if size else role for role, size in sizes]
 
     def weights_about(self, name: str, home: Home) -> Iterator[str]:
         """Yield where a version of weights is, how it got there, which roles read it, and their memory."""
@@ -221,8 +201,6 @@ class _PlanDrawing:
                 weights = issubclass(edge.type, Model)
                 source = self.weights_id(name, homes[name]) if weights else self.value_id(name, run.place)
                 yield edge_arrow(source, self.ids[node], edge)
-
-    def result_arrows(self) -> Iterator[Arrow]:
         for edge in self.results:
             yield edge_arrow(self.value_id(value_name(edge), HOST), self.ids["result", edge], edge)
 
@@ -253,11 +231,3 @@ class _PlanDrawing:
             yield f"The host runs {listed(hosted)}."
         moves, syncs = (sum(isinstance(task, kind) for task in tasks) for kind in (Transfer, Sync))
         yield f"In a step {many(moves, 'value is', 'values are')} transferred and weights synced {many(syncs, 'time')}."
-
-
-def _node_label(node: Node) -> Iterator[str]:
-    yield node.name
-    if node.op.kind != "host" and node.op.kind not in node.name:
-        yield node.op.kind
-    for _, region in node.regions:
-        yield f"{region.name}({', '.join(param.name for param in region.params)})"

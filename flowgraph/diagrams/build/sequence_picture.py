@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from flowgraph.diagrams.model.layout_text import layout_text
-from flowgraph.diagrams.model.quantities import many
-from flowgraph.diagrams.model.sequence import Actor, Message, SequenceDiagram
+from flowgraph.diagrams.model.picture import Actor, Message, SequenceDiagram
+from flowgraph.diagrams.model.quantities import layout_text, many
 from flowgraph.language.signature import type_name
 from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Switch, Sync, Transfer, results_given
 
@@ -30,7 +29,12 @@ def sequence_picture(program: Program) -> SequenceDiagram:
         actors.append(Actor(name, (f"{home.param} · {home.engine}", layout_text(home.layout)), pool=home.pool))
     steps = _ProgramMessages(program, ids)
     messages = (*_joined(list(steps.messages())), *steps.carries())
-    return SequenceDiagram(program.graph.name, tuple(actors), messages, _about(actors, messages))
+    counts = Counter(message.style for message in messages if message.source != message.target)
+    pools = many(len({home.pool for home in homes}), "pool")
+    calls = f"In a step the driver makes {many(counts['call'], 'call')} to {many(len(homes), 'copy', 'copies')}"
+    moves = f"{many(counts['transfer'], 'transfer')} and {many(counts['sync'], 'sync')} of weights go between them"
+    about = f"{calls} of models on {pools}; {moves} or the host."
+    return SequenceDiagram(program.graph.name, tuple(actors), messages, about)
 
 
 @dataclass
@@ -97,12 +101,3 @@ def _joined(messages: Sequence[Message]) -> Iterator[Message]:
             waiting.clear()
             yield message
     yield from waiting.values()
-
-
-def _about(actors: Sequence[Actor], messages: Sequence[Message]) -> str:
-    """Return who takes part, and how much is called, transferred and synced."""
-    counts = Counter(message.style for message in messages if message.source != message.target)
-    pools = many(len({actor.pool for actor in actors if actor.pool}), "pool")
-    calls = f"In a step the driver makes {many(counts['call'], 'call')} to {many(len(actors) - 1, 'copy', 'copies')}"
-    moves = f"{many(counts['transfer'], 'transfer')} and {many(counts['sync'], 'sync')} of weights go between them"
-    return f"{calls} of models on {pools}; {moves} or the host."

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
-from flowgraph.diagrams.model.picture import Picture
-from flowgraph.diagrams.model.sequence import SequenceDiagram
+from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 
 Drawing = Picture | SequenceDiagram | Lanes | MemoryChart | Comparison | Scatter | Curves
 """A picture as data. What is drawn with boxes and arrows is a `Picture`; the others have a layout of their own."""

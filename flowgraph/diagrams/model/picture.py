@@ -1,4 +1,4 @@
-"""One picture as data: boxes, frames around them, arrows between them. Writers turn it into a format; none is here.
+"""Pictures without a scale as data: boxes, frames and arrows, or actors and their messages. Writers are elsewhere.
 
 Ids are generated and never a user's text; labels are a user's text unchanged, and every writer escapes them.
 """
@@ -85,10 +85,44 @@ class Picture:
         """Return the frames that lie right inside a frame, or in none."""
         return [inner for inner in self.frames if inner.parent == frame]
 
-    def frames_around(self, box: Box) -> tuple[Frame, ...]:
-        """Return the frames around a box, the innermost first."""
-        frames, around, inside = {frame.id: frame for frame in self.frames}, list[Frame](), box.inside
+    def frames_around(self, inside: str | None) -> tuple[Frame, ...]:
+        """Return the frames around what stands right inside a frame, or in none: the innermost first."""
+        frames, around = {frame.id: frame for frame in self.frames}, list[Frame]()
         while inside is not None:
             around.append(frames[inside])
             inside = frames[inside].parent
         return tuple(around)
+
+
+ActorKind = Literal["driver", "model"]
+MessageStyle = Literal["call", "reply", "transfer", "sync"]
+
+
+@dataclass(frozen=True)
+class Actor:
+    """The driver, or a copy of a model in its pool, by the lines of its label. Ids are generated."""
+
+    id: str
+    label: tuple[str, ...]
+    kind: ActorKind = "model"
+    pool: str = ""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message from one actor to another, by their ids; to itself, what it does."""
+
+    source: str
+    target: str
+    label: str
+    style: MessageStyle = "call"
+
+
+@dataclass(frozen=True)
+class SequenceDiagram:
+    """Actors from left to right, messages from top to bottom; `about` describes them in sentences."""
+
+    title: str
+    actors: tuple[Actor, ...]
+    messages: tuple[Message, ...]
+    about: str = ""

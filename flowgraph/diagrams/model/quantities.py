@@ -1,8 +1,10 @@
-"""Seconds, counts and lists as the words of a sentence. Bytes are in `cluster.show_bytes`."""
+"""Seconds, counts, lists and layouts as the words of a sentence. Bytes are in `cluster.show_bytes`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from flowgraph.cluster.plan import Layout
 
 
 def show_s(seconds: float | None) -> str:
@@ -34,3 +36,12 @@ def listed(names: Sequence[str]) -> str:
     ('a', 'a, b and c')
     """
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def layout_text(layout: Layout) -> str:
+    """Return the dimensions in which a layout splits a model.
+
+    >>> layout_text(Layout(data=2, sharding="full")), layout_text(Layout())
+    ('data=2 sharding=full', 'one device')
+    """
+    return " ".join(part for part in str(layout).split() if not part.endswith("=1")) or "one device"

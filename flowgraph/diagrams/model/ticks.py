@@ -47,6 +47,17 @@ def ticks(low: float, high: float, about: int = 4, *, whole: bool = False) -> tu
     return tuple(round(place * step, 12 - _exponent(step)) for place in range(first, last + 1))
 
 
+def labelled_ticks(low: float, high: float, about: int = 4, *, whole: bool = False) -> tuple[tuple[float, str], ...]:
+    """Return the round numbers within a range as `ticks` does, each with its text.
+
+    >>> labelled_ticks(0, 1, 2)
+    ((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0'))
+    """
+    marks = ticks(low, high, about, whole=whole)
+    step = marks[1] - marks[0] if len(marks) > 1 else 1.0
+    return tuple((mark, number_text(mark, step)) for mark in marks)
+
+
 def padded(low: float, high: float) -> tuple[float, float]:
     """Return a range with a little room to either side; one without negative numbers does not start below zero.
 
@@ -111,7 +122,5 @@ def time_ticks(length_s: float, about: int = 8) -> tuple[tuple[float, str], ...]
     ((0.0, '0 s'), (0.5, '0.5 s'), (1.0, '1.0 s'), (1.5, '1.5 s'))
     """
     unit = unit_of(length_s)
-    marks = ticks(0.0, length_s / unit.seconds, about)
-    gap = marks[1] - marks[0] if len(marks) > 1 else 1.0
-    texts = [number_text(mark, gap) if mark else "0" for mark in marks]
-    return tuple((mark * unit.seconds, f"{text} {unit.name}") for mark, text in zip(marks, texts, strict=True))
+    marks = labelled_ticks(0.0, length_s / unit.seconds, about)
+    return tuple((mark * unit.seconds, f"{text if mark else 0} {unit.name}") for mark, text in marks)

@@ -58,12 +58,8 @@ def quoted(*lines: str) -> str:
     >>> print(quoted("policy", "n=8"), quoted('a"] -> b'), quoted(r"<b>\N &lt;"))
     "policy\nn=8" "a&quot;] -&gt; b" "&lt;b&gt;\\N &amp;lt;"
     """
-    label = r"\n".join(_escaped(line) for line in lines)
+    label = r"\n".join(clean(line).translate(_ENTITIES) for line in lines)
     return f'"{label}"'
-
-
-def _escaped(text: str) -> str:
-    return clean(text).translate(_ENTITIES)
 
 
 def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
@@ -100,7 +96,8 @@ def _box(box: Box) -> str:
 
 def _arrow(arrow: Arrow) -> str:
     """Return an arrow; one to the next step is written backwards, so that it points back and pulls nothing."""
-    attributes = [f'label="  {_escaped(signed(arrow.label, arrow.status))} "']  # a little away from its line
+    label = quoted(signed(arrow.label, arrow.status))[1:-1]
+    attributes = [f'label="  {label} "']  # a little away from its line
     ink = STATUS_INKS.get(arrow.status, ARROW_INKS.get(arrow.style))
     attributes += [f'color="{ink}"'] if ink else []
     attributes += [_LINES[arrow.style]] if arrow.style in _LINES else []

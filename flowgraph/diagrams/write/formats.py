@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from flowgraph.diagrams.model.charts import Lanes, MemoryChart
+from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.drawing import Drawing
-from flowgraph.diagrams.model.picture import Picture
-from flowgraph.diagrams.model.sequence import SequenceDiagram
-from flowgraph.diagrams.write.as_data import as_json, kind_of
+from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
+from flowgraph.diagrams.write.as_data import as_json
 from flowgraph.diagrams.write.dot import dot
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
-from flowgraph.diagrams.write.mermaid.mermaid_gantt import mermaid_gantt
-from flowgraph.diagrams.write.mermaid.mermaid_memory import mermaid_memory
-from flowgraph.diagrams.write.mermaid.mermaid_sequence import mermaid_sequence
-from flowgraph.diagrams.write.svg.any_picture import svg
+from flowgraph.diagrams.write.mermaid.mermaid_charts import mermaid_gantt, mermaid_memory, mermaid_sequence
+from flowgraph.diagrams.write.svg.comparison_svg import comparison_svg
+from flowgraph.diagrams.write.svg.curves import curves_svg
+from flowgraph.diagrams.write.svg.graph_svg import graph_svg
+from flowgraph.diagrams.write.svg.lanes_svg import lanes_svg
+from flowgraph.diagrams.write.svg.memory_svg import memory_svg
+from flowgraph.diagrams.write.svg.scatter_svg import scatter_svg
+from flowgraph.diagrams.write.svg.sequence_svg import sequence_svg
+from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look
 from flowgraph.diagrams.write.terminal.any_picture import terminal
 from flowgraph.errors import UsageError, nearest
 
@@ -34,15 +40,27 @@ ENDINGS: Mapping[str, str] = {
 FORMATS: tuple[str, ...] = tuple(dict.fromkeys(ENDINGS.values()))
 COLUMNS = 100  # of a text that goes into a file
 
-_NAMES: Mapping[str, str] = {
-    "sequence": "a sequence diagram",
-    "lanes": "a timeline",
-    "memory": "a memory chart",
-    "comparison": "a comparison of placements",
-    "scatter": "a scatter of candidates",
-    "curves": "curves",
-}
 _DRAW_ALL = ("svg", "png", "html", "json", "txt")
+
+
+@dataclass(frozen=True)
+class Writers:
+    """How a kind of picture is called in an error, and what writes it as SVG and, if anything does, as Mermaid."""
+
+    name: str
+    svg: Callable[[Any, Look], str]
+    mermaid: Callable[[Any], str] | None = None
+
+
+WRITERS: Mapping[type[Drawing], Writers] = {
+    Picture: Writers("a picture of boxes", graph_svg, mermaid),
+    SequenceDiagram: Writers("a sequence diagram", sequence_svg, mermaid_sequence),
+    Lanes: Writers("a timeline", lanes_svg, mermaid_gantt),
+    MemoryChart: Writers("a memory chart", memory_svg, mermaid_memory),
+    Comparison: Writers("a comparison of placements", comparison_svg),
+    Scatter: Writers("a scatter of candidates", scatter_svg),
+    Curves: Writers("curves", curves_svg),
+}
 
 
 def format_of(ending: str, where: str) -> str:
@@ -72,23 +90,21 @@ def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool
         case "dot" if isinstance(drawing, Picture):
             return dot(drawing)
         case "dot":
-            raise UsageError.cannot_draw("Graphviz", _NAMES[kind_of(drawing)], _DRAW_ALL)
+            raise UsageError.cannot_draw("Graphviz", WRITERS[type(drawing)].name, _DRAW_ALL)
         case "json":
             return as_json(drawing)
         case _:
             return terminal(drawing, columns, colour=colour)
 
 
+def svg(drawing: Drawing, look: Look = ALONE) -> str:
+    """Draw a picture as SVG. Raises UsageError if it has boxes and arrows and Graphviz is not installed."""
+    return WRITERS[type(drawing)].svg(drawing, look)
+
+
 def mermaid_text(drawing: Drawing) -> str:
     """Return a picture as Mermaid. Raises UsageError for a kind that Mermaid cannot draw."""
-    match drawing:
-        case Picture():
-            return mermaid(drawing)
-        case SequenceDiagram():
-            return mermaid_sequence(drawing)
-        case Lanes():
-            return mermaid_gantt(drawing)
-        case MemoryChart():
-            return mermaid_memory(drawing)
-        case _:
-            raise UsageError.cannot_draw("Mermaid", _NAMES[kind_of(drawing)], _DRAW_ALL)
+    writers = WRITERS[type(drawing)]
+    if writers.mermaid is None:
+        raise UsageError.cannot_draw("Mermaid", writers.name, _DRAW_ALL)
+    return writers.mermaid(drawing)

@@ -8,9 +8,8 @@ from flowgraph.cluster.cluster import show_bytes
 from flowgraph.diagrams.model.charts import Comparison, Curves, DotMark, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.labels import SIGNS
-from flowgraph.diagrams.model.picture import Picture
+from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 from flowgraph.diagrams.model.quantities import show_s
-from flowgraph.diagrams.model.sequence import SequenceDiagram
 from flowgraph.diagrams.model.series import Series, known
 from flowgraph.diagrams.model.ticks import number_text
 from flowgraph.diagrams.write.page import PageTable, TableCell

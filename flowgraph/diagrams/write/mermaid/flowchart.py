@@ -9,13 +9,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
 
 from flowgraph.diagrams.model.labels import clean, signed, signed_lines
-from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, BoxKind, Picture
+from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, BoxKind, Picture
 from flowgraph.diagrams.write.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
-
-Direction = Literal["TD", "LR"]
 
 _NAMED = {'"': "quot", "<": "lt", ">": "gt", "&": "amp"}
 
@@ -54,7 +51,7 @@ _WIDTHS_PX: Mapping[ArrowStyle, str] = {
 _DASHES = ",stroke-dasharray:6 3"
 
 
-def mermaid(picture: Picture, direction: Direction = "TD") -> str:
+def mermaid(picture: Picture) -> str:
     """Return a picture as a Mermaid flowchart.
 
     Mermaid lays a cycle out from the box that it meets first. So carried boxes are declared first, with the frames
@@ -64,7 +61,7 @@ def mermaid(picture: Picture, direction: Direction = "TD") -> str:
     boxes = {box.id: box for box in picture.boxes}
     ranks = dict[str, int]()
     for rank, name in enumerate(carried):
-        for thing in (name, *(frame.id for frame in picture.frames_around(boxes[name]))):
+        for thing in (name, *(frame.id for frame in picture.frames_around(boxes[name].inside))):
             ranks.setdefault(thing, rank)
     ordered = replace(
         picture,
@@ -76,12 +73,19 @@ def mermaid(picture: Picture, direction: Direction = "TD") -> str:
     borders = {kind: css.replace(";", ",") for kind, css in FRAME_LINES.items() if kind in kinds}
     lines = [
         _SETTINGS,
-        f"flowchart {direction}",
+        "flowchart TD",
         f"    accTitle: {escaped(picture.title)}",
         *_inside(ordered, None, "    "),
         *(f"    {tie}" for tie in ties),
-        *(f"    {_arrow(arrow)}" for arrow in picture.arrows),
-        *_box_classes(picture.boxes),
+        *(
+            f'    {arrow.source} {_LINES[arrow.style]}|"{escaped(signed(arrow.label, arrow.status))}"| {arrow.target}'
+            for arrow in picture.arrows
+        ),
+        *(
+            f"    classDef {kind} fill:{ink.fill},stroke:{ink.border},color:{TEXT},stroke-width:1.5px"
+            for kind, ink in INKS.items()
+            if any(box.kind == kind for box in picture.boxes)
+        ),
         *_link_styles(picture.arrows, len(ties)),
         *_statuses(picture),
         *(f"    classDef {kind} fill:none,{border}" for kind, border in borders.items()),
@@ -115,17 +119,6 @@ def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
         yield from _inside(picture, inner.id, indent + "    ")
         yield f"{indent}end"
         yield f"{indent}class {inner.id} {inner.kind}"
-
-
-def _arrow(arrow: Arrow) -> str:
-    return f'{arrow.source} {_LINES[arrow.style]}|"{escaped(signed(arrow.label, arrow.status))}"| {arrow.target}'
-
-
-def _box_classes(boxes: Sequence[Box]) -> Iterator[str]:
-    kinds = {box.kind for box in boxes}
-    for kind, ink in INKS.items():
-        if kind in kinds:
-            yield f"    classDef {kind} fill:{ink.fill},stroke:{ink.border},color:{TEXT},stroke-width:1.5px"
 
 
 def _link_styles(arrows: Sequence[Arrow], first: int) -> Iterator[str]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import hypot
 
 from flowgraph.diagrams.model.labels import SIGNS, signed
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture, Status
 from flowgraph.diagrams.write.palette import STATUS_INKS
 from flowgraph.diagrams.write.style import WIDTHS_PX
-from flowgraph.diagrams.write.svg.geometry import MARGIN, Point, Rect, TextLine, corners, polyline, short
-from flowgraph.diagrams.write.svg.layout import LINE_PX, LaidArrow, LaidBox, LaidFrame, laid_out
-from flowgraph.diagrams.write.svg.legend import Entry, legend
+from flowgraph.diagrams.write.svg.geometry import MARGIN, Point, Rect, polyline, short
+from flowgraph.diagrams.write.svg.layout import LINE_PX, LaidArrow, LaidBox, laid_out
 from flowgraph.diagrams.write.svg.marks import Mark, group, path, polygon, rect, words
-from flowgraph.diagrams.write.svg.svg_frame import ABOUT_CHARACTERS, ALONE, Look, framed
+from flowgraph.diagrams.write.svg.svg_frame import ABOUT_CHARACTERS, ALONE, Entry, Look, framed, legend
+from flowgraph.diagrams.write.svg.text_lines import Anchor, TextLine
 
 TITLE_PX, WIDTH_MIN = 40.0, 320.0
 SHARED_INKS = (ArrowStyle.TRANSFER, ArrowStyle.STALE)  # their colours are those of what was added and changed
@@ -47,64 +47,55 @@ def graph_svg(picture: Picture, look: Look = ALONE) -> str:
     statuses: set[Status] = {thing.status for thing in things}
     width = max(laid.width, WIDTH_MIN)
     bottom = TITLE_PX + laid.height + 8
-    key = legend(_entries(picture, statuses), bottom, right=width - MARGIN)
-    frames = list[Mark]()
-    for laid_frame in laid.frames:
-        frame, border = laid_frame.frame, rect("border", laid_frame.area, 6)
-        classes = f"frame frame-{frame.kind} {_status(frame.status)} {look.pool(frame.pool)}"
-        frames.append(group(classes, border, id=frame.id))
-    # Labels lie over all boxes and arrows.
-    marks = [
-        *frames,
-        *(_arrow(arrow, is_diff=len(statuses) > 1) for arrow in laid.arrows),
-        *(_box(box, _pool(picture, box, look)) for box in laid.boxes),
-        *map(_frame_label, laid.frames),
-        *(_arrow_label(arrow) for arrow in laid.arrows if arrow.label_at is not None),
-    ]
-    shifted = Mark("g", {"transform": f"translate(0 {short(TITLE_PX)})"}, children=tuple(marks))
-    size = {"width": width, "height": bottom + key.height}
-    return framed("graph", [shifted, key.mark], look, title=picture.title, about=picture.about, **size)
-
-
-def _entries(picture: Picture, statuses: set[Status]) -> list[Entry]:
-    """Return the kinds of boxes, the styles of arrows and the statuses that occur."""
     kinds, styles = {box.kind for box in picture.boxes}, {arrow.style for arrow in picture.arrows}
-    return [
+    entries = [
         *(Entry(f"kind-{kind}", name) for kind, name in KIND_NAMES.items() if kind in kinds),
         *(Entry(f"style-{style}", name, sample="line") for style, name in STYLE_NAMES.items() if style in styles),
         *(Entry(f"kind-result status-{name}", SIGNS[name] + name) for name in STATUS_INKS if name in statuses),
     ]
+    key, key_height = legend(entries, bottom, right=width - MARGIN)
+    frames, names = list[Mark](), list[Mark]()
+    for laid_frame in laid.frames:
+        frame, area = laid_frame.frame, laid_frame.area
+        classes = f"frame frame-{frame.kind} {_status(frame)} {look.pool(frame.pool)}"
+        frames.append(group(classes, rect("border", area, 6), id=frame.id))
+        lines = _lines(area.left + 10, area.top + 17, laid_frame.lines, "small strong halo", "start")
+        names.append(group("label", *lines, id=frame.id))
+    # Labels lie over all boxes and arrows.
+    marks = [
+        *frames,
+        *(_arrow(arrow, is_diff=len(statuses) > 1) for arrow in laid.arrows),
+        *(_box(box, picture, look) for box in laid.boxes),
+        *names,
+    ]
+    for arrow in laid.arrows:
+        if arrow.label_at is not None:
+            x, y = arrow.label_at
+            lines = _lines(x, y + 4 - (len(arrow.lines) - 1) / 2 * LINE_PX, arrow.lines, "small halo")
+            marks.append(group("label", *lines, from_=arrow.arrow.source, to=arrow.arrow.target))
+    shifted = Mark("g", {"transform": f"translate(0 {short(TITLE_PX)})"}, children=tuple(marks))
+    return framed("graph", picture, [shifted, key], look, width=width, height=bottom + key_height)
 
 
-def _pool(picture: Picture, laid: LaidBox, look: Look) -> str:
-    """Return the class of the pool that a box stands in, by the frames around it."""
-    classes = (look.pool(frame.pool) for frame in picture.frames_around(laid.box))
-    return next(filter(None, classes), "")
+def _status(thing: Box | Frame | Arrow) -> str:
+    return "" if thing.status == "same" else f"status-{thing.status}"
 
 
-def _status(status: Status) -> str:
-    return "" if status == "same" else f"status-{status}"
+def _lines(x: float, y: float, lines: Sequence[str], classes: str, anchor: Anchor = "middle") -> Iterator[Mark]:
+    """Yield lines of text, one beneath the other."""
+    for place, text in enumerate(lines):
+        yield words(TextLine(x, y + place * LINE_PX, text, classes, anchor))
 
 
-def _frame_label(laid: LaidFrame) -> Mark:
-    x, y = laid.area.left + 10, laid.area.top + 17
-    lines = (TextLine(x, y + place * LINE_PX, text, "small strong halo") for place, text in enumerate(laid.lines))
-    return group("label", *map(words, lines), id=laid.frame.id)
-
-
-def _box(laid: LaidBox, pool: str) -> Mark:
-    box, area = laid.box, laid.area
+def _box(laid: LaidBox, picture: Picture, look: Look) -> Mark:
+    box, area, names = laid.box, laid.area, laid.names
     first = area.middle - (len(laid.lines) - 1) * LINE_PX / 2 + 4 + (4 if box.kind == "data" else 0)
-    lines = (
-        TextLine(
-            area.centre, first + place * LINE_PX, text, "on strong" if place < laid.names else "on small", "middle"
-        )
-        for place, text in enumerate(laid.lines)
-    )
+    pools = (look.pool(frame.pool) for frame in picture.frames_around(box.inside))
     return group(
-        f"box kind-{box.kind} {_status(box.status)} {pool}",
+        f"box kind-{box.kind} {_status(box)} {next(filter(None, pools), '')}",
         outline(box.kind, area),
-        *map(words, lines),
+        *_lines(area.centre, first, laid.lines[:names], "on strong"),
+        *_lines(area.centre, first + names * LINE_PX, laid.lines[names:], "on small"),
         title=signed(box.about or ", ".join(box.label), box.status, ABOUT_CHARACTERS),
         id=box.id,
         focus=True,
@@ -116,7 +107,7 @@ def _arrow(laid: LaidArrow, *, is_diff: bool) -> Mark:
     arrow = laid.arrow
     style = ArrowStyle.DATA if is_diff and arrow.style in SHARED_INKS else arrow.style
     return group(
-        f"arrow style-{style} {_status(arrow.status)}",
+        f"arrow style-{style} {_status(arrow)}",
         path("line", curve(laid.points)),
         polygon("tip", arrowhead(laid.points[-1], laid.tip, WIDTHS_PX.get(arrow.style, 1.0))),
         title=signed(arrow.label, arrow.status, ABOUT_CHARACTERS),
@@ -124,16 +115,6 @@ def _arrow(laid: LaidArrow, *, is_diff: bool) -> Mark:
         from_=arrow.source,
         to=arrow.target,
     )
-
-
-def _arrow_label(laid: LaidArrow) -> Mark:
-    assert laid.label_at is not None, "only labels with a place are drawn"
-    (x, y), half = laid.label_at, (len(laid.lines) - 1) / 2
-    lines = (
-        TextLine(x, y + 4 + (place - half) * LINE_PX, text, "small halo", "middle")
-        for place, text in enumerate(laid.lines)
-    )
-    return group("label", *map(words, lines), from_=laid.arrow.source, to=laid.arrow.target)
 
 
 def curve(points: Sequence[Point]) -> str:
@@ -146,18 +127,18 @@ def curve(points: Sequence[Point]) -> str:
     return f"M{first}C{' '.join(others)}"
 
 
-def arrowhead(end: Point, tip: Point, width_px: float) -> str:
+def arrowhead(end: Point, tip: Point, width_px: float) -> list[Point]:
     """Return the corners of an arrow's head, wider for a wider line.
 
     >>> arrowhead((0.0, 0.0), (0.0, 10.0), 1)
-    '0,10 -3.5,2 3.5,2'
+    [(0.0, 10.0), (-3.5, 2.0), (3.5, 2.0)]
     """
     across, down = tip[0] - end[0], tip[1] - end[1]
     length = hypot(across, down) or 1.0
     across, down = across / length, down / length
     side = TIP_WIDTH_PX + (width_px - 1) * 0.75
     x, y = tip[0] - TIP_LENGTH_PX * across, tip[1] - TIP_LENGTH_PX * down
-    return corners([tip, (x - side * down, y + side * across), (x + side * down, y - side * across)])
+    return [tip, (x - side * down, y + side * across), (x + side * down, y - side * across)]
 
 
 def outline(kind: BoxKind, area: Rect) -> Mark:

@@ -6,27 +6,16 @@ The page's script zooms it by the data attributes of bars and ticks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flowgraph.diagrams.model.charts import Bar, BarKind, Lane, Lanes
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.diagrams.model.ticks import time_ticks, unit_of
-from flowgraph.diagrams.write.svg.geometry import (
-    LINE,
-    MARGIN,
-    TITLE_HEIGHT,
-    WIDTH,
-    Rect,
-    TextLine,
-    baseline,
-    cut,
-    widest,
-    width_of,
-)
-from flowgraph.diagrams.write.svg.legend import Entry, legend
+from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, Rect, Scale
 from flowgraph.diagrams.write.svg.marks import Mark, group, line, rect, stripes, words
-from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, framed
+from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, framed, legend
+from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, baseline, cut, widest, width_of
 
 BAR_HEIGHT, BAR_GAP, LANE_GAP, POOL_GAP = 24.0, 2.0, 5.0, 14.0
 NAME_MAX = 190.0
@@ -51,60 +40,46 @@ KEYS: Mapping[BarKind, str] = {
 NAMES: Mapping[BarKind, str] = {"logprob": "log-prob", "sync": "weight sync"}
 
 
-@dataclass(frozen=True)
-class TimeScale:
-    """The axis of time: seconds from 0 to `end_s` between two edges."""
-
-    left: float
-    right: float
-    end_s: float
-
-    def x(self, seconds: float) -> float:
-        """Return the place of a moment."""
-        return self.left + (self.right - self.left) * min(max(seconds / self.end_s, 0.0), 1.0)
-
-
 def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
     """Draw a timeline as one SVG, 960 units wide."""
     ordered = by_pool(lanes.lanes)
-    kinds = {bar.kind for lane in ordered for bar in lane.bars}
-    entries = [
-        Entry(f"bar-{kind}", NAMES.get(kind, kind), letter, "stripes" if kind == "idle" else "box")
-        for kind, letter in KEYS.items()
-        if kind in kinds
-    ]
-    key = legend(entries, TITLE_HEIGHT)
-    scale = _scale(lanes, ordered)
+    bars = [bar for lane in ordered for bar in lane.bars]
+    kinds = {bar.kind for bar in bars}
+    key, key_height = legend(
+        [
+            Entry(f"bar-{kind}", NAMES.get(kind, kind), letter, "stripes" if kind == "idle" else "box")
+            for kind, letter in KEYS.items()
+            if kind in kinds
+        ],
+        TITLE_HEIGHT,
+    )
+    names = widest((cut(lane.label, NAME_MAX, "strong") for lane in ordered), "strong")
+    sources = width_of("measured", "small") + 12 if any(lane.measured for lane in ordered) else 0.0
+    end_s = max([lanes.end_s, *(bar.end_s for bar in bars)]) or 1.0
+    scale = Scale(MARGIN + max(names, 40.0) + 12 + sources, WIDTH - MARGIN - 18, 0.0, end_s)
     starts_s = dict[int, float]()
-    for bar in (bar for lane in ordered for bar in lane.bars if bar.kind != "idle"):
+    for bar in (bar for bar in bars if bar.kind != "idle"):
         starts_s[bar.step] = min(starts_s.get(bar.step, bar.start_s), bar.start_s)
     if len(starts_s) == 1:  # steps are named where there are several
         starts_s.clear()
-    top = TITLE_HEIGHT + key.height + (LINE + 4 if starts_s else 0.0)
+    top = TITLE_HEIGHT + key_height + (LINE + 4 if starts_s else 0.0)
     bands = _bands(ordered, scale, top)
     bottom = (bands[-1].bottom if bands else top + BAR_HEIGHT) + LANE_GAP
-    unit = unit_of(scale.end_s)
+    unit = unit_of(end_s)
     zoomed = group(
         "zoomed",
         *_ticks(scale, top, bottom),
-        *_step_edges(starts_s, scale, TITLE_HEIGHT + key.height + LINE - 3, bottom),
+        *_step_edges(starts_s, scale, TITLE_HEIGHT + key_height + LINE - 3, bottom),
         *(bar for lane, band in zip(ordered, bands, strict=True) for bar in _bars(lane, band, scale, look)),
-        left=scale.left,
-        right=scale.right,
-        end=str(scale.end_s),
+        left=scale.start,
+        right=scale.end,
+        end=str(end_s),
         unit=unit.name,
         unit_seconds=str(unit.seconds),
     )
-    axis = line("axis", (scale.left, bottom), (scale.right, bottom))
-    return framed(
-        "lanes",
-        [key.mark, *_tracks(ordered, bands, look), axis, zoomed],
-        look,
-        title=lanes.title,
-        about=lanes.about,
-        width=WIDTH,
-        height=bottom + AXIS_HEIGHT + MARGIN / 2,
-    )
+    axis = line("axis", (scale.start, bottom), (scale.end, bottom))
+    marks = [key, *_tracks(ordered, bands, look), axis, zoomed]
+    return framed("lanes", lanes, marks, look, height=bottom + AXIS_HEIGHT + MARGIN / 2)
 
 
 def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
@@ -118,38 +93,28 @@ def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
     return sorted(lanes, key=lambda lane: (pools.index(lane.pool), lane.measured))
 
 
-def sub_rows(bars: Sequence[Bar]) -> list[int]:
-    """Return for each bar the first row in which it meets no other: 0 unless some are at the same time.
+def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
+    """Return the bars of a lane by time, each with the first row in which it meets no other: 0 unless some overlap.
 
-    >>> sub_rows([Bar(0, 2, "a", "update"), Bar(1, 3, "b", "update"), Bar(2, 4, "c", "update")])
+    >>> lane = Lane("a", "a", tuple(Bar(start, start + 2, "a", "update") for start in range(3)))
+    >>> [row for _, row in bar_rows(lane)]
     [0, 1, 0]
     """
-    ends, rows = list[float](), list[int]()
-    for bar in bars:
-        slack = 1e-6 * abs(bar.end_s)
-        row = next((place for place, end in enumerate(ends) if bar.start_s >= end - slack), len(ends))
-        ends[row : row + 1] = [max(bar.end_s, bar.start_s)]
-        rows.append(row)
+    ends_s, rows = list[float](), list[tuple[Bar, int]]()
+    for bar in sorted(lane.bars, key=lambda bar: (bar.start_s, bar.end_s)):
+        slack_s = 1e-6 * bar.end_s
+        row = next((place for place, end_s in enumerate(ends_s) if bar.start_s >= end_s - slack_s), len(ends_s))
+        ends_s[row : row + 1] = [bar.end_s]
+        rows.append((bar, row))
     return rows
 
 
-def _in_order(lane: Lane) -> list[Bar]:
-    return sorted(lane.bars, key=lambda bar: (bar.start_s, bar.end_s))
-
-
-def _scale(lanes: Lanes, ordered: Sequence[Lane]) -> TimeScale:
-    names = widest((cut(lane.label, NAME_MAX, "strong") for lane in ordered), "strong")
-    sources = width_of("measured", "small") + 12 if any(lane.measured for lane in ordered) else 0.0
-    end_s = max([lanes.end_s, *(bar.end_s for lane in ordered for bar in lane.bars)], default=0.0)
-    return TimeScale(MARGIN + max(names, 40.0) + 12 + sources, WIDTH - MARGIN - 18, end_s if end_s > 0 else 1.0)
-
-
-def _bands(lanes: Sequence[Lane], scale: TimeScale, top: float) -> list[Rect]:
+def _bands(lanes: Sequence[Lane], scale: Scale, top: float) -> list[Rect]:
     """Return the area of each lane's bars, with a wider gap between pools."""
     bands = list[Rect]()
     for lane, following in zip(lanes, [*lanes[1:], None], strict=False):
-        rows = max(sub_rows(_in_order(lane)), default=0) + 1
-        bands.append(Rect(scale.left, top, scale.right - scale.left, rows * (BAR_HEIGHT + BAR_GAP) - BAR_GAP))
+        rows = max((row for _, row in bar_rows(lane)), default=0) + 1
+        bands.append(Rect(scale.start, top, scale.end - scale.start, rows * (BAR_HEIGHT + BAR_GAP) - BAR_GAP))
         top = bands[-1].bottom + (LANE_GAP if following is not None and following.pool == lane.pool else POOL_GAP)
     return bands
 
@@ -170,20 +135,19 @@ def _tracks(lanes: Sequence[Lane], bands: Sequence[Rect], look: Look) -> Iterato
         )
 
 
-def _bars(lane: Lane, band: Rect, scale: TimeScale, look: Look) -> list[Mark]:
+def _bars(lane: Lane, band: Rect, scale: Scale, look: Look) -> list[Mark]:
     """Return the bars of a lane, the narrowest ones over the others."""
-    bars = _in_order(lane)
     marks = list[tuple[float, Mark]]()
-    for bar, row in zip(bars, sub_rows(bars), strict=True):
-        left, right = scale.x(bar.start_s), scale.x(bar.end_s)
+    for bar, row in bar_rows(lane):
+        left, right = scale.at(bar.start_s), scale.at(bar.end_s)
         area = Rect(left, band.top + row * (BAR_HEIGHT + BAR_GAP), max(right - left, BAR_MIN), BAR_HEIGHT)
-        label, classes = clean(bar.label), "on small"
+        label, classes, key = clean(bar.label), "on small", KEYS[bar.kind]
         fitting = cut(label, area.width - 2 * BAR_PADDING, classes)
         text = TextLine(left + BAR_PADDING, baseline(area.middle, classes), fitting, classes)
         if fitting != label and len(fitting) <= LETTERS_MIN:
-            key = KEYS[bar.kind] if width_of(KEYS[bar.kind], classes) + 2 <= area.width else ""
-            text = replace(text, x=area.centre, text=key, anchor="middle")
-        seconds = f"{show_s(max(bar.end_s - bar.start_s, 0.0))}, from {show_s(max(bar.start_s, 0.0))}"
+            letter = key if width_of(key, classes) + 2 <= area.width else ""
+            text = replace(text, x=area.centre, text=letter, anchor="middle")
+        seconds = f"{show_s(bar.end_s - bar.start_s)}, from {show_s(bar.start_s)}"
         mark = group(
             f"bar bar-{bar.kind} {look.pool(lane.pool)}",
             rect("shape", area),
@@ -193,16 +157,16 @@ def _bars(lane: Lane, band: Rect, scale: TimeScale, look: Look) -> list[Mark]:
             start=str(bar.start_s),
             end=str(bar.end_s),
             label=label,
-            key=KEYS[bar.kind],
+            key=key,
             focus=True,
         )
         marks.append((area.width, mark))
     return [mark for _, mark in sorted(marks, key=lambda wide: wide[0] <= BAR_MIN)]
 
 
-def _ticks(scale: TimeScale, top: float, bottom: float) -> Iterator[Mark]:
-    for seconds, text in time_ticks(scale.end_s):
-        x = scale.x(seconds)
+def _ticks(scale: Scale, top: float, bottom: float) -> Iterator[Mark]:
+    for seconds, text in time_ticks(scale.high):
+        x = scale.at(seconds)
         yield group(
             "tick",
             line("grid", (x, top), (x, bottom)),
@@ -212,13 +176,13 @@ def _ticks(scale: TimeScale, top: float, bottom: float) -> Iterator[Mark]:
         )
 
 
-def _step_edges(starts_s: Mapping[int, float], scale: TimeScale, y: float, bottom: float) -> Iterator[Mark]:
+def _step_edges(starts_s: Mapping[int, float], scale: Scale, y: float, bottom: float) -> Iterator[Mark]:
     """Yield a line where each step begins, with its name where that does not meet the one before it."""
-    free = scale.left
+    free = scale.start
     for step, seconds in sorted(starts_s.items()):
-        x = scale.x(seconds)
+        x = scale.at(seconds)
         name = TextLine(x + 4, y, f"step {step}", "small muted")
         fits = free <= name.x and name.rect.right <= WIDTH - MARGIN / 2
         free = name.rect.right + 4 if fits else free
-        label = name if fits else TextLine(name.x, y, "", "small muted")
-        yield group("step-edge", line("edge", (x, y - 10), (x, bottom)), words(label), at=str(seconds))
+        label = words(name if fits else replace(name, text=""))
+        yield group("step-edge", line("edge", (x, y - 10), (x, bottom)), label, at=str(seconds))

@@ -6,16 +6,15 @@ Graphviz receives only sizes and generated ids, no text of a user, so that no na
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.diagrams.model.labels import SIGNS, clean, signed
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
-from flowgraph.diagrams.write.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.write.svg.geometry import Point, Rect
 from flowgraph.diagrams.write.svg.label_places import Label, label_places
-from flowgraph.diagrams.write.svg.text_width import text_width_px, wrapped
+from flowgraph.diagrams.write.svg.text_lines import widest, width_of, wrapped
 from flowgraph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class LaidArrow:
     points: tuple[Point, ...]
     tip: Point
     lines: tuple[str, ...]
-    label_at: Point | None
+    label_at: Point | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def _arranged(picture: Picture, labelled: bool) -> pygraphviz.AGraph:
         attributes = dict[str, str]()
         if labelled and arrow.label:
             lines = arrow_lines(arrow)
-            attributes["label"] = _room(_width_px(lines) + 8, len(lines) * LINE_PX + 4)
+            attributes["label"] = _room(widest(lines, "small") + 8, len(lines) * LINE_PX + 4)
         attributes |= {"dir": "back"} if arrow.style is ArrowStyle.CARRY else {}
         attributes |= {"weight": LONG_WEIGHT} if _ends(arrow) in carries else {}
         graph.add_edge(*_ends(arrow), key=f"e{place}", arrowsize="0.8", **attributes)
@@ -125,18 +124,17 @@ def _arranged(picture: Picture, labelled: bool) -> pygraphviz.AGraph:
 
 def _add_frame(graph: Any, picture: Picture, frame: str | None) -> None:
     """Add the boxes that stand right inside a frame, then the frames in it."""
-    for box in picture.boxes:
-        if box.inside == frame and not _is_plate(box):
+    for box in picture.boxes_in(frame):
+        if not _is_plate(box):
             width, height = (f"{side / POINTS_PER_INCH:.4f}" for side in box_size_px(box))
             outline = "ellipse" if box.kind == "arithmetic" else "box"  # where arrows end
             graph.add_node(box.id, width=width, height=height, shape=outline)
-    for inner in picture.frames:
-        if inner.parent == frame:
-            lines, plates = frame_lines(inner), plates_in(picture, inner)
-            width_px = max([_width_px(lines, bold=True), *map(plate_width_px, plates)])
-            head = _room(width_px + 8, len(lines) * LINE_PX + 4 + len(plates) * PLATE_PX)
-            subgraph = graph.add_subgraph(name=f"cluster_{inner.id}", label=head, labeljust="l", margin="12")
-            _add_frame(subgraph, picture, inner.id)
+    for inner in picture.frames_in(frame):
+        lines, plates = frame_lines(inner), plates_in(picture, inner)
+        width_px = max([widest(lines, "small strong"), *map(plate_width_px, plates)])
+        head = _room(width_px + 8, len(lines) * LINE_PX + 4 + len(plates) * PLATE_PX)
+        subgraph = graph.add_subgraph(name=f"cluster_{inner.id}", label=head, labeljust="l", margin="12")
+        _add_frame(subgraph, picture, inner.id)
 
 
 def _ends(arrow: Arrow) -> tuple[str, str]:
@@ -151,10 +149,6 @@ def _room(width_px: float, height_px: float) -> str:
     return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0" {size}><TR><TD></TD></TR></TABLE>>'
 
 
-def _width_px(lines: Sequence[str], *, bold: bool = False) -> float:
-    return max((text_width_px(line, SMALL_PX, bold=bold) for line in lines), default=0.0)
-
-
 def _is_plate(box: Box) -> bool:
     """Return whether a box is a plate at the head of its frame: no arrow ends at devices."""
     return box.kind == "device" and box.inside is not None
@@ -162,7 +156,7 @@ def _is_plate(box: Box) -> bool:
 
 def plates_in(picture: Picture, frame: Frame) -> list[Box]:
     """Return the plates of a frame: the devices that it stands for."""
-    return [box for box in picture.boxes if box.inside == frame.id and _is_plate(box)]
+    return [box for box in picture.boxes_in(frame.id) if _is_plate(box)]
 
 
 def plate_line(box: Box) -> str:
@@ -172,22 +166,21 @@ def plate_line(box: Box) -> str:
 
 def plate_width_px(box: Box) -> float:
     """Return the width of a plate."""
-    return text_width_px(plate_line(box), SMALL_PX) + 16
+    return width_of(plate_line(box), "small") + 16
 
 
 def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the lines of a box's label as they are drawn: its name in bold, and the details, smaller."""
     name, *details = box.label
-    smaller = (line for text in details for line in wrapped(text, BOX_ROOM_PX, SMALL_PX, max_lines=LINES_MAX))
-    return wrapped(signed(name, box.status), BOX_ROOM_PX, SIZE_PX, bold=True, max_lines=2), tuple(smaller)
+    smaller = (line for text in details for line in wrapped(text, BOX_ROOM_PX, "small", max_lines=LINES_MAX))
+    return wrapped(signed(name, box.status), BOX_ROOM_PX, "strong", max_lines=2), tuple(smaller)
 
 
 def box_size_px(box: Box) -> tuple[float, float]:
     """Return the width and height that a box needs for its label."""
     names, details = box_lines(box)
-    widths = [text_width_px(line, SIZE_PX, bold=True) for line in names]
-    widths += [text_width_px(line, SMALL_PX) for line in details]
-    width, height = max(widths) + PADDING_PX.get(box.kind, 20.0), len(widths) * LINE_PX + 14
+    width = max(widest(names, "strong"), widest(details, "small")) + PADDING_PX.get(box.kind, 20.0)
+    height = (len(names) + len(details)) * LINE_PX + 14
     if box.kind == "arithmetic":
         side = max(width, height)
         return side, side
@@ -196,12 +189,12 @@ def box_size_px(box: Box) -> tuple[float, float]:
 
 def arrow_lines(arrow: Arrow) -> tuple[str, ...]:
     """Return the lines of an arrow's label as they are drawn."""
-    return wrapped(signed(arrow.label, arrow.status), ARROW_ROOM_PX, SMALL_PX, max_lines=4)
+    return wrapped(signed(arrow.label, arrow.status), ARROW_ROOM_PX, "small", max_lines=4)
 
 
 def frame_lines(frame: Frame) -> tuple[str, ...]:
     """Return the lines of a frame's label as they are drawn, in bold."""
-    return wrapped(signed(frame.label, frame.status), FRAME_ROOM_PX, SMALL_PX, bold=True, max_lines=2)
+    return wrapped(signed(frame.label, frame.status), FRAME_ROOM_PX, "small strong", max_lines=2)
 
 
 # ---------------------------------------------------------------------------------------- what Graphviz answers
@@ -213,7 +206,7 @@ def _read(graph: Any, picture: Picture) -> LaidPicture:
     def flipped(x: float, y: float) -> Point:
         return x - left + MARGIN_PX, top - y + MARGIN_PX
 
-    boxes, arrows = list[LaidBox](), list[LaidArrow]()
+    boxes, arrows, labels = list[LaidBox](), list[LaidArrow](), list[Label]()
     for box in picture.boxes:
         if not _is_plate(box):
             x, y = flipped(*_numbers(graph.get_node(box.id).attr["pos"]))
@@ -222,18 +215,21 @@ def _read(graph: Any, picture: Picture) -> LaidPicture:
     frames = tuple(_laid_frames(graph, picture, flipped))
     boxes += [plate for frame in frames for plate in _laid_plates(picture, frame)]
     for place, arrow in enumerate(picture.arrows):
-        edge = _edge(graph, place, arrow)
+        edge, lines = _edge(graph, place, arrow), arrow_lines(arrow)
         tip, points = _spline(edge["pos"])
         points = points[::-1] if arrow.style is ArrowStyle.CARRY else points
-        label_at = flipped(*_numbers(edge["lp"])) if edge["lp"] else None
         curves = tuple(flipped(*point) for point in points)
-        arrows.append(LaidArrow(arrow, curves, flipped(*tip), arrow_lines(arrow), label_at))
+        arrows.append(LaidArrow(arrow, curves, flipped(*tip), lines))
+        if arrow.label:
+            room = flipped(*_numbers(edge["lp"])) if edge["lp"] else None
+            labels.append(Label(widest(lines, "small"), len(lines) * LINE_PX, curves, room))
     width = right - left + 2 * MARGIN_PX
     occupied = [box.area for box in boxes]
     for frame in frames:  # their labels
-        width_px, height_px = _width_px(frame.lines, bold=True), len(frame.lines) * LINE_PX
-        occupied.append(Rect(frame.area.left + 10, frame.area.top + 5, width_px, height_px))
-    labelled = tuple(_labelled(arrows, occupied, width))
+        size_px = widest(frame.lines, "small strong"), len(frame.lines) * LINE_PX
+        occupied.append(Rect(frame.area.left + 10, frame.area.top + 5, *size_px))
+    places = iter(label_places(labels, occupied, width))
+    labelled = tuple(replace(laid, label_at=next(places)) if laid.arrow.label else laid for laid in arrows)
     return LaidPicture(tuple(boxes), frames, labelled, width, top - bottom + 2 * MARGIN_PX)
 
 
@@ -262,18 +258,6 @@ def _laid_plates(picture: Picture, frame: LaidFrame) -> Iterator[LaidBox]:
 
 def _edge(graph: Any, place: int, arrow: Arrow) -> Any:
     return graph.get_edge(*_ends(arrow), key=f"e{place}").attr
-
-
-def _labelled(arrows: Sequence[LaidArrow], occupied: Sequence[Rect], width: float) -> Iterator[LaidArrow]:
-    """Move labels that Graphviz put far from their arrows, or nowhere."""
-    labels = [
-        Label(_width_px(laid.lines), len(laid.lines) * LINE_PX, laid.points, laid.label_at)
-        for laid in arrows
-        if laid.arrow.label
-    ]
-    places = iter(label_places(labels, occupied, width))
-    for laid in arrows:
-        yield replace(laid, label_at=next(places)) if laid.arrow.label else laid
 
 
 def _spline(text: str) -> tuple[Point, list[Point]]:

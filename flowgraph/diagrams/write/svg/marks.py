@@ -5,13 +5,15 @@ A mark's classes, data and shape are ours; only its text and titles are a user's
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from markupsafe import escape
 
-from flowgraph.diagrams.write.svg.geometry import Point, Rect, TextLine, short
+from flowgraph.diagrams.write.svg.geometry import Point, Rect, polyline, short
+from flowgraph.diagrams.write.svg.text_lines import TextLine
 
 Value = str | float
 """Of an attribute: a text, or a length in units of the picture."""
@@ -42,23 +44,20 @@ def group(classes: str, *children: Mark | None, title: str = "", focus: bool = F
     """
     attributes: dict[str, Value] = {"class": " ".join(classes.split())}
     attributes |= {f"data-{name.rstrip('_').replace('_', '-')}": value for name, value in data.items()}
-    if focus:
-        attributes["tabindex"] = "0"
+    attributes |= {"tabindex": "0"} if focus else {}
     titles = (Mark("title", {}, title),) if title else ()
     return Mark("g", attributes, children=titles + tuple(mark for mark in children if mark is not None))
 
 
 def rect(classes: str, area: Rect, radius: float = 0) -> Mark:
     """Return a rectangle, its corners rounded by a radius."""
-    attributes: dict[str, Value] = {"class": classes, "x": area.left, "y": area.top}
-    attributes |= {"width": area.width, "height": area.height}
-    return Mark("rect", attributes | ({"rx": radius} if radius else {}))
+    size = {"x": area.left, "y": area.top, "width": area.width, "height": area.height}
+    return Mark("rect", {"class": classes, **size, **({"rx": radius} if radius else {})})
 
 
-def line(classes: str, start: Point, end: Point, width: float | None = None) -> Mark:
-    """Return a straight line between two points, with a width of its own if given."""
-    attributes: dict[str, Value] = {"class": classes, "x1": start[0], "y1": start[1], "x2": end[0], "y2": end[1]}
-    return Mark("line", attributes | ({} if width is None else {"stroke-width": width}))
+def line(classes: str, start: Point, end: Point) -> Mark:
+    """Return a straight line between two points."""
+    return Mark("line", {"class": classes, "x1": start[0], "y1": start[1], "x2": end[0], "y2": end[1]})
 
 
 def path(classes: str, data: str) -> Mark:
@@ -66,9 +65,9 @@ def path(classes: str, data: str) -> Mark:
     return Mark("path", {"class": classes, "d": data})
 
 
-def polygon(classes: str, corners: str) -> Mark:
+def polygon(classes: str, corners: Iterable[Point]) -> Mark:
     """Return a filled polygon by its corners."""
-    return Mark("polygon", {"class": classes, "points": corners})
+    return Mark("polygon", {"class": classes, "points": " ".join(f"{short(x)},{short(y)}" for x, y in corners)})
 
 
 def circle(classes: str, centre: Point, radius: float) -> Mark:
@@ -83,9 +82,32 @@ def words(text: TextLine, *spans: Mark) -> Mark:
     return Mark("text", {**classes, "x": text.x, "y": text.y, **anchor}, text.text, spans)
 
 
+def star(classes: str, x: float, y: float, radius: float) -> Mark:
+    """Return a star of five points."""
+    turns = [(place * math.pi / 5, radius if place % 2 == 0 else radius * 0.45) for place in range(10)]
+    return polygon(classes, ((x + reach * math.sin(turn), y - reach * math.cos(turn)) for turn, reach in turns))
+
+
 def stripes(area: Rect) -> Mark:
     """Return upright stripes that fill an area."""
-    return line("stripes", (area.left, area.middle), (area.right, area.middle), area.height)
+    middle = line("stripes", (area.left, area.middle), (area.right, area.middle))
+    return Mark("line", {**middle.attributes, "stroke-width": area.height})
+
+
+def hatching(classes: str, area: Rect, gap: float = 6.0) -> Mark:
+    """Return slanting lines that fill a rectangle and stay in it.
+
+    >>> hatching("hatch", Rect(0, 0, 12, 6)).attributes["d"]
+    'M0 6L6 0M6 6L12 0'
+    """
+    data = ""
+    for reach in (gap * place for place in range(1, int((area.width + area.height) / gap) + 1)):
+        # The line on which the ways from the left and from the top add up to `reach`.
+        low, high = min(reach, area.height), max(0.0, reach - area.width)
+        start = area.left + reach - low, area.top + low
+        end = area.left + reach - high, area.top + high
+        data += polyline([start, end]) if start != end else ""
+    return path(classes, data)
 
 
 def written(mark: Mark) -> Iterator[str]:
@@ -94,7 +116,9 @@ def written(mark: Mark) -> Iterator[str]:
     >>> list(written(group("a", words(TextLine(1, 2.5, "<b>")), title="x")))
     ['<g class="a">', '<title>x</title>', '<text x="1" y="2.5">&lt;b&gt;</text>', '</g>']
     """
-    opened = f"<{mark.tag}{''.join(_attribute(name, value) for name, value in mark.attributes.items())}"
+    opened = f"<{mark.tag}"
+    for name, value in mark.attributes.items():
+        opened += f' {name}="{escaped(value) if isinstance(value, str) else short(value)}"'
     if mark.tag in ("text", "tspan", "title"):
         spans = "".join(span for child in mark.children for span in written(child))
         yield f"{opened}>{escaped(mark.text)}{spans}</{mark.tag}>"
@@ -105,10 +129,6 @@ def written(mark: Mark) -> Iterator[str]:
         for child in mark.children:
             yield from written(child)
         yield "</g>"
-
-
-def _attribute(name: str, value: Value) -> str:
-    return f' {name}="{escaped(value) if isinstance(value, str) else short(value)}"'
 
 
 def escaped(text: str) -> str:

@@ -8,24 +8,11 @@ from itertools import groupby, pairwise
 from math import ceil
 
 from flowgraph.diagrams.model.labels import clean
-from flowgraph.diagrams.model.sequence import Actor, Message, MessageStyle, SequenceDiagram
-from flowgraph.diagrams.write.svg.geometry import (
-    LINE,
-    MARGIN,
-    TITLE_HEIGHT,
-    Point,
-    Rect,
-    TextLine,
-    baseline,
-    corners,
-    cut,
-    short,
-    widest,
-    width_of,
-)
-from flowgraph.diagrams.write.svg.legend import Entry, Legend, legend
+from flowgraph.diagrams.model.picture import Actor, Message, MessageStyle, SequenceDiagram
+from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, Rect, short
 from flowgraph.diagrams.write.svg.marks import Mark, group, line, path, polygon, rect, words
-from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, framed
+from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, framed, legend
+from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, baseline, cut, widest, width_of
 
 NAME_MAX, LABEL_MAX = 150.0, 230.0
 BOX_PADDING, BOX_MIN, BOX_GAP = 9.0, 76.0, 26.0
@@ -47,7 +34,7 @@ class Sheet:
     """Where everything is: the middle and the width of each actor's box, the heights between which lines run."""
 
     width: float
-    legend: Legend
+    legend: Mark
     centres: tuple[float, ...]
     widths: tuple[float, ...]
     box_top: float
@@ -71,24 +58,26 @@ def sequence_svg(diagram: SequenceDiagram, look: Look = ALONE) -> str:
     repeated = len(diagram.messages) >= REPEATED_FROM
     tops = [sheet.box_top, *([sheet.foot] if repeated else [])]
     bottom = sheet.foot + (sheet.box_height if repeated else 0.0)
-    lifelines = [
-        line(f"axis lifeline {look.pool(actor.pool)}".strip(), (x, sheet.line_top), (x, sheet.foot))
-        for actor, x in zip(actors, sheet.centres, strict=True)
-    ]
     marks = [
-        sheet.legend.mark,
+        sheet.legend,
         *_bands(actors, sheet, bottom, look),
-        *lifelines,
+        *(
+            line(f"axis lifeline {look.pool(actor.pool)}".strip(), (x, sheet.line_top), (x, sheet.foot))
+            for actor, x in zip(actors, sheet.centres, strict=True)
+        ),
         *(_head(actor, sheet.box(place, top), look) for top in tops for place, actor in enumerate(actors)),
         *_messages(diagram, sheet, look),
     ]
-    size = {"width": sheet.width, "height": bottom + POOL_PADDING + MARGIN}
-    return framed("sequence", marks, look, title=diagram.title, about=diagram.about, **size)
+    return framed("sequence", diagram, marks, look, width=sheet.width, height=bottom + POOL_PADDING + MARGIN)
 
 
 def _sheet(diagram: SequenceDiagram) -> Sheet:
     """Lay actors out: as far apart as their boxes and the labels between them need."""
-    widths = tuple(map(_box_width, diagram.actors))
+    widths = list[float]()
+    for actor in diagram.actors:
+        names = widest((cut(text, NAME_MAX, "strong") for text in actor.label[:1]), "strong")
+        details = widest((cut(text, NAME_MAX, "small") for text in actor.label[1:]), "small")
+        widths.append(max(names, details, BOX_MIN - 18) + 18)
     gaps = _gaps(diagram, widths)
     centres, right = list[float](), 0.0
     for place, width in enumerate(widths):
@@ -98,17 +87,12 @@ def _sheet(diagram: SequenceDiagram) -> Sheet:
     total = float(ceil(max(right + MARGIN + POOL_PADDING, WIDTH_MIN)))
     styles = {message.style for message in diagram.messages}
     entries = [Entry(f"style-{style}", name, sample="line") for style, name in NAMES.items() if style in styles]
-    key = legend(entries, TITLE_HEIGHT, right=total - MARGIN)
+    key, key_height = legend(entries, TITLE_HEIGHT, right=total - MARGIN)
     pools = POOL_HEIGHT if any(actor.pool for actor in diagram.actors) else 0.0
-    top = TITLE_HEIGHT + key.height + pools
+    top = TITLE_HEIGHT + key_height + pools
     height = max((len(actor.label) for actor in diagram.actors), default=0) * LINE + 2 * BOX_PADDING - 4
     foot = top + height + ROW_HEIGHT * len(diagram.messages) + 18
-    return Sheet(total, key, tuple(centres), widths, top, height, foot)
-
-
-def _box_width(actor: Actor) -> float:
-    names = widest((cut(text, NAME_MAX, "strong") for text in actor.label[:1]), "strong")
-    return max(names, widest((cut(text, NAME_MAX, "small") for text in actor.label[1:]), "small"), BOX_MIN - 18) + 18
+    return Sheet(total, key, tuple(centres), tuple(widths), top, height, foot)
 
 
 def _places(diagram: SequenceDiagram) -> dict[str, int]:
@@ -136,15 +120,14 @@ def _bands(actors: Sequence[Actor], sheet: Sheet, bottom: float, look: Look) -> 
     """Yield a band around each run of neighbours in one pool, with its name at the top."""
     for pool, run in groupby(range(len(actors)), key=lambda place: actors[place].pool):
         places = list(run)
-        if not pool:
-            continue
-        left = sheet.box(places[0], 0).left - POOL_PADDING
-        right = sheet.box(places[-1], 0).right + POOL_PADDING
-        top = sheet.box_top - POOL_HEIGHT
-        area = Rect(left, top, right - left, bottom + POOL_PADDING - top)
-        name = cut(pool, area.width - 2 * POOL_PADDING, "small muted")
-        text = words(TextLine(left + POOL_PADDING, top + 14, name, "small muted"))
-        yield group(f"around-pool {look.pool(pool)}", rect("band", area, 5), text)
+        if pool:
+            left = sheet.box(places[0], 0).left - POOL_PADDING
+            right = sheet.box(places[-1], 0).right + POOL_PADDING
+            top = sheet.box_top - POOL_HEIGHT
+            area = Rect(left, top, right - left, bottom + POOL_PADDING - top)
+            name = cut(pool, area.width - 2 * POOL_PADDING, "small muted")
+            text = words(TextLine(left + POOL_PADDING, top + 14, name, "small muted"))
+            yield group(f"around-pool {look.pool(pool)}", rect("band", area, 5), text)
 
 
 def _head(actor: Actor, area: Rect, look: Look) -> Mark:
@@ -164,14 +147,14 @@ def _messages(diagram: SequenceDiagram, sheet: Sheet, look: Look) -> Iterator[Ma
     places = _places(diagram)
     for row, message in enumerate(diagram.messages):
         y = sheet.line_top + ROW_HEIGHT * (row + 1) - 6
-        source, target = places[message.source], places[message.target]
-        actors = (diagram.actors[source], diagram.actors[target])
+        ends = places[message.source], places[message.target]
+        actors = [diagram.actors[place] for place in ends]
         pools = " ".join(dict.fromkeys(look.pool(actor.pool) for actor in actors))
         names = dict.fromkeys(clean(actor.label[0] if actor.label else "") for actor in actors)
-        start, end = sheet.centres[source], sheet.centres[target]
+        start, end = (sheet.centres[place] for place in ends)
         yield group(
             f"message style-{message.style} {pools}",
-            *(_loop(message, start, y) if source == target else _arrow(message, start, end, y)),
+            *_arrow(message, start, end, y),
             title=f"{' → '.join(names)}: {clean(message.label, 400)}",
             row=row,
             focus=True,
@@ -179,22 +162,16 @@ def _messages(diagram: SequenceDiagram, sheet: Sheet, look: Look) -> Iterator[Ma
 
 
 def _arrow(message: Message, start: float, end: float, y: float) -> list[Mark]:
-    side = 1 if end > start else -1
-    label = cut(message.label, abs(end - start) - 2 * LABEL_GAP, "small")
-    text = TextLine((start + end) / 2, y - 6, label, "small halo", "middle")
-    return [path("line", f"M{short(start)} {short(y)}H{short(end - 7 * side)}"), _tip((end, y), side), words(text)]
-
-
-def _loop(message: Message, x: float, y: float) -> list[Mark]:
-    right = x + LOOP_WIDTH
-    text = TextLine(
-        right + 6, baseline(y - LOOP_HEIGHT / 2, "small"), cut(message.label, LABEL_MAX, "small"), "small halo"
-    )
-    data = f"M{short(x)} {short(y - LOOP_HEIGHT)}H{short(right)}V{short(y)}H{short(x + 7)}"
-    return [path("line", data), _tip((x, y), -1), words(text)]
-
-
-def _tip(point: Point, side: int) -> Mark:
-    """Return an arrow's tip that points to a place from one side."""
-    (x, y), back = point, point[0] - 9 * side
-    return polygon("tip", corners([(x, y), (back, y - 4.5), (back, y + 4.5)]))
+    """Return the line of a message, its tip and its label; one of an actor to itself is a loop right of its line."""
+    if start == end:
+        side, right, top = -1, start + LOOP_WIDTH, y - LOOP_HEIGHT
+        label = cut(message.label, LABEL_MAX, "small")
+        text = TextLine(right + 6, baseline(y - LOOP_HEIGHT / 2, "small"), label, "small halo")
+        data = f"M{short(start)} {short(top)}H{short(right)}V{short(y)}H{short(start + 7)}"
+    else:
+        side = 1 if end > start else -1
+        label = cut(message.label, abs(end - start) - 2 * LABEL_GAP, "small")
+        text = TextLine((start + end) / 2, y - 6, label, "small halo", "middle")
+        data = f"M{short(start)} {short(y)}H{short(end - 7 * side)}"
+    back = end - 9 * side
+    return [path("line", data), polygon("tip", [(end, y), (back, y - 4.5), (back, y + 4.5)]), words(text)]

@@ -1,21 +1,37 @@
-"""The frame of every SVG: its title, its sentences, its page, and its style where it stands alone.
+"""What every SVG has: its title, its sentences, its page, its style where it stands alone, and its legend.
 
 A picture holds no script and asks for nothing from outside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.style import stylesheet
-from flowgraph.diagrams.write.svg.geometry import TITLE_CHARACTERS, heading, short
-from flowgraph.diagrams.write.svg.marks import Mark, escaped, group, words, written
+from flowgraph.diagrams.write.svg.geometry import MARGIN, WIDTH, Rect, short
+from flowgraph.diagrams.write.svg.marks import (
+    Mark,
+    circle,
+    escaped,
+    group,
+    hatching,
+    line,
+    rect,
+    star,
+    stripes,
+    words,
+    written,
+)
+from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, baseline, cut, width_of
 
-ABOUT_CHARACTERS = 4000
+TITLE_BASELINE, TITLE_CHARACTERS, ABOUT_CHARACTERS = 28.0, 100, 4000
 SCREEN_PX = 1600  # CSS pixels: letters of a picture a third wider than it can still be read
 WIDE_PX = 1200  # a page lets a wider picture scroll by itself
+SWATCH_WIDTH, SWATCH_HEIGHT, SWATCH_GAP, ROW, NAME_MAX = 20.0, 14.0, 18.0, 20.0, 320.0  # of a legend
 
 
 @dataclass(frozen=True)
@@ -37,25 +53,75 @@ class Look:
 ALONE = Look()
 
 
-def framed(kind: str, marks: Iterable[Mark], look: Look, *, title: str, about: str, width: float, height: float) -> str:
-    """Return marks as one SVG with its title above them; lengths are in units of the picture (CSS pixels).
+def framed(
+    kind: str, drawing: Drawing, marks: Iterable[Mark], look: Look, *, height: float, width: float = WIDTH
+) -> str:
+    """Return a drawing's marks as one SVG with its title above them; lengths are in units of the picture (CSS pixels).
 
-    `title` names the picture and `about` describes it in sentences, both as a user wrote them. A picture wider than a
-    screen is shown as wide as one.
+    A picture wider than a screen is shown as wide as one.
     """
+    title = TextLine(MARGIN, TITLE_BASELINE, cut(drawing.title, width - 2 * MARGIN, "head", TITLE_CHARACTERS), "head")
     page = Mark("rect", {"class": "page", "width": width, "height": height})
-    picture = group(f"fg {kind}", page, words(heading(title, width)), *marks)
+    picture = group(f"fg {kind}", page, words(title), *marks)
     scale = min(1.0, SCREEN_PX / width)
-    style = () if look.embedded else ("<style>", stylesheet(picture.classes()), "</style>")
     classes = f"fg {kind}{' wide' if width > WIDE_PX else ''}"
     size = f'width="{short(scale * width)}" height="{short(scale * height)}"'
     box = f'viewBox="0 0 {short(width)} {short(height)}"'
     lines = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="{classes}" role="img" {size} {box}>',
-        f"<title>{escaped(clean(title, TITLE_CHARACTERS))}</title>",
-        f"<desc>{escaped(clean(about or title, ABOUT_CHARACTERS))}</desc>",
-        *style,
+        f"<title>{escaped(clean(drawing.title, TITLE_CHARACTERS))}</title>",
+        f"<desc>{escaped(clean(drawing.about or drawing.title, ABOUT_CHARACTERS))}</desc>",
+        *(() if look.embedded else ("<style>", stylesheet(picture.classes()), "</style>")),
         *(text for mark in picture.children for text in written(mark)),
         "</svg>",
     )
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a swatch shows: the classes of what it stands for, its name, and the short key that stands in its shapes."""
+
+    classes: str
+    name: str
+    key: str = ""
+    sample: Literal["box", "hatched", "stripes", "line", "mark", "dot", "star"] = "box"
+
+
+def legend(entries: Sequence[Entry], top: float, right: float = WIDTH - MARGIN) -> tuple[Mark, float]:
+    """Return swatches with a name each, in as many rows as they need, and their height with the gap below them.
+
+    >>> legend([], 40)[1], len(legend([Entry("bar-generate", "generate")], 40)[0].children)
+    (0.0, 2)
+    """
+    marks, x, y = list[Mark](), MARGIN, top
+    for entry in entries:
+        name = cut(entry.name, NAME_MAX, "small")
+        width = SWATCH_WIDTH + 6 + width_of(name, "small")
+        if x + width > right and x > MARGIN:
+            x, y = MARGIN, y + ROW
+        area = Rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
+        text_y = baseline(area.middle, "small")
+        key = TextLine(area.centre, text_y, entry.key, "on small", "middle")
+        marks += [
+            group(entry.classes, *_sample(entry, area), words(key) if entry.key else None),
+            words(TextLine(area.right + 6, text_y, name, "small")),
+        ]
+        x += width + SWATCH_GAP
+    return group("legend", *marks), y + ROW - top + (LINE - 6) if marks else 0.0
+
+
+def _sample(entry: Entry, area: Rect) -> list[Mark]:
+    centre, ends = (area.centre, area.middle), ((area.left, area.middle), (area.right, area.middle))
+    match entry.sample:
+        case "star":
+            return [star("shape", *centre, 7.0)]
+        case "dot":
+            return [circle("shape", centre, 4)]
+        case "line":
+            return [line("line", *ends)]
+        case "mark":
+            return [line("mark", *ends), circle("mark-dot", centre, 3.5)]
+        case _:
+            over = {"stripes": [stripes(area)], "hatched": [hatching("hatch", area)]}
+            return [rect("shape", area, 2), *over.get(entry.sample, [])]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.labels import clean
-from flowgraph.diagrams.model.picture import Picture
-from flowgraph.diagrams.model.sequence import SequenceDiagram
+from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

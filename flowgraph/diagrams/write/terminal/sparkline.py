@@ -22,19 +22,14 @@ def sparkline(values: Sequence[float | None], width: int = 24) -> str:
     '▁▃▆█'
     """
     count, parts = len(values), max(0, min(len(values), width))
-    means = [_mean(values[count * part // parts : count * (part + 1) // parts]) for part in range(parts)]
-    finite = [mean for mean in means if mean is not None]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    return "".join(GAP if mean is None else _block(mean, low, high) for mean in means)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    finite = [value / len(values) for value in values if value is not None and math.isfinite(value)]
-    return sum(finite) * (len(values) / len(finite)) if finite else None
-
-
-def _block(value: float, low: float, high: float) -> str:
+    means = list[float | None]()
+    for part in range(parts):
+        run = values[count * part // parts : count * (part + 1) // parts]
+        finite = [value / len(run) for value in run if value is not None and math.isfinite(value)]
+        means.append(sum(finite) * (len(run) / len(finite)) if finite else None)
+    drawable = [mean for mean in means if mean is not None]
+    low, high = (min(drawable), max(drawable)) if drawable else (0.0, 0.0)
     spread = high / 2 - low / 2  # halves, so that the widest range of floats does not overflow
-    if not spread:
-        return BLOCKS[3]
-    return BLOCKS[min(len(BLOCKS) - 1, int((value / 2 - low / 2) / spread * len(BLOCKS)))]
+    heights = ((mean / 2 - low / 2) / spread if spread else 3 / len(BLOCKS) for mean in drawable)
+    blocks = (BLOCKS[min(len(BLOCKS) - 1, int(height * len(BLOCKS)))] for height in heights)
+    return "".join(GAP if mean is None else next(blocks) for mean in means)

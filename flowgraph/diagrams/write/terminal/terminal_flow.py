@@ -1,16 +1,19 @@
-"""Draw a flow for a terminal: a line for each box, rails from what it reads, and its kind and reads next to it."""
+"""Draw a flow for a terminal: a line for each box, rails from what it reads, and its kind and reads next to it.
+
+Lines are laid out as version histories are drawn: `rows` is this layout as data, and `flow_lines` turns it into text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
 
 from flowgraph.diagrams.model.labels import SIGNS, clean, signed
-from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
+from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.write.palette import ARROW_INKS, INKS, STATUS_INKS
-from flowgraph.diagrams.write.terminal.line_layout import BoxLine, rows, ways_back
 
 _UNCOLOURED = {"data", "arithmetic", "result", "device"}  # their kind is written without a colour
 _GAP = "  "
@@ -58,13 +61,15 @@ def _padded(text: Text, width: int) -> Text:
 def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterator[_Line]:
     """Yield a line for each box, and one above the first box of a frame; with `numbers`, these in place of rails."""
     lines = rows(picture)
-    paths = [picture.frames_around(row.box)[::-1] for row in lines]
+    paths = [picture.frames_around(row.box.inside)[::-1] for row in lines]
     depth = max(map(len, paths), default=0)
     for row, above, path, beneath in zip(lines, [(), *paths], paths, [*paths[1:], ()], strict=False):
         for level, frame in enumerate(path):
             if path[: level + 1] != above[: level + 1]:
                 label = (signed(frame.label, frame.status), f"italic {STATUS_INKS.get(frame.status, '')}")
-                yield _Line(Text.assemble("│ " * level, "╭ ", label), "" if numbers else _passing(row), Text(), Text())
+                passing = ("│ " if column in row.rails else "  " for column in range(max(row.rails, default=-1) + 1))
+                rails = "" if numbers else "".join(passing).rstrip()
+                yield _Line(Text.assemble("│ " * level, "╭ ", label), rails, Text(), Text())
         rails = f"● {numbers[row.box.id]}" if numbers else _rails(row)
         box = row.box
         name = Text(signed(box.label[0] if box.label else "", box.status), STATUS_INKS.get(box.status, ""))
@@ -104,10 +109,6 @@ def details(box: Box) -> str:
     return " · ".join(clean(line) for line in box.label[1:] if line != box.kind)
 
 
-def _passing(row: BoxLine) -> str:
-    return "".join("│ " if column in row.rails else "  " for column in range(max(row.rails, default=-1) + 1)).rstrip()
-
-
 def _rails(row: BoxLine) -> str:
     """Draw the rails in one line: `├` is read and goes on, `┴` is read for the last time, `┼` is only crossed."""
     first = min(row.reads, default=row.column)
@@ -118,3 +119,69 @@ def _rails(row: BoxLine) -> str:
     cells = [marks.get(column, "─" if first < column < row.column else " ") for column in range(max(marks) + 1)]
     joints = ["─" if first <= column < row.column else " " for column in range(len(cells))]
     return "".join(cell + joint for cell, joint in zip(cells, joints, strict=True)).rstrip()
+
+
+# ---------------------------------------------------------------------------------------- where lines and rails are
+
+
+@dataclass(frozen=True)
+class BoxLine:
+    """One box: its column, the columns that it reads, those that end at it, and all that pass or end here."""
+
+    box: Box
+    column: int
+    reads: frozenset[int]
+    ends: frozenset[int]
+    rails: frozenset[int]
+    arrows: tuple[Arrow, ...]
+
+
+def rows(picture: Picture) -> list[BoxLine]:
+    """Lay out every box, right of all that it reads, in the first column that is free there."""
+    order = ordered(picture)
+    place = {box.id: number for number, box in enumerate(order)}
+    rails = [arrow for arrow in picture.arrows if _is_rail(arrow, place)]
+    last = {arrow.source: max(place[rail.target] for rail in rails if rail.source == arrow.source) for arrow in rails}
+    holders, lines = dict[int, str](), list[BoxLine]()  # holders: the source of the rail in each column
+    for number, box in enumerate(order):
+        arrows = tuple(arrow for arrow in rails if arrow.target == box.id)
+        sources = {arrow.source for arrow in arrows}
+        reads = frozenset(column for column, name in holders.items() if name in sources)
+        ends = frozenset(column for column in reads if last[holders[column]] == number)
+        start = max(reads, default=-1) + 1
+        column = next(column for column in range(start, start + len(holders) + 1) if column not in holders)
+        lines.append(BoxLine(box, column, reads, ends, frozenset(holders), arrows))
+        for end in ends:
+            del holders[end]
+        if box.id in last:
+            holders[column] = box.id
+    return lines
+
+
+def _is_rail(arrow: Arrow, place: dict[str, int]) -> bool:
+    """Return whether an arrow is drawn as a rail: it leads to a later line, and not to the next step."""
+    return arrow.style is not ArrowStyle.CARRY and place[arrow.source] < place[arrow.target]
+
+
+def ways_back(picture: Picture) -> list[Arrow]:
+    """Return the arrows that no rail can show."""
+    place = {box.id: number for number, box in enumerate(ordered(picture))}
+    return [arrow for arrow in picture.arrows if not _is_rail(arrow, place)]
+
+
+def ordered(picture: Picture) -> Sequence[Box]:
+    """Return the boxes in their order, each moved beneath all that it reads; with a cycle no box is moved."""
+    number = {box.id: place for place, box in enumerate(picture.boxes)}
+    edges = {(arrow.source, arrow.target) for arrow in picture.arrows if arrow.style is not ArrowStyle.CARRY}
+    waits = {name: {source for source, target in edges if target == name != source} for name in number}
+    ready = [number[name] for name, sources in waits.items() if not sources]
+    heapq.heapify(ready)
+    order = list[Box]()
+    while ready:
+        box = picture.boxes[heapq.heappop(ready)]
+        order.append(box)
+        for name in {target for source, target in edges if source == box.id != target}:
+            waits[name].discard(box.id)
+            if not waits[name]:
+                heapq.heappush(ready, number[name])
+    return order if len(order) == len(number) else picture.boxes

@@ -75,6 +75,6 @@ def _name(picture: Picture, box_id: str, reader_frame: str | None = None) -> str
     names = {box.id: clean(box.label[0] if box.label else "") for box in picture.boxes}
     name = names[box_id]
     box = next(box for box in picture.boxes if box.id == box_id)
-    frames = picture.frames_around(box)
+    frames = picture.frames_around(box.inside)
     ambiguous = Counter(names.values())[name] > 1 and frames and box.inside != reader_frame
     return f"{name} ({clean(frames[0].label)})" if ambiguous else name

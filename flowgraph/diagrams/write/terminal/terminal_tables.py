@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from flowgraph.cluster.cluster import show_bytes
-from flowgraph.diagrams.model.charts import Comparison, Curves, DotMark, Scatter, Strip
+from flowgraph.diagrams.model.charts import Comparison, Curves, DotMark, Scatter
 from flowgraph.diagrams.model.labels import clean
-from flowgraph.diagrams.model.sequence import Actor, MessageStyle, SequenceDiagram
-from flowgraph.diagrams.model.series import Series, known
+from flowgraph.diagrams.model.picture import MessageStyle, SequenceDiagram
+from flowgraph.diagrams.model.series import known
 from flowgraph.diagrams.model.ticks import number_text
 from flowgraph.diagrams.write.terminal.sparkline import sparkline
 
@@ -34,15 +34,13 @@ def _table(*columns: str, rows: Sequence[Sequence[str]], right: Sequence[str] = 
 
 def comparison_table(comparison: Comparison) -> Table:
     """List placements with their seconds a step, and how their pools divide the devices."""
-    rows = [_strip(strip) for strip in comparison.strips]
+    rows = list[tuple[str, ...]]()
+    for strip in comparison.strips:
+        name = clean(strip.label) + (" (chosen)" if strip.chosen else "")
+        seconds = "-" if strip.seconds is None else number_text(strip.seconds)
+        pools = [f"{clean(pool.pool)} × {pool.devices}: {', '.join(map(clean, pool.roles))}" for pool in strip.parts]
+        rows.append((name, seconds, "\n".join(pools), clean(strip.why) if strip.why else ""))
     return _table("placement", "s a step", "pools", "", rows=rows, right=("s a step",))
-
-
-def _strip(strip: Strip) -> tuple[str, ...]:
-    name = clean(strip.label) + (" (chosen)" if strip.chosen else "")
-    seconds = "-" if strip.seconds is None else number_text(strip.seconds)
-    pools = [f"{clean(pool.pool)} × {pool.devices}: {', '.join(map(clean, pool.roles))}" for pool in strip.parts]
-    return name, seconds, "\n".join(pools), clean(strip.why) if strip.why else ""
 
 
 def scatter_table(scatter: Scatter) -> Table:
@@ -57,36 +55,27 @@ def scatter_table(scatter: Scatter) -> Table:
 
 def curves_table(curves: Curves) -> Table:
     """List a run's metrics, headlines first, each as a small curve with its ends and its range."""
-    rows = [_series(series) for series in sorted(curves.series, key=lambda series: not series.headline)]
+    rows = list[tuple[str, ...]]()
+    for series in sorted(curves.series, key=lambda series: not series.headline):
+        name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
+        curve = [value for _, value in known(series)]
+        values = [value for value in curve if value is not None]
+        ends = (values[0], values[-1], min(values), max(values)) if values else ()
+        rows.append((name, sparkline(curve), *map(number_text, ends)) if ends else (name, "no values", "", "", "", ""))
     return _table("metric", "curve", "first", "last", "least", "most", rows=rows, right=("first", "last"))
-
-
-def _series(series: Series) -> tuple[str, ...]:
-    name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
-    curve = [value for _, value in known(series)]
-    values = [value for value in curve if value is not None]
-    if not values:
-        return name, "no values", "", "", "", ""
-    return name, sparkline(curve), *map(number_text, (values[0], values[-1], min(values), max(values)))
 
 
 def sequence_lines(diagram: SequenceDiagram) -> Iterator[Text]:
     """Yield a numbered line for each message; one of an actor to itself has no arrow."""
-    names = _names(diagram.actors)
+    counts = Counter(clean(actor.label[0] if actor.label else "") for actor in diagram.actors)
+    names = dict[str, str]()  # an actor's first line; if another has that line too, with its pool and all of its label
+    for actor in diagram.actors:
+        first, *details = [clean(line) for line in actor.label] or ["?"]
+        details += [clean(actor.pool)] if actor.pool else []
+        names[actor.id] = f"{first} ({', '.join(details)})" if details and counts[first] > 1 else first
     digits = len(str(len(diagram.messages)))
     for number, message in enumerate(diagram.messages, 1):
         style = message.style
         word = f" ({style})" if style in ("transfer", "sync") and style not in message.label else ""
         arrow = f" {_ARROWS[style]} {names[message.target]}" if message.source != message.target else ""
         yield Text(f"{number:{digits}}  {names[message.source]}{arrow}: {clean(message.label)}{word}")
-
-
-def _names(actors: Sequence[Actor]) -> dict[str, str]:
-    """Name each actor by its first line, and by its pool and all of its label if another has that line too."""
-    counts = Counter(clean(actor.label[0] if actor.label else "") for actor in actors)
-    names = dict[str, str]()
-    for actor in actors:
-        first, *more = [clean(line) for line in actor.label] or ["?"]
-        more += [clean(actor.pool)] if actor.pool else []
-        names[actor.id] = f"{first} ({', '.join(more)})" if more and counts[first] > 1 else first
-    return names

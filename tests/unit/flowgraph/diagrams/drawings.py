@@ -19,8 +19,7 @@ from flowgraph.diagrams.model.charts import (
     Strip,
 )
 from flowgraph.diagrams.model.drawing import Drawing
-from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
-from flowgraph.diagrams.model.sequence import Actor, Message, SequenceDiagram
+from flowgraph.diagrams.model.picture import Actor, Arrow, ArrowStyle, Box, Frame, Message, Picture, SequenceDiagram
 from flowgraph.diagrams.model.series import Series
 
 GIB = 2**30

@@ -16,10 +16,12 @@ from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
 from flowgraph.diagrams.build.plan_picture import plan_picture
+from flowgraph.diagrams.model.charts import Curves
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
+from flowgraph.diagrams.model.series import Series
 from flowgraph.diagrams.write.mermaid.flowchart import escaped, mermaid
-from flowgraph.diagrams.write.svg.curves import Series, curves_svg
+from flowgraph.diagrams.write.svg.curves import curves_svg
 from flowgraph.lowering.lower import lower
 from flowgraph.passes import compile_graph
 from tests.looped import looped
@@ -131,7 +133,7 @@ def plan(name: str) -> Picture:
 
 
 def curves(name: str) -> str:
-    return curves_svg(name, [Series(name, name, ((0, 0.0), (1, 1.0))), Series(name, "", ())])
+    return curves_svg(Curves(name, (Series(name, name, ((0, 0.0), (1, 1.0))), Series(name, "", ()))))
 
 
 def skeleton(text: str) -> str:

@@ -22,8 +22,7 @@ from flowgraph.diagrams.model.charts import (
     Strip,
 )
 from flowgraph.diagrams.model.labels import clean
-from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
-from flowgraph.diagrams.model.sequence import Actor, Message, SequenceDiagram
+from flowgraph.diagrams.model.picture import Actor, Arrow, Box, Frame, Message, Picture, SequenceDiagram
 from flowgraph.diagrams.write.svg.comparison_svg import comparison_svg
 from flowgraph.diagrams.write.svg.graph_svg import graph_svg
 from flowgraph.diagrams.write.svg.lanes_svg import lanes_svg

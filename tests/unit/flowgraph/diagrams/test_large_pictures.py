@@ -13,14 +13,13 @@ import pytest
 from flowgraph import Flow, Loss, Mask, Trainable, flow, node
 from flowgraph.app import DrawTarget, find_target, make_request
 from flowgraph.app.drawing.pictures import PictureDetail, picture_named
-from flowgraph.diagrams.build.device_boxes import MACHINES_IN_FULL
 from flowgraph.diagrams.build.flow_picture import flow_picture
+from flowgraph.diagrams.build.roles_picture import MACHINES_IN_FULL
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.write.formats import text_in
-from flowgraph.diagrams.write.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.write.svg.geometry import Rect
 from flowgraph.diagrams.write.svg.layout import LABELLED_ARROWS_MAX, LINE_PX, LaidBox, LaidPicture, laid_out
-from flowgraph.diagrams.write.svg.text_width import text_width_px
+from flowgraph.diagrams.write.svg.text_lines import width_of
 from flowgraph.language import Kind, Linear
 from flowgraph.passes import compile_graph
 from nodes import LogProbs, update
@@ -157,7 +156,7 @@ def planned() -> DrawTarget:
 def labels(found: LaidPicture) -> Iterator[Rect]:
     for arrow in found.arrows:
         if arrow.label_at is not None:
-            width = max(text_width_px(line, SMALL_PX) for line in arrow.lines)
+            width = max(width_of(line, "small") for line in arrow.lines)
             x, y = arrow.label_at
             yield Rect(x - width / 2, y - len(arrow.lines) * LINE_PX / 2, width, len(arrow.lines) * LINE_PX)
 
@@ -175,8 +174,8 @@ def overlapping(ones: Sequence[Rect], others: Sequence[Rect]) -> list[tuple[Rect
 
 def room_left(box: LaidBox) -> float:
     """Return how much wider a box is than the widest line in it."""
-    sizes = [(SIZE_PX, True)] * box.names + [(SMALL_PX, False)] * (len(box.lines) - box.names)
-    widths = [text_width_px(line, size, bold=bold) for line, (size, bold) in zip(box.lines, sizes, strict=True)]
+    looks = ["strong"] * box.names + ["small"] * (len(box.lines) - box.names)
+    widths = [width_of(line, look) for line, look in zip(box.lines, looks, strict=True)]
     return box.area.width - max(widths)
 
 

@@ -16,6 +16,7 @@ from flowgraph.diagrams.model.charts import (
     Bar,
     BarKind,
     Comparison,
+    Curves,
     Dot,
     Lane,
     Lanes,
@@ -26,16 +27,17 @@ from flowgraph.diagrams.model.charts import (
     Scatter,
     Strip,
 )
-from flowgraph.diagrams.model.sequence import Actor, Message, SequenceDiagram
+from flowgraph.diagrams.model.picture import Actor, Message, SequenceDiagram
 from flowgraph.diagrams.model.series import Series
 from flowgraph.diagrams.write.svg.comparison_svg import comparison_svg
 from flowgraph.diagrams.write.svg.curves import curves_svg
-from flowgraph.diagrams.write.svg.geometry import Rect, TextLine
+from flowgraph.diagrams.write.svg.geometry import Rect
 from flowgraph.diagrams.write.svg.lanes_svg import lanes_svg
 from flowgraph.diagrams.write.svg.memory_svg import memory_svg
 from flowgraph.diagrams.write.svg.scatter_svg import scatter_svg
 from flowgraph.diagrams.write.svg.sequence_svg import sequence_svg
 from flowgraph.diagrams.write.svg.svg_frame import Look
+from flowgraph.diagrams.write.svg.text_lines import TextLine
 from tests.looped import looped
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -184,7 +186,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "messages": lambda: sequence_svg(messages()),
     "few messages": lambda: sequence_svg(messages(3)),
     "no messages": lambda: sequence_svg(SequenceDiagram("none", (), ())),
-    "curves": lambda: curves_svg("a run", SERIES),
+    "curves": lambda: curves_svg(Curves("a run", SERIES)),
 }
 
 
@@ -403,7 +405,7 @@ SMALL: dict[str, Callable[[], str]] = {
     "comparison": lambda: comparison_svg(Comparison("Placements", placements().strips[:1], 16), LOOK),
     "scatter": lambda: scatter_svg(Scatter("Search", search(4).dots), LOOK),
     "sequence": lambda: sequence_svg(messages(4), LOOK),
-    "curves": lambda: curves_svg("Run", [Series("loss", "nats", ((0, 1.0), (1, 0.5), (2, 0.25)))], look=LOOK),
+    "curves": lambda: curves_svg(Curves("Run", (Series("loss", "nats", ((0, 1.0), (1, 0.5), (2, 0.25))),)), LOOK),
 }
 
 

@@ -17,12 +17,12 @@ from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.roles import roles
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool
-from flowgraph.diagrams.build.device_boxes import device_boxes
 from flowgraph.diagrams.build.flow_picture import flow_picture
-from flowgraph.diagrams.build.plan_picture import devices_text, plan_picture
+from flowgraph.diagrams.build.plan_picture import plan_picture
+from flowgraph.diagrams.build.roles_picture import device_boxes, devices_text
 from flowgraph.diagrams.model.arrow_sizes import ArrowSizes
-from flowgraph.diagrams.model.layout_text import layout_text
 from flowgraph.diagrams.model.picture import Picture
+from flowgraph.diagrams.model.quantities import layout_text
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.language.values import State
 from flowgraph.lowering.follow import follow

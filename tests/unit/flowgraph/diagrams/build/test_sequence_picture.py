@@ -7,7 +7,7 @@ from itertools import starmap
 
 from examples.grpo import grpo
 from flowgraph.diagrams.build.sequence_picture import sequence_picture
-from flowgraph.diagrams.model.sequence import SequenceDiagram
+from flowgraph.diagrams.model.picture import SequenceDiagram
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import HOST, Program, Run, Sync, Transfer
 from tests.looped import looped

@@ -23,7 +23,7 @@ from flowgraph.diagrams.model.picture import Box, Picture
 from flowgraph.diagrams.write.as_data import KINDS, as_json
 from flowgraph.diagrams.write.formats import mermaid_text, text_in
 from flowgraph.diagrams.write.terminal.any_picture import terminal
-from flowgraph.diagrams.write.terminal.line_layout import ordered, rows
+from flowgraph.diagrams.write.terminal.terminal_flow import ordered, rows
 from flowgraph.errors import UsageError
 from flowgraph.passes import compile_graph
 from tests.compact_json import compact_json

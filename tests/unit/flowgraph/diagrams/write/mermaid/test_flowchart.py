@@ -63,10 +63,6 @@ def test_what_is_carried_is_declared_first_so_that_only_ways_back_point_back() -
     assert declared == ["n2", "n1", "n0", "n3"]
 
 
-def test_the_direction_can_be_chosen() -> None:
-    assert "flowchart LR\n" in mermaid(Picture("small", BOXES, FRAMES, ARROWS), "LR")
-
-
 def test_an_empty_picture_is_still_a_flowchart() -> None:
     assert mermaid(Picture("none", (), (), ())).splitlines()[1:] == ["flowchart TD", "    accTitle: none"]
 

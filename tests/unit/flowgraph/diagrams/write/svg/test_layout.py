@@ -8,11 +8,10 @@ import pytest
 
 from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
-from flowgraph.diagrams.write.style import SIZE_PX, SMALL_PX
 from flowgraph.diagrams.write.svg.geometry import Rect
 from flowgraph.diagrams.write.svg.label_places import Label, crowded, is_near, label_places
 from flowgraph.diagrams.write.svg.layout import LaidPicture, box_size_px, laid_out
-from flowgraph.diagrams.write.svg.text_width import text_width_px
+from flowgraph.diagrams.write.svg.text_lines import width_of
 from flowgraph.flows.flow_files import known_flows
 from flowgraph.passes import compile_graph
 from tests.looped import looped
@@ -31,7 +30,7 @@ def labels(laid: LaidPicture) -> Iterator[tuple[Rect, Label]]:
     """Yield where each label stands, with the curves of its arrow."""
     for arrow in laid.arrows:
         if arrow.label_at is not None:
-            width = max(text_width_px(line, SMALL_PX) for line in arrow.lines)
+            width = max(width_of(line, "small") for line in arrow.lines)
             height = 15.0 * len(arrow.lines)
             x, y = arrow.label_at
             at = Rect(x - width / 2, y - height / 2, width, height)
@@ -65,8 +64,8 @@ def test_boxes_stand_apart_within_their_frames_and_all_of_it_on_the_page(name: s
 def test_the_lines_of_a_label_fit_in_their_box(name: str) -> None:
     for box in laid_flow(name).boxes:
         names, others = box.lines[: box.names], box.lines[box.names :]
-        assert all(text_width_px(line, SIZE_PX, bold=True) < box.area.width for line in names)
-        assert all(text_width_px(line, SMALL_PX) < box.area.width for line in others)
+        assert all(width_of(line, "strong") < box.area.width for line in names)
+        assert all(width_of(line, "small") < box.area.width for line in others)
 
 
 def test_an_arrow_to_the_next_step_goes_up_and_moves_nothing() -> None:

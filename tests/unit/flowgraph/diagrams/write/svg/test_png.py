@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from flowgraph.diagrams.model.charts import Lanes
-from flowgraph.diagrams.write.svg.any_picture import svg
+from flowgraph.diagrams.write.formats import svg
 from flowgraph.diagrams.write.svg.png import LARGEST_PX, ZOOM, png, uncovered
 from flowgraph.errors import UsageError
 
