@@ -15,7 +15,7 @@ from flowgraph.diagrams.model.charts import Curves
 from flowgraph.diagrams.model.series import Series
 from flowgraph.diagrams.write.svg.curves import curves_svg
 from flowgraph.errors import RunFolderError
-from flowgraph.runtime.measure.measured_file import read_measured
+from flowgraph.runtime.measure.measured_step import read_measured
 from flowgraph.runtime.record.run_folder import RunFolder
 
 Points = list[tuple[int, float]]

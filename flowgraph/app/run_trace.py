@@ -12,9 +12,7 @@ from flowgraph.app.plan_result import read_plan
 from flowgraph.cluster.plan import Plan, TimedTask
 from flowgraph.diagrams.build.memory_picture import highest
 from flowgraph.errors import RunFolderError
-from flowgraph.runtime.measure.measured_file import NAME, read_measured
-from flowgraph.runtime.measure.measured_step import MeasuredStep
-from flowgraph.runtime.measure.measured_trace import measured_events
+from flowgraph.runtime.measure.measured_step import NAME, MeasuredStep, measured_events, read_measured
 from flowgraph.runtime.record.run_folder import RunFolder
 
 

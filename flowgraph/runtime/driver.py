@@ -12,7 +12,7 @@ from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.lowering.program import Program
 from flowgraph.runtime.interpreter import Executor, RowSource, StepResult
-from flowgraph.runtime.record.saver import Saver
+from flowgraph.runtime.record.checkpoint import Saver
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
-"""Load models and host them: one copy of the weights for each home, each behind the handle of its engine."""
+"""Load models and host them: one copy of the weights for each home, each behind the handle of its engine.
+
+Weights travel between processes as arrays by name, which an object store passes on without a copy.
+"""
 
 from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +18,11 @@ from flowgraph.language.handle import Handle, Ranks, SingleRank
 from flowgraph.language.values import Head, Model
 from flowgraph.lowering.program import Home
 from flowgraph.models.loading import load
+from flowgraph.models.lora import adapted, merged
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from flowgraph.models.loading import LoadedModel
     from flowgraph.models.sources import ModelSource
 
@@ -25,6 +31,10 @@ REFERENCE = "local"
 
 LoadedModels = dict[str, dict[str, str]]
 """By parameter what was loaded: its name, the digest of its weights, notes."""
+
+
+Wire = dict[str, tuple[str, tuple[int, ...], Any]]
+"""For each tensor by name: its torch dtype, its shape, and its bytes (`numpy` uint8)."""
 
 
 @dataclass(frozen=True)
@@ -124,3 +134,37 @@ def named(name: str) -> Any:
     """Import a module and return its attribute, given as `module:name`."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield a model's full weights one by one, as another engine takes them: adapters merged into their base."""
+    if adapted(handle.model):
+        yield from merged(handle.model, handle.whole()).items()
+    else:
+        yield from handle.stream()
+
+
+def to_wire(weights: Mapping[str, Tensor]) -> Wire:
+    """Lay weights out as bytes; arrays share memory with contiguous tensors on the CPU."""
+    import torch
+
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    return {
+        name: (
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(tensor.shape),
+            tensor.reshape(-1).view(torch.uint8).numpy(),
+        )
+        for name, tensor in flat.items()
+    }
+
+
+def from_wire(wire: Wire) -> dict[str, Tensor]:
+    """Read weights back to the last bit, as copies: the wire may be read-only memory."""
+    import torch
+
+    weights = dict[str, torch.Tensor]()
+    for name, (dtype, shape, data) in wire.items():
+        weights[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+        weights[name].reshape(-1).view(torch.uint8).numpy()[:] = data
+    return weights

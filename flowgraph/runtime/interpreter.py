@@ -34,7 +34,7 @@ from flowgraph.lowering.program import (
     results_given,
     value_name,
 )
-from flowgraph.runtime.record.carried_state import read_carried, write_carried
+from flowgraph.runtime.batch import read_carried, write_carried
 
 LOST = -(2**62)
 """The version of a copy of weights that is missing or unknown: older than any real one."""

@@ -16,13 +16,12 @@ from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.lowering.program import Home, Run, Switch, Sync, Transfer
 from flowgraph.runtime.batch import from_table, select, to_table
-from flowgraph.runtime.hosting import ModelSetup
+from flowgraph.runtime.hosting import ModelSetup, outgoing
 from flowgraph.runtime.interpreter import RowSource
 from flowgraph.runtime.measure.measured_task import Measures
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.row_identity import StoredValue
 from flowgraph.runtime.serving import Servers
-from flowgraph.runtime.weights import outgoing
 from flowgraph.runtime.worker import DeviceWorker
 
 if TYPE_CHECKING:

@@ -29,15 +29,13 @@ from flowgraph.language.values import Value
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table
-from flowgraph.runtime.hosting import LoadedModels, ModelSetup, host, named
+from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, named, outgoing, to_wire
 from flowgraph.runtime.interpreter import RowSource
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.stack_dump import stacks_here, write_on_signal
-from flowgraph.runtime.row_identity import IDS, PLACE, StoredValue, deal, joined, lengths_for
-from flowgraph.runtime.row_sharding import by_work, guide_of
+from flowgraph.runtime.row_identity import IDS, PLACE, StoredValue, by_work, deal, guide_of, joined, lengths_for
 from flowgraph.runtime.serving import ServerPlace, Servers, engine_of
-from flowgraph.runtime.weights import Wire, from_wire, outgoing, to_wire
 from flowgraph.runtime.worker import DeviceWorker
 from flowgraph.serialize.graph import from_json
 

@@ -23,7 +23,7 @@ from flowgraph.runtime.ray.device import Flows, leads, on_tables, packed, read_s
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import DeviceLocation, same_devices, way_of
-from flowgraph.runtime.row_sharding import guide_of
+from flowgraph.runtime.row_identity import guide_of
 from flowgraph.runtime.scratch import remove
 from flowgraph.runtime.serving import engine_of
 

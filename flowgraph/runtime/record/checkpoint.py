@@ -1,8 +1,8 @@
 """Checkpoints on disk: folders that exist whole or not at all, each verified by the hashes of its files.
 
 `CHECKPOINTS/step_000020/` is what a run needs to go on after 20 steps: `parts/` (weights, optimizers, carried values),
-`state.json`, and `MANIFEST.json`, which is written last. One rename makes it; nothing points to the newest. Not here:
-when one is due (`saver`), and what is in it (`interpreter`).
+`state.json`, and `MANIFEST.json`, which is written last. One rename makes it; nothing points to the newest. A `Saver`
+writes one when it is due. Not here: what is in it (`interpreter`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from flowgraph.runtime.record.run_facts import RunState, fault_in
 
 PARTS, STATE, MANIFEST = "parts", "state.json", "MANIFEST.json"
 SCHEMA = 2
+MAX_FAILURES = 3  # to write, in a row; then the run ends, because what it does would be lost
 
 _NAME = re.compile(r"step_(\d{6,})")
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
@@ -240,3 +241,54 @@ def disk_fault(error: BaseException) -> str:
                 return os.strerror(number)
         current = current.__cause__ or current.__context__
     return ""
+
+
+@dataclass(eq=False)
+class Saver:
+    """Writes checkpoints every `every` steps (0: never) and at the end; the newest one has `saved` steps.
+
+    `write` fills a folder with what the run carries, and `state` describes where the run stands after some steps; what
+    `write` returns is added to that.
+    """
+
+    checkpoints: Checkpoints
+    every: int
+    write: Callable[[Path], Mapping[str, Any] | None]
+    state: Callable[[int], Mapping[str, Any]]
+    say: Callable[[str], None]
+    saved: int = 0
+    failures: int = 0
+
+    def stepped(self, steps: int) -> None:
+        """Write a checkpoint if one is due after this number of steps.
+
+        A disk that refuses is reported. Raises RunFolderError when it refuses the third time in a row, and whatever
+        else goes wrong.
+        """
+        if self.every and steps % self.every == 0 and (why := self._refused(steps)):
+            self.failures += 1
+            if self.failures == MAX_FAILURES:
+                raise self._error(steps, f"{self.failures} times in a row", why)
+            again = f"the run goes on, and tries again after step {steps + self.every}"
+            self.say(f"no checkpoint after step {steps}: {why} ({self.checkpoints.folder}); {again}")
+
+    def ended(self, steps: int) -> None:
+        """Write the last checkpoint, unless it exists. Raises RunFolderError for a disk that refuses."""
+        if self.every and steps != self.saved and (why := self._refused(steps)):
+            raise self._error(steps, "which was the last", why)
+
+    def _refused(self, steps: int) -> str:
+        """Write a checkpoint; return the disk's reason if it refuses."""
+        try:
+            self.checkpoints.commit(steps, self.state(steps), self.write)
+        except Exception as error:
+            if why := disk_fault(error):
+                return why
+            raise
+        self.saved, self.failures = steps, 0
+        return ""
+
+    def _error(self, steps: int, times: str, why: str) -> RunFolderError:
+        what = f"the checkpoint after step {steps}, {times}, could not be written: {why}"
+        hint = "free some room, then resume; --checkpoint-every 0 runs without checkpoints"
+        return RunFolderError(what, where=str(self.checkpoints.folder), hint=hint)

@@ -26,10 +26,17 @@ from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Read, Run, Switch, Sync, Task
 from flowgraph.lowering.task_names import task_name
 from flowgraph.passes import compile_graph
+from flowgraph.runtime.hosting import to_wire
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.measure import measured_task, profiling
-from flowgraph.runtime.measure.measured_file import NAME, MeasuredRecorder, read_measured
-from flowgraph.runtime.measure.measured_step import MeasuredStep, measured_step
+from flowgraph.runtime.measure.measured_step import (
+    NAME,
+    MeasuredRecorder,
+    MeasuredStep,
+    measured_events,
+    measured_step,
+    read_measured,
+)
 from flowgraph.runtime.measure.measured_task import (
     MeasuredTask,
     Measures,
@@ -38,10 +45,8 @@ from flowgraph.runtime.measure.measured_task import (
     measuring,
     note_process,
 )
-from flowgraph.runtime.measure.measured_trace import measured_events
 from flowgraph.runtime.measure.profiling import profile_folder, profiled_steps
 from flowgraph.runtime.record.run_folder import RunFolder
-from flowgraph.runtime.weights import to_wire
 from placements.step.step_forecast import schedule_of
 from placements.step.timeline import play
 from tests.looped import looped
