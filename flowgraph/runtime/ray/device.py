@@ -25,12 +25,11 @@ from flowgraph.flows.flow_files import import_file
 from flowgraph.language.graph import Graph
 from flowgraph.language.handle import Ranks, SingleRank
 from flowgraph.language.keys import Key
-from flowgraph.language.values import Value
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table
 from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, named, outgoing, to_wire
-from flowgraph.runtime.interpreter import RowSource
+from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.stack_dump import stacks_here, write_on_signal
@@ -209,7 +208,7 @@ class RankActor:
             with self.measures.of(task, worker.graph) as meter, profile:
                 meter.reads(*tables)
                 ran = worker.run(task, self._inputs(worker, task, shards, tables), versions, key)
-                results = {name: _packed(stored, ran.inputs[name]) for name, stored in ran.values.items()}
+                results = {name: packed(stored, ran.inputs[name]) for name, stored in ran.values.items()}
                 sent = [select(results[name], parts) for name, parts in task.sends]
                 meter.gives(*results.values())
         except FlowError as error:
@@ -295,31 +294,18 @@ class RankActor:
     def switch(self, home: Home, awake: bool, *after: Any) -> None:
         """Take a home's weights off this device, or bring them back; `after` are calls that must have ended."""
         with self.measures.of(Switch(home, awake)):
-            if awake:
-                self.handles[home].wake()
-            else:
-                self.handles[home].sleep()
+            handle = self.handles[home]
+            (handle.wake if awake else handle.sleep)()
 
-    def save_state(self, home: Home, folder: Path) -> None:
-        """Write this rank's share of a home's weights and optimizer state; every rank takes part."""
-        self.handles[home].save_state(folder)
-
-    def load_state(self, home: Home, folder: Path, version: int) -> None:
-        """Load this rank's share of what was written under any layout."""
-        self.handles[home].load_state(folder)
-        self.handles[home].version = version
-
-    def save(self, home: Home, folder: Path) -> None:
-        """Write a home's weights as a folder that transformers loads; every rank takes part."""
-        self.handles[home].save(folder)
+    def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None) -> None:
+        """Save or load this rank's share of a home; every rank takes part."""
+        getattr(self.handles[home], verb)(folder)
+        if version is not None:
+            self.handles[home].version = version
 
 
-def packed(value: Value) -> pa.Table:
+def packed(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
     """Return a value as it travels: a table, with its rows' ids."""
-    return _packed(StoredValue.of(value), ())
-
-
-def _packed(stored: StoredValue, inputs: Sequence[StoredValue]) -> pa.Table:
     table = to_table(stored.value, lengths_for(stored.value, inputs))
     for name, column in stored.ids.items():
         table = table.append_column(name, [column])
@@ -328,7 +314,7 @@ def _packed(stored: StoredValue, inputs: Sequence[StoredValue]) -> pa.Table:
 
 def read_source(source: RowSource, step: int) -> pa.Table:
     """Read a source's rows of one step as a table."""
-    return packed(source.batch(step))
+    return packed(StoredValue.of(source.batch(step)))
 
 
 def on_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:

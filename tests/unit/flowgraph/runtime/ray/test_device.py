@@ -382,7 +382,7 @@ def test_a_home_is_saved_as_a_folder_that_loads(tiny: Tiny, trained: Program, tm
 
     device, (train, _) = made(tiny, 0, trained), policies(trained)
     wanted = moved(device, train)
-    device.save(train, tmp_path / "saved")
+    device.on_disk(train, "save", tmp_path / "saved", None)
     assert same(load_file(tmp_path / "saved" / "model.safetensors"), wanted)
 
 
