@@ -12,8 +12,7 @@ from flowgraph.errors import FlowTypeError
 from flowgraph.language.graph import Graph, Param
 from flowgraph.language.values import Model, State, Trainable
 from flowgraph.models.vocabulary import refuse_other_tokens
-from nodes.scoring.rules import reference_of, refuse_missing, resolve
-from nodes.scoring.truths import refuse_missing_truths
+from nodes.scoring.rules import reference_of, refuse_missing, refuse_missing_truths, resolve
 from nodes.values import Prompts
 
 RULED = ("score", "refill")  # nodes that score by a rule

@@ -25,8 +25,9 @@ from typing import Literal, Self
 
 from flowgraph.errors import RuleError
 from nodes.scoring.confinement import Allowed, refuse_unheld
-from nodes.scoring.grader_failures import ending, failure, name_of, not_loaded, notes_of, printed_lines
 from nodes.scoring.grader_messages import (
+    ANSWERS,
+    LOADS,
     Answer,
     BadValue,
     Forged,
@@ -36,8 +37,13 @@ from nodes.scoring.grader_messages import (
     Raised,
     Ready,
     ScoredAnswer,
-    read_answer,
-    read_load,
+    ending,
+    failure,
+    name_of,
+    not_loaded,
+    notes_of,
+    printed_lines,
+    read_message,
 )
 from nodes.scoring.grader_worker import GraderWorker, kill_all
 from nodes.scoring.rules import RuleRef
@@ -283,7 +289,7 @@ class _Call:
             return
         for line in lines:
             question = worker.owed[0][0] if worker.owed else -1
-            answer = read_answer(line, question) if worker.ready else read_load(line, question)
+            answer = read_message(ANSWERS if worker.ready else LOADS, line, question)
             if answer is None or isinstance(answer, Forged):
                 self._lose(worker, forged=True)
                 return
