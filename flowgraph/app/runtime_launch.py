@@ -257,9 +257,9 @@ def staged(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:
         return Flows(tuple(to_json(graph) for graph in graphs), "")
     first, *others = [*own, *rules.values()]
     copied = stage(first, others, folder)
-    there = dict(zip(rules, (copied.flow, *copied.others)[len(own) :], strict=True))
+    there = dict(zip(rules, copied[len(own) :], strict=True))
     texts = tuple(to_json(rewrite(graph, lambda node: _renamed(node, there))) for graph in graphs)
-    return Flows(texts, str(copied.flow) if own else "")
+    return Flows(texts, str(copied[0]) if own else "")
 
 
 def rule_files(graphs: Sequence[Graph]) -> dict[str, Path]:

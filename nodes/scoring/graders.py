@@ -82,7 +82,7 @@ class Clock:
         self._ran_s, self._looked_s = 0.0, time.monotonic()
 
     def now_s(self) -> float:
-        """Return how long this process ran, in seconds; called at least every half second while something waits."""
+        """Return the seconds; called at least every half second while something waits."""
         now_s = time.monotonic()
         self._ran_s += min(now_s - self._looked_s, GAP_S)
         self._looked_s = now_s
@@ -155,9 +155,8 @@ class Graders:
         load = {"source": rule.source, "name": rule.name, "settings": settings or {}, "import_path": import_path}
         with self._lock:
             workers = self._workers_of(json.dumps(load, default=_plain))
-            call = _Call(self, rule, may, load, rows, on_error, workers)
             try:
-                return call.run()
+                return _Call(self, rule, may, load, rows, on_error, workers).run()
             except BaseException:  # KeyboardInterrupt too: a worker in the middle of a response cannot be used again
                 self.close()
                 raise
@@ -187,31 +186,28 @@ class Graders:
         return worker.kill()
 
 
+@dataclass(eq=False)
 class _Call:
     """One call of `grade`: the rows that wait, the workers of the rule, and the scores so far."""
 
-    selector: selectors.BaseSelector
+    pool: Graders
+    rule: RuleRef
+    may: Allowed
+    load: Mapping[str, object]
+    rows: Sequence[Mapping[str, object]]
+    on_error: OnError
+    workers: list[GraderWorker]
 
-    def __init__(
-        self,
-        pool: Graders,
-        rule: RuleRef,
-        may: Allowed,
-        load: Mapping[str, object],
-        rows: Sequence[Mapping[str, object]],
-        on_error: OnError,
-        workers: list[GraderWorker],
-    ) -> None:
-        self.pool, self.rule, self.may, self.load, self.rows, self.on_error = pool, rule, may, load, rows, on_error
-        self.workers = workers
-        self.chunk_rows = min(CHUNK_ROWS, max(1, math.ceil(len(rows) / pool.count)))
-        self.limit_s = pool.call_limit_s or default_call_limit_s(len(rows), pool.count, pool.limit_s)
-        self.waiting = deque(range(len(rows)))
+    def __post_init__(self) -> None:
+        count, pool = len(self.rows), self.pool
+        self.chunk_rows = min(CHUNK_ROWS, max(1, math.ceil(count / pool.count)))
+        self.limit_s = pool.call_limit_s or default_call_limit_s(count, pool.count, pool.limit_s)
+        self.waiting = deque(range(count))
         self.scores, self.failed = dict[int, float](), dict[int, RuleError]()
         self.failures, self.unreadable = 0, 0
 
     def run(self) -> Graded:
-        """Score every row."""
+        """Score every row; when the whole call takes too long, those that have no score yet fail."""
         end_s = self.pool.clock.now_s() + self.limit_s
         with selectors.DefaultSelector() as self.selector:
             for worker in self.workers:
@@ -219,8 +215,16 @@ class _Call:
             while len(self.scores) < len(self.rows):
                 self._assign()
                 self._listen()
-                if self.pool.clock.now_s() > end_s:
-                    self._give_up()
+                if self.pool.clock.now_s() <= end_s:
+                    continue
+                for worker in self._busy:
+                    self._lose(worker, blamed=False)
+                scored = len(self.scores) - len(self.failed)
+                while self.waiting:
+                    index = self.waiting.popleft()
+                    notes = notes_of(self.rows[index], index, b"")
+                    text, rows = self.rule.text, len(self.rows)
+                    self._fail(index, RuleError.overtime(text, self.limit_s, scored, rows, notes=notes))
         first = str(self.failed[min(self.failed)]) if self.failed else ""
         scores = tuple(self.scores[index] for index in range(len(self.rows)))
         return Graded(scores, self.failures, first, self.unreadable)
@@ -356,16 +360,6 @@ class _Call:
             else:
                 why = f"it took over {self.pool.start_limit_s:g} s" if hung else f"its process ended: {ending(code)}"
             raise RuleError.not_loaded(self.rule.text, why, notes=printed_lines(worker.printed))
-
-    def _give_up(self) -> None:
-        """Fail every row that has no score yet: the whole call took too long."""
-        for worker in self._busy:
-            self._lose(worker, blamed=False)
-        scored = len(self.scores) - len(self.failed)
-        while self.waiting:
-            index = self.waiting.popleft()
-            notes = notes_of(self.rows[index], index, b"")
-            self._fail(index, RuleError.overtime(self.rule.text, self.limit_s, scored, len(self.rows), notes=notes))
 
 
 def _line(message: Mapping[str, object]) -> bytes:

@@ -184,19 +184,8 @@ def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
     return Path(started.address_info["session_dir"]).name
 
 
-def machines(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return a machine of Ray's, as `ray.nodes` describes it, for each machine of the plan with a pool.
-
-    Raises ResourceError for resources that are missing, before anything is started.
-    """
-    import ray
-
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return admitted(plan, nodes)
-
-
 def admitted(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Choose machines as `matched` does, and refuse a cluster without a CPU for host nodes; raises as `machines`."""
+    """Choose machines as `matched` does. Raises ResourceError also for a cluster without a CPU for host nodes."""
     chosen = matched(plan, nodes)
     machines = {machine.name: machine for machine in plan.cluster.nodes}
     used = {node["NodeID"]: wanted(plan, machines[name])["CPU"] for name, node in chosen.items()}
@@ -209,9 +198,10 @@ def admitted(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str,
 
 
 def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Choose for each machine of the plan with a pool one of Ray's; raises as `machines` does.
+    """Choose for each machine of the plan with a pool one of Ray's `nodes`, as `ray.nodes` describes them.
 
-    The machine that needs most, GPUs before CPUs, chooses first, and gets the smallest one that suffices.
+    The machine that needs most, GPUs before CPUs, chooses first, and gets the smallest one that suffices. Raises
+    ResourceError for resources that are missing, before anything is started.
     """
     free = [node for node in nodes if node["Alive"]]
     used = {name for pool in plan.pools for name, _ in pool.devices}

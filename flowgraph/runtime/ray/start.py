@@ -19,7 +19,7 @@ from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import Flows, PoolRank, RankActor, warm_up
 from flowgraph.runtime.ray.places import RayPlaces, host_task
-from flowgraph.runtime.ray.session import LOOPBACK, Session, machines
+from flowgraph.runtime.ray.session import LOOPBACK, Session, admitted
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import DeviceLocation, refuse_split_servers
 from flowgraph.runtime.scratch import make
@@ -43,7 +43,9 @@ def start(
     Raises ResourceError for what the machines lack, before anything is started, and the errors of loading, after
     ending everything that was started.
     """
-    nodes = machines(program.plan)
+    import ray
+
+    nodes = admitted(program.plan, ray.nodes())  # type: ignore[no-untyped-call]
     scratch = make()
     session.note(scratch)
     places = RayPlaces(session, flows, graphs, {}, [], scratch, deadlines=Deadlines.of(program.plan))

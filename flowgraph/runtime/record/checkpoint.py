@@ -102,7 +102,22 @@ class Checkpoints:
 
     def fault_of(self, checkpoint: Checkpoint) -> str:
         """Return what in a checkpoint is not as its manifest says, or that it is of another run; "" if it is sound."""
-        return fault_of(checkpoint.path, {"run": self.run, "steps": checkpoint.steps})
+        path = checkpoint.path / MANIFEST
+        if not path.is_file():
+            return f"{MANIFEST} is missing"
+        try:
+            manifest = read_json(path)
+            if manifest["schema"] != SCHEMA:
+                return f"{MANIFEST} has schema {manifest['schema']}; {SCHEMA} is read here"
+            for name, value in (("run", self.run), ("steps", checkpoint.steps)):
+                if manifest[name] != value:
+                    return f"{MANIFEST} is that of {name} {manifest[name]}, not {value}"
+            files = [(str(file["name"]), int(file["size_bytes"]), str(file["sha256"])) for file in manifest["files"]]
+        except (ValueError, TypeError, LookupError, OSError) as error:
+            return f"{MANIFEST} cannot be read: {error}"
+        if STATE not in [name for name, _, _ in files]:
+            return f"{MANIFEST} does not list {STATE}"
+        return next((why for file in files if (why := _file_fault(checkpoint.path, *file))), "")
 
     def commit(
         self, steps: int, state: Mapping[str, Any], write: Callable[[Path], Mapping[str, Any] | None]
@@ -125,8 +140,9 @@ class Checkpoints:
             shutil.rmtree(draft, ignore_errors=True)
             (draft / PARTS).mkdir(parents=True)
             written = write(draft / PARTS)
-            _write(draft / STATE, {**state, **(written or {})})
-            _write(draft / MANIFEST, manifest_of(draft, {"run": self.run, "steps": steps}))
+            (draft / STATE).write_text(json.dumps({**state, **(written or {})}, indent=1) + "\n", "utf-8")
+            manifest = manifest_of(draft, {"run": self.run, "steps": steps})
+            (draft / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
             for path in (*draft.rglob("*"), draft):
                 sync(path)
             if target.exists():  # from this run, before it was resumed at an older checkpoint
@@ -166,26 +182,6 @@ def manifest_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     return {"schema": SCHEMA, **about, "files": files}
 
 
-def fault_of(folder: Path, about: Mapping[str, Any]) -> str:
-    """Return what in a checkpoint is not as its manifest says, or that it is of another run; "" if it is sound."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        return f"{MANIFEST} is missing"
-    try:
-        manifest = read_json(path)
-        if manifest["schema"] != SCHEMA:
-            return f"{MANIFEST} has schema {manifest['schema']}; {SCHEMA} is read here"
-        wrong = [f"{name} {manifest[name]}, not {value}" for name, value in about.items() if manifest[name] != value]
-        files = [(str(file["name"]), int(file["size_bytes"]), str(file["sha256"])) for file in manifest["files"]]
-    except (ValueError, TypeError, LookupError, OSError) as error:
-        return f"{MANIFEST} cannot be read: {error}"
-    if wrong:
-        return f"{MANIFEST} is that of {wrong[0]}"
-    if STATE not in [name for name, _, _ in files]:
-        return f"{MANIFEST} does not list {STATE}"
-    return next((why for file in files if (why := _file_fault(folder, *file))), "")
-
-
 def _file_fault(folder: Path, name: str, size: int, digest: str) -> str:
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts:
@@ -212,10 +208,6 @@ def sync(path: Path) -> None:
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
-
-
-def _write(path: Path, data: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
 
 
 def disk_fault(error: BaseException) -> str:
