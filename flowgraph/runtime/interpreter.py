@@ -263,8 +263,6 @@ def copy_name(home: Home) -> str:
 
 
 class _Step:
-    """The stores of one step."""
-
     def __init__(self, executor: Executor, program: Program, sources: Mapping[str, RowSource], key: Key) -> None:
         self._executor, self._program, self._sources, self._key = executor, program, sources, key
         self._places, self._versions = executor.places, executor.versions

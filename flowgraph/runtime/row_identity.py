@@ -41,12 +41,12 @@ class StoredValue:
         Among inputs with as many rows the one with the most ids counts: responses before prompts.
         """
         counts = [len(leaf.data) for leaf in leaves([value]) if leaf.kind in (Kind.ROW, Kind.TOKEN)]
-        own = ids_of(value) if counts else {}
+        value_ids = ids_of(value) if counts else {}
         for source in sorted(inputs, key=lambda stored: -len(stored.ids)):
-            if counts and source.ids and (len(source) == counts[0] or "#group" in own):
-                ids = own or _identity(source)
-                return cls(value, ids | _places(own or source.ids, source.ids))
-        return cls(value, own)
+            if counts and source.ids and (len(source) == counts[0] or "#group" in value_ids):
+                ids = value_ids or _identity(source)
+                return cls(value, ids | _places(value_ids or source.ids, source.ids))
+        return cls(value, value_ids)
 
     def __len__(self) -> int:
         return len(next(iter(self.ids.values()), ()))

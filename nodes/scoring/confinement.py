@@ -139,7 +139,6 @@ def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[st
 
 @functools.cache
 def _python_folders() -> tuple[str, ...]:
-    """List the folders of this Python and of its installed packages."""
     import site
 
     paths = sysconfig.get_paths()
@@ -155,7 +154,6 @@ def _is_package(folder: str) -> bool:
 
 
 def _code_in(folder: str) -> list[str]:
-    """List a folder's modules and packages."""
     try:
         paths = [os.path.join(folder, name) for name in os.listdir(folder)]
     except OSError:

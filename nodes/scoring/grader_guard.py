@@ -97,7 +97,6 @@ def drop_capabilities() -> None:
 
 
 def _children_of(process: int | str) -> list[int]:
-    """List the child processes of all threads of a process."""
     children: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{process}/task"):

@@ -156,7 +156,6 @@ def printed_lines(printed: bytes) -> list[str]:
 
 
 def _visible(text: str) -> str:
-    """Escape the characters that a terminal would act on."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 

@@ -172,8 +172,8 @@ def find(source: str, name: str) -> Callable[..., object]:
             raise Failure("lacks_package", name=package) from None
     for part in name.split("."):
         if not hasattr(owner, part):
-            functions = [known for known, value in vars(owner).items() if inspect.isfunction(value)]
-            raise Failure("lacks_name", name=part, known=[known for known in functions if not known.startswith("_")])
+            functions = [key for key, value in vars(owner).items() if inspect.isfunction(value)]
+            raise Failure("lacks_name", name=part, known=[key for key in functions if not key.startswith("_")])
         owner = getattr(owner, part)
     if not callable(owner):
         raise Failure("not_loaded", why=f"`{name}` is {described(owner)}, not a function", at="")

@@ -43,8 +43,20 @@ class MeasuredStep(Data):
 
 
 def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program, seconds: float) -> MeasuredStep:
-    """Return what was measured in one step of a program, which took `seconds`."""
-    tasks = tuple(sorted((_with_role(task, program) for task in measured), key=lambda task: task.begin_s))
+    """Return what was measured in one step of a program, which took `seconds`.
+
+    A sync gets the role that it serves: among those of its target the one that samples, if there is one.
+    """
+    served = dict[str, str]()
+    for sync in program.tasks:
+        if isinstance(sync, Sync):
+            home = (sync.target.pool, sync.target.engine, sync.target.param)
+            placed = program.plan.placed
+            roles = [r.role for r in placed if (r.pool, r.engine, r.role.partition(".")[0]) == home]
+            sampling = (role for role in roles if role.endswith(".sample"))
+            served[task_name(sync)] = next(sampling, roles[0] if roles else "")
+    named = (replace(task, role=task.role or served.get(task.task, "")) for task in measured)
+    tasks = tuple(sorted(named, key=lambda task: task.begin_s))
     timed = step_of(tasks, program, seconds)
     return MeasuredStep(step=step, timed=timed, forecast=forecast_of(tasks, program.plan), tasks=tasks)
 
@@ -133,20 +145,6 @@ def _waits(program: Program, names: Mapping[int, str]) -> Iterator[TaskOrder]:
                 yield TaskOrder(before=names[place], after=names[earlier], delay=1)
 
 
-def _with_role(task: MeasuredTask, program: Program) -> MeasuredTask:
-    """Add to a sync the role that it serves: among those of its target the one that samples, if there is one."""
-    targets = {task_name(sync): sync.target for sync in program.tasks if isinstance(sync, Sync)}
-    target = targets.get(task.task)
-    if target is None or task.role:
-        return task
-    roles = [
-        placed.role
-        for placed in program.plan.placed
-        if (placed.pool, placed.engine, placed.role.partition(".")[0]) == (target.pool, target.engine, target.param)
-    ]
-    return replace(task, role=next((role for role in roles if role.endswith(".sample")), roles[0] if roles else ""))
-
-
 class MeasuredRecorder:
     """Writes the measurements of each step into a run's folder; a listener of the driver and a context manager."""
 
@@ -216,14 +214,12 @@ def measured_events(steps: Sequence[MeasuredStep], first_process: int = 1) -> li
         peak = {"name": f"peak of rank {task.rank}", "ph": "C", "args": {"GiB": task.peak_bytes / 2**30}}
         events.append({"name": task.task, "cat": task.kind, "ph": "X", **begin(task), **duration, "args": args})
         events.append({**peak, **begin(task)})
-    for number, (sender, receiver) in enumerate((pair for step in steps for pair in _weights_sent(step)), start=1):
+    sent = list[tuple[MeasuredTask, MeasuredTask]]()  # from the first rank to each that loads weights in another pool
+    for step in steps:
+        for name in dict.fromkeys(task.task for task in step.tasks if task.kind == "sync"):
+            sender, *ranks = [task for task in step.tasks if task.task == name]
+            sent += [(sender, receiver) for receiver in ranks if receiver.pool != sender.pool]
+    for number, (sender, receiver) in enumerate(sent, start=1):
         arrow = {"name": "weights", "cat": "sync", "bp": "e", "id": number}
         events += [{**arrow, "ph": "s", **begin(sender)}, {**arrow, "ph": "f", **begin(receiver)}]
     return events
-
-
-def _weights_sent(step: MeasuredStep) -> Iterator[tuple[MeasuredTask, MeasuredTask]]:
-    """Yield the first rank that sends weights with each rank that loads them in another pool."""
-    for name in dict.fromkeys(task.task for task in step.tasks if task.kind == "sync"):
-        sender, *ranks = [task for task in step.tasks if task.task == name]
-        yield from ((sender, receiver) for receiver in ranks if receiver.pool != sender.pool)

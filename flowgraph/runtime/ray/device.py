@@ -157,17 +157,6 @@ class RankActor:
 
     def serve(self, models: ModelSetup, place: ServerPlace, scratch: Path, limit_s: float) -> Any:
         """Start a server of a home as a child of this process, and return its door."""
-        return self._servers(models, scratch, limit_s).start(place)
-
-    def attach(
-        self, models: ModelSetup, home: Home, doors: Sequence[Any], scratch: Path, limit_s: float
-    ) -> LoadedModels:
-        """Speak for all servers of a home from here, and return what they loaded."""
-        servers = self._servers(models, scratch, limit_s)
-        self.handles[home] = servers.handle(home, doors)
-        return {home.param: servers.facts(home)}
-
-    def _servers(self, models: ModelSetup, scratch: Path, limit_s: float) -> Servers:
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
             if scratch.is_dir():
@@ -176,7 +165,13 @@ class RankActor:
                 scratches.sweep()
                 folder = scratches.make()
             self.servers = Servers(models, folder, limit_s)
-        return self.servers
+        return self.servers.start(place)
+
+    def attach(self, home: Home, doors: Sequence[Any]) -> LoadedModels:
+        """Speak for all servers of a home from here, where the first was started, and return what they loaded."""
+        assert self.servers is not None, "the first server of a home is a child of its first device"
+        self.handles[home] = self.servers.handle(home, doors)
+        return {home.param: self.servers.facts(home)}
 
     def shut(self) -> None:
         """End the servers of this process, with their folder, and the connections that bring weights to servers."""
@@ -224,25 +219,23 @@ class RankActor:
     def _inputs(
         self, worker: DeviceWorker, task: Run, shards: Shards, tables: Sequence[pa.Table]
     ) -> dict[str, StoredValue]:
-        """Return this rank's rows of each input."""
         rank, count = 0, 1
         if self.seat is not None and task.home is not None:
             rank, count = task.home.rank_of(self.seat.rank), task.home.ranks
         parts, waiting = dict(task.parts), iter(tables)
-        dealt = {name: is_dealt for name, (_, is_dealt) in zip(task.reads, shards, strict=True)}
-        joined_tables: dict[str, pa.Table] = {}
-        for name, (number, _) in zip(task.reads, shards, strict=True):
+        dealt = {name for name, (_, is_dealt) in zip(task.reads, shards, strict=True) if is_dealt}
+        read, inputs = dict[str, Any](), dict[str, StoredValue]()
+        for name, (number, is_dealt) in zip(task.reads, shards, strict=True):
             pieces = list(islice(waiting, number))
             if parts.get(name):
                 pieces = [select(piece, parts[name]) for piece in pieces]
             # A table that was dealt to this rank keeps its rows' places in the batch.
-            joined_tables[name] = pieces[0] if dealt[name] else joined(pieces, name)
-        guide = guide_of(task, worker.types)
-        balanced = guide is not None and count > 1 and not dealt[guide.value]
-        shares = by_work(joined_tables[guide.value], guide, count) if guide is not None and balanced else None
-        inputs = dict[str, StoredValue]()
-        for name, whole in joined_tables.items():
-            table = whole if dealt[name] else deal(whole, rank, count, name, shares)
+            read[name] = pieces[0] if is_dealt else joined(pieces, name)
+        guide, shares = guide_of(task, worker.types), None
+        if guide is not None and count > 1 and guide.value not in dealt:
+            shares = by_work(read[guide.value], guide, count)
+        for name, rows in read.items():
+            table = rows if name in dealt else deal(rows, rank, count, name, shares)
             ids = {column: table.column(column).to_numpy() for column in (*IDS, PLACE) if column in table.column_names}
             value = from_table(worker.types[name], table, f"transfer of {name}", parts.get(name, ()))
             inputs[name] = StoredValue(value, ids)

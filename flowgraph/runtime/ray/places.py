@@ -22,7 +22,7 @@ from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import Flows, leads, on_tables, read_source, run_on_host
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
-from flowgraph.runtime.ray.weight_routes import DeviceLocation, same_devices, way_of
+from flowgraph.runtime.ray.weight_routes import DeviceLocation, Spots, same_devices, way_of
 from flowgraph.runtime.row_identity import guide_of
 from flowgraph.runtime.scratch import remove
 from flowgraph.runtime.serving import engine_of
@@ -49,7 +49,7 @@ class TableReferences:
 class RayPlaces:
     """Runs tasks on actors and host processes: submits without waiting, and supervises the calls in `finish`.
 
-    `spots` are the devices of each pool; `attached` are models whose servers were started by somebody else.
+    `attached` are models whose servers were started by somebody else.
     """
 
     session: Session
@@ -61,7 +61,6 @@ class RayPlaces:
     loaded: LoadedModels = field(default_factory=LoadedModels)
     doors: dict[Home, tuple[Any, ...]] = field(default_factory=dict[Home, tuple[Any, ...]])
     deadlines: Deadlines = field(default_factory=Deadlines)
-    spots: dict[str, list[DeviceLocation]] = field(default_factory=dict[str, list[DeviceLocation]])
     attached: frozenset[str] = frozenset()
     _pending: list[PendingCall] = field(default_factory=list[PendingCall])
     _sources: dict[int, tuple[RowSource, Any]] = field(default_factory=dict[int, tuple[RowSource, Any]])
@@ -72,6 +71,14 @@ class RayPlaces:
     def members(self) -> list[Member]:
         """Return the actors of all pools."""
         return [member for pool in self.pools.values() for member in pool]
+
+    @property
+    def spots(self) -> Spots:
+        """Return the devices of each pool."""
+        return {
+            name: [DeviceLocation(m.about["machine"], m.about["sees"], m.seat.kind == "gpu") for m in members]
+            for name, members in self.pools.items()
+        }
 
     def read(self, source: RowSource, step: int) -> TableReferences:
         """Read a source's rows of one step in a host process; the sources used last are sent only once."""

@@ -73,7 +73,6 @@ class Session:
 
 
 def _ray_processes() -> list[Any]:
-    """Return the processes of Ray below this one (`psutil.Process`)."""
     import psutil
 
     processes = list[Any]()

@@ -27,11 +27,12 @@ RAYS_OWN = ("gcs_server", "raylet")  # a Ray of this process only ends with eith
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """The actor of one device, and its process id if it is on this machine (0 if it is not)."""
+    """The actor of one device, its process id if it is on this machine (0 if it is not), and its `RankActor.about`."""
 
     seat: PoolRank
     actor: Any
-    pid: int
+    pid: int = 0
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __str__(self) -> str:
         return f"{self.seat} (process {self.pid})" if self.pid else str(self.seat)
@@ -130,7 +131,6 @@ class Supervisor:
         return [ray.get(call.ref) for call in pending]
 
     def _result(self, call: PendingCall, waiting: Sequence[PendingCall]) -> Any:
-        """Return the result of a call, one of `waiting`, which are in the order they were submitted in."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -257,7 +257,6 @@ class Process:
 
 
 def _children() -> dict[int, Process]:
-    """Return all processes below this one, by their ids."""
     children = dict[int, Process]()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -270,7 +270,6 @@ class Saver:
             raise self._error(steps, "which was the last", why)
 
     def _refused(self, steps: int) -> str:
-        """Write a checkpoint; return the disk's reason if it refuses."""
         try:
             self.checkpoints.commit(steps, self.state(steps), self.write)
         except Exception as error:
