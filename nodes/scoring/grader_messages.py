@@ -7,7 +7,7 @@ id are checked here.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -159,29 +159,30 @@ def _visible(text: str) -> str:
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
-def failure(rule: RuleRef, answer: Answer, notes: Sequence[str]) -> RuleError:
-    """Return the error of a rule that returned no score."""
+def failure(
+    rule: RuleRef, answer: Answer | LoadAnswer, row: Mapping[str, object], index: int, printed: bytes
+) -> RuleError:
+    """Return the error of a rule that was not loaded, or returned no score for a row."""
+    text, notes = rule.text, notes_of(row, index, printed)
     match answer:
+        case NotLoaded():
+            notes = printed_lines(printed)
+            return RuleError.not_loaded(text, _visible(answer.why), at=_visible(answer.at), notes=notes)
+        case Lacks(failed="lacks_name"):
+            return RuleError.lacks_name(text, answer.name, answer.known)
+        case Lacks(failed="lacks_package"):
+            return RuleError.lacks_package(text, answer.name)
+        case Lacks():
+            return RuleError.lacks_setting(text, answer.name, answer.known)
+        case LacksColumn():
+            return RuleError.lacks_column(text, answer.parameter, answer.known, name_of(row, index))
+        case LacksTruth():
+            return RuleError.lacks_truth(text, answer.value, name_of(row, index))
         case BadValue():
-            return RuleError.bad_value(rule.text, _visible(answer.value), notes=notes)
+            return RuleError.bad_value(text, _visible(answer.value), notes=notes)
         case Raised():
-            return RuleError.raised(rule.text, _visible(answer.exception), at=_visible(answer.at), notes=notes)
+            return RuleError.raised(text, _visible(answer.exception), at=_visible(answer.at), notes=notes)
         case Died():
-            return RuleError.died(rule.text, ending(answer.code), notes=notes)
+            return RuleError.died(text, ending(answer.code), notes=notes)
         case _:
-            return RuleError.forged(rule.text, notes=notes)
-
-
-def not_loaded(rule: RuleRef, answer: LoadAnswer, printed: bytes) -> RuleError:
-    """Return the error of a rule that was not loaded."""
-    if isinstance(answer, NotLoaded):
-        notes = printed_lines(printed)
-        return RuleError.not_loaded(rule.text, _visible(answer.why), at=_visible(answer.at), notes=notes)
-    assert not isinstance(answer, Ready)
-    match answer.failed:
-        case "lacks_name":
-            return RuleError.lacks_name(rule.text, answer.name, answer.known)
-        case "lacks_package":
-            return RuleError.lacks_package(rule.text, answer.name)
-        case "lacks_setting":
-            return RuleError.lacks_setting(rule.text, answer.name, answer.known)
+            return RuleError.forged(text, notes=notes)

@@ -58,7 +58,8 @@ class Profiles:
         gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
         with profile(activities=[ProfilerActivity.CPU, *gpu]) as profiler, record_function(name):
             yield
-        path = profile_folder(self.run, step) / f"{file_name(name)}.json"
+        file_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:120]
+        path = profile_folder(self.run, step) / f"{file_name}.json"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_suffix(".part")
@@ -75,15 +76,6 @@ NO_PROFILES = Profiles(Path())
 def profile_folder(run: Path, step: int) -> Path:
     """Return the folder of one step's profiles."""
     return run / FOLDER / f"step_{step:06d}"
-
-
-def file_name(name: str) -> str:
-    """Return a name with characters that any file name may have.
-
-    >>> file_name("train-0-critic.values, policy/logprobs")
-    'train-0-critic.values-policy-logprobs'
-    """
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:120]
 
 
 def write_ray_timeline(run: Path) -> Path | None:

@@ -18,7 +18,6 @@ from flowgraph.cluster.cluster import Machine
 from flowgraph.cluster.plan import Plan
 from flowgraph.errors import ResourceError, WorkerError
 from flowgraph.runtime.ray.open_ports import NAMES
-from flowgraph.runtime.scratch import note_ray
 
 LOOPBACK = "127.0.0.1"
 HOST_CPUS = 1  # host nodes run one after another on each machine: they are short, and each process holds torch
@@ -36,11 +35,6 @@ class Session:
 
     started: bool
     name: str = ""
-
-    def note(self, scratch: Path) -> None:
-        """Note a Ray that was started here, so that a later start ends it if this process is killed."""
-        if self.name:
-            note_ray(scratch, self.name)
 
     def close(self) -> None:
         """Disconnect from Ray, and end it if it was started here: by force after `SHUT_S` seconds without an answer."""

@@ -22,7 +22,7 @@ from flowgraph.runtime.ray.places import RayPlaces, host_task
 from flowgraph.runtime.ray.session import LOOPBACK, Session, admitted
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
 from flowgraph.runtime.ray.weight_routes import refuse_split_servers
-from flowgraph.runtime.scratch import make
+from flowgraph.runtime.scratch import make, note_ray
 from flowgraph.runtime.serving import server_places
 
 START_LIMIT_S = 1800.0  # for all processes to start and load: a large model may be on a slow disk
@@ -47,7 +47,8 @@ def start(
 
     nodes = admitted(program.plan, ray.nodes())  # type: ignore[no-untyped-call]
     scratch = make()
-    session.note(scratch)
+    if session.name:  # a later start ends this Ray if this process is killed
+        note_ray(scratch, session.name)
     places = RayPlaces(session, flows, graphs, {}, [], scratch, deadlines=Deadlines.of(program.plan))
     places.attached = frozenset(models.attached)
     try:
