@@ -6,10 +6,10 @@ Weights travel between processes as arrays by name, which an object store passes
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.engines.table import ENGINES
@@ -101,13 +101,8 @@ def host(
         settings: dict[str, Any] = {"ranks": SingleRank() if ranks is None else ranks[home]}
         if engine != REFERENCE:
             settings |= {"running": home.running, "replicas": home.layout.replicas, "sequence": home.layout.sequence}
-        handles[home] = named(ENGINES[engine].handle)(
-            module.to(device),
-            loaded.tokenizer,
-            home in trained,
-            setup.sample_rows,
-            setup.forward_tokens,
-            **settings,
+        handles[home] = resolve_name(ENGINES[engine].handle)(
+            module.to(device), loaded.tokenizer, home in trained, setup.sample_rows, setup.forward_tokens, **settings
         )
         facts[home.param] = {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes)}
     for home, lender in lenders.items():
@@ -130,12 +125,6 @@ def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
     return same_place and not lender.running.sleeps and both_plain and source.lora is not None and source.base == base
 
 
-def named(name: str) -> Any:
-    """Import a module and return its attribute, given as `module:name`."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
 def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield a model's full weights one by one, as another engine takes them: adapters merged into their base."""
     if adapted(handle.model):
@@ -148,15 +137,12 @@ def to_wire(weights: Mapping[str, Tensor]) -> Wire:
     """Lay weights out as bytes; arrays share memory with contiguous tensors on the CPU."""
     import torch
 
-    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    return {
-        name: (
-            str(tensor.dtype).removeprefix("torch."),
-            tuple(tensor.shape),
-            tensor.reshape(-1).view(torch.uint8).numpy(),
-        )
-        for name, tensor in flat.items()
-    }
+    wire = Wire()
+    for name, tensor in weights.items():
+        flat = tensor.detach().cpu().contiguous()
+        data = flat.reshape(-1).view(torch.uint8).numpy()
+        wire[name] = str(flat.dtype).removeprefix("torch."), tuple(flat.shape), data
+    return wire
 
 
 def from_wire(wire: Wire) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 
 from flowgraph.cluster.plan import WeightsBy
@@ -28,7 +29,7 @@ from flowgraph.language.keys import Key
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table
-from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, named, outgoing, to_wire
+from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, outgoing, to_wire
 from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
@@ -146,7 +147,8 @@ class RankActor:
         hosted = [home for home in seat.homes if not is_server(home.engine)]
         ranks: dict[Home, Ranks] = {home: SingleRank() for home in hosted}
         if meeting is not None:
-            group = named(fsdp.ENGINE.process_group)(seat.rank, seat.count, meeting, device=device, limit_s=limit_s)
+            join = resolve_name(fsdp.ENGINE.process_group)
+            group = join(seat.rank, seat.count, meeting, device=device, limit_s=limit_s)
             # Every rank asks for all parts, in one order; it has none in the homes of fewer devices.
             parts = {home: group.part(home.layout.devices) for home in hosted}
             ranks = {home: part for home, part in parts.items() if part is not None}
