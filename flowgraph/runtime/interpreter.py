@@ -6,7 +6,6 @@ this process (`local`) or on Ray (`ray.places`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,8 +210,8 @@ class Executor:
         for name, item in self.carried.items():
             self.places.apply(write_carried, [item], folder.absolute() / CARRIED / f"{name}.json")
         self.places.finish()
-        versions = {MODELS: newest, COPIES: [[copy_name(home), self.versions.get(home, 0)] for home in lagging]}
-        (folder / VERSIONS).write_text(json.dumps(versions, indent=1), "utf-8")
+        versions = [(copy_name(home), self.versions.get(home, 0)) for home in lagging]
+        (folder / VERSIONS).write_text(WeightVersions(models=newest, copies=versions).model_dump_json(indent=1), "utf-8")
 
     def load_state(self, program: Program, folder: Path) -> None:
         """Load what `save_state` wrote, possibly under another plan.
