@@ -210,8 +210,9 @@ class Executor:
         for name, item in self.carried.items():
             self.places.apply(write_carried, [item], folder.absolute() / CARRIED / f"{name}.json")
         self.places.finish()
-        versions = [(copy_name(home), self.versions.get(home, 0)) for home in lagging]
-        (folder / VERSIONS).write_text(WeightVersions(models=newest, copies=versions).model_dump_json(indent=1), "utf-8")
+        copy_versions = [(copy_name(home), self.versions.get(home, 0)) for home in lagging]
+        versions = WeightVersions(models=newest, copies=copy_versions)
+        (folder / VERSIONS).write_text(versions.model_dump_json(indent=1), "utf-8")
 
     def load_state(self, program: Program, folder: Path) -> None:
         """Load what `save_state` wrote, possibly under another plan.
