@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -111,17 +111,18 @@ Answer = ScoredAnswer | LacksColumn | LacksTruth | Raised | BadValue | Died | Fo
 LoadAnswer = Ready | NotLoaded | Lacks
 LOADS: TypeAdapter[LoadAnswer] = TypeAdapter(LoadAnswer)
 ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
-M = TypeVar("M", Answer, LoadAnswer)
 
 
-def read_message(kind: TypeAdapter[M], line: bytes, question: int) -> M | None:
+def read_message(
+    kind: TypeAdapter[Answer] | TypeAdapter[LoadAnswer], line: bytes, question: int
+) -> Answer | LoadAnswer | None:
     """Read the answer to a rule that was sent (`LOADS`) or to a row (`ANSWERS`); None if it answers no such question.
 
     >>> read_message(ANSWERS, b'{"id": 7, "score": 0.5}', 7).score, read_message(ANSWERS, b'{"id": 8, "score": 1}', 7)
     (0.5, None)
     """
     try:
-        answer = kind.validate_json(line)
+        answer: Answer | LoadAnswer = kind.validate_json(line)
     except ValidationError:
         return None
     return answer if answer.id == question else None

@@ -177,7 +177,8 @@ def find(source: str, name: str) -> Callable[..., object]:
         owner = getattr(owner, part)
     if not callable(owner):
         raise Failure("not_loaded", why=f"`{name}` is {described(owner)}, not a function", at="")
-    return owner
+    function: Callable[..., object] = owner
+    return function
 
 
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
