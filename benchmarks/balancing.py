@@ -134,11 +134,11 @@ def by_work(setting: Setting, rows: Any, ranks: int) -> list[list[int]]:
     import numpy as np
     import pyarrow as pa
 
-    from flowgraph.runtime import row_sharding
+    from flowgraph.runtime import row_identity
 
     group = np.arange(setting.prompts).repeat(setting.samples)
     columns = {"context": rows.context, "lengths": pa.array(rows.lengths.numpy()), "#group": pa.array(group)}
-    shares = row_sharding.by_work(pa.table(columns), row_sharding.Guide("rollout", "context", "lengths"), ranks)
+    shares = row_identity.by_work(pa.table(columns), row_identity.Guide("rollout", "context", "lengths"), ranks)
     return [np.flatnonzero(np.isin(group, shares.of(group, rank, ranks))).tolist() for rank in range(ranks)]
 
 

@@ -155,7 +155,7 @@ def line(each: Compared) -> str:
 
 def compared(case: Case, work: Path, *, again: bool = False) -> Iterator[Compared]:
     """Run a case and yield its pools; `again` holds the forecast against the last run that is there."""
-    from flowgraph.runtime.measure.measured_file import read_measured
+    from flowgraph.runtime.measure.measured_step import read_measured
 
     runs = work / "runs"
     ray_bytes, run = 0, max(runs.glob(f"{named(case)}-*"), default=runs) if again else runs

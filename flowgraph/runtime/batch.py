@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flowgraph.errors import DataError, LawError
-from flowgraph.files.untrusted import parse_json
+from flowgraph.files.untrusted import parse_json, read_json
 from flowgraph.language.values import Kind, Lengths, Record, Value, fields
 
 if TYPE_CHECKING:
@@ -153,3 +155,24 @@ def _is_number(kind: Any) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
+    """Write the one table of a value to the last bit: its Arrow schema, and its rows as JSON."""
+    (table,) = tables
+    schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"schema": schema, "columns": table.to_pydict()}), "utf-8")
+
+
+def read_carried(kind: type[Value], path: Path) -> Value:
+    """Read a value of this type back. Raises DataError for a file that was not written by `write_carried`."""
+    import pyarrow as pa
+
+    try:
+        contents = read_json(path)
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(contents["schema"])))
+        table = pa.table(contents["columns"], schema=schema)
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
+        raise DataError.failed(path, "is not a carried value", error) from error
+    return from_table(kind, table, str(path))

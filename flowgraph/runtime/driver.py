@@ -12,7 +12,7 @@ from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.lowering.program import Program
 from flowgraph.runtime.interpreter import Executor, RowSource, StepResult
-from flowgraph.runtime.record.saver import Saver
+from flowgraph.runtime.record.checkpoint import Saver
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ def train(
     up to date, and a resumed run repeats it.
     """
     check = job.check if job.check is not None and job.check.every else None
-    done = job.steps
+    steps_done = job.steps
     for step in range(start, job.steps):
         if stop():
-            done = step
+            steps_done = step
             break
         if check is not None and step % check.every == 0:
             _check(check, check.during or check.program, executor, Key(job.seed, step), listeners)
@@ -82,10 +82,10 @@ def train(
         if saver is not None:
             saver.stepped(step + 1)
     if saver is not None:
-        saver.ended(done)
-    if done == job.steps and check is not None:
+        saver.ended(steps_done)
+    if steps_done == job.steps and check is not None:
         _check(check, check.program, executor, Key(job.seed, job.steps), listeners)
-    return done
+    return steps_done
 
 
 def _check(check: HeldOutCheck, program: Program, executor: Executor, key: Key, listeners: Sequence[Listener]) -> None:

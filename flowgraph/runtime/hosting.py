@@ -1,12 +1,15 @@
-"""Load models and host them: one copy of the weights for each home, each behind the handle of its engine."""
+"""Load models and host them: one copy of the weights for each home, each behind the handle of its engine.
+
+Weights travel between processes as arrays by name, which an object store passes on without a copy.
+"""
 
 from __future__ import annotations
 
 import copy
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.engines.table import ENGINES
@@ -15,8 +18,11 @@ from flowgraph.language.handle import Handle, Ranks, SingleRank
 from flowgraph.language.values import Head, Model
 from flowgraph.lowering.program import Home
 from flowgraph.models.loading import load
+from flowgraph.models.lora import adapted, merged
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from flowgraph.models.loading import LoadedModel
     from flowgraph.models.sources import ModelSource
 
@@ -25,6 +31,10 @@ REFERENCE = "local"
 
 LoadedModels = dict[str, dict[str, str]]
 """By parameter what was loaded: its name, the digest of its weights, notes."""
+
+
+Wire = dict[str, tuple[str, tuple[int, ...], Any]]
+"""For each tensor by name: its torch dtype, its shape, and its bytes (`numpy` uint8)."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +101,8 @@ def host(
         settings: dict[str, Any] = {"ranks": SingleRank() if ranks is None else ranks[home]}
         if engine != REFERENCE:
             settings |= {"running": home.running, "replicas": home.layout.replicas, "sequence": home.layout.sequence}
-        handles[home] = named(ENGINES[engine].handle)(
-            module.to(device),
-            loaded.tokenizer,
-            home in trained,
-            setup.sample_rows,
-            setup.forward_tokens,
-            **settings,
+        handles[home] = resolve_name(ENGINES[engine].handle)(
+            module.to(device), loaded.tokenizer, home in trained, setup.sample_rows, setup.forward_tokens, **settings
         )
         facts[home.param] = {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes)}
     for home, lender in lenders.items():
@@ -120,7 +125,32 @@ def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
     return same_place and not lender.running.sleeps and both_plain and source.lora is not None and source.base == base
 
 
-def named(name: str) -> Any:
-    """Import a module and return its attribute, given as `module:name`."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield a model's full weights one by one, as another engine takes them: adapters merged into their base."""
+    if adapted(handle.model):
+        yield from merged(handle.model, handle.whole()).items()
+    else:
+        yield from handle.stream()
+
+
+def to_wire(weights: Mapping[str, Tensor]) -> Wire:
+    """Lay weights out as bytes; arrays share memory with contiguous tensors on the CPU."""
+    import torch
+
+    wire = Wire()
+    for name, tensor in weights.items():
+        flat = tensor.detach().cpu().contiguous()
+        data = flat.reshape(-1).view(torch.uint8).numpy()
+        wire[name] = str(flat.dtype).removeprefix("torch."), tuple(flat.shape), data
+    return wire
+
+
+def from_wire(wire: Wire) -> dict[str, Tensor]:
+    """Read weights back to the last bit, as copies: the wire may be read-only memory."""
+    import torch
+
+    weights = dict[str, torch.Tensor]()
+    for name, (dtype, shape, data) in wire.items():
+        weights[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+        weights[name].reshape(-1).view(torch.uint8).numpy()[:] = data
+    return weights

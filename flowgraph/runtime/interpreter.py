@@ -6,11 +6,10 @@ this process (`local`) or on Ray (`ray.places`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
@@ -34,7 +33,7 @@ from flowgraph.lowering.program import (
     results_given,
     value_name,
 )
-from flowgraph.runtime.record.carried_state import read_carried, write_carried
+from flowgraph.runtime.batch import read_carried, write_carried
 
 LOST = -(2**62)
 """The version of a copy of weights that is missing or unknown: older than any real one."""
@@ -43,6 +42,10 @@ MODELS, COPIES, CARRIED, VERSIONS = "models", "copies", "carried", "versions.jso
 
 Item = Any
 """A value as places store it: the value itself, or references to its rows."""
+
+DiskVerb = Literal["save", "save_state", "load_state"]
+"""`save` writes a folder that transformers loads; `save_state` writes weights and, where they are trained, optimizer
+state, which `load_state` loads under any layout."""
 
 
 class WeightVersions(BaseModel):
@@ -64,12 +67,12 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True)
 class StartState:
-    """The value of carried state before the first step."""
+    """The value of carried state, which is read until a step has carried it."""
 
     value: Value
 
     def batch(self, step: int) -> Value:
-        """Return the value, which is read until a step has carried the state."""
+        """Return the value."""
         return self.value
 
 
@@ -109,20 +112,11 @@ class Places(Protocol):
         """
         ...
 
-    def save(self, home: Home, folder: Path) -> None:
-        """Write the weights of one home as a folder that transformers loads."""
-        ...
+    def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
+        """Save or load a home with one of its handles' verbs; every rank takes part.
 
-    def save_state(self, home: Home, folder: Path) -> None:
-        """Write a home's weights and, where they are trained, its optimizer state; every rank takes part."""
-        ...
-
-    def load_state(self, home: Home, folder: Path, version: int) -> None:
-        """Load what `save_state` wrote under any layout; `version` is that of the weights."""
-        ...
-
-    def put(self, value: Value) -> Item:
-        """Store a value."""
+        `version` is that of weights which are loaded.
+        """
         ...
 
     def close(self) -> None:
@@ -198,26 +192,27 @@ class Executor:
         """Write the newest weights of a model parameter as a folder that transformers loads."""
         home = dict(program.origins)[param]
         self._wake(program, home)
-        self.places.save(home, folder)
+        self.places.on_disk(home, "save", folder)
 
     def save_state(self, program: Program, folder: Path) -> None:
         """Write what the next step starts from: trained models, copies that lag, carried values, versions."""
         trained = _trained(program)
         for param, home in trained.items():
             self._wake(program, home)
-            self.places.save_state(home, folder / MODELS / param)
+            self.places.on_disk(home, "save_state", folder / MODELS / param)
         newest = {param: self.versions.get(home, 0) for param, home in trained.items()}
         copies = [home for home in program.homes if home.param in trained]
         lagging = [home for home in copies if self.versions.get(home, 0) != newest[home.param]]
         for index, home in enumerate(lagging):
             if "token_stats" in ENGINES[home.engine].verbs:  # a sampling-only engine cannot return its weights
                 self._wake(program, home)
-                self.places.save_state(home, folder / COPIES / str(index))
+                self.places.on_disk(home, "save_state", folder / COPIES / str(index))
         for name, item in self.carried.items():
             self.places.apply(write_carried, [item], folder.absolute() / CARRIED / f"{name}.json")
         self.places.finish()
-        versions = {MODELS: newest, COPIES: [[copy_name(home), self.versions.get(home, 0)] for home in lagging]}
-        (folder / VERSIONS).write_text(json.dumps(versions, indent=1), "utf-8")
+        copy_versions = [(copy_name(home), self.versions.get(home, 0)) for home in lagging]
+        versions = WeightVersions(models=newest, copies=copy_versions)
+        (folder / VERSIONS).write_text(versions.model_dump_json(indent=1), "utf-8")
 
     def load_state(self, program: Program, folder: Path) -> None:
         """Load what `save_state` wrote, possibly under another plan.
@@ -236,7 +231,7 @@ class Executor:
         for param, home in trained.items():
             self._wake(program, home)
             self.versions[home] = versions.models[param]
-            self.places.load_state(home, folder / MODELS / param, self.versions[home])
+            self.places.on_disk(home, "load_state", folder / MODELS / param, self.versions[home])
         lagging = {name: (index, version) for index, (name, version) in enumerate(versions.copies)}
         for home in program.homes:
             origin = trained.get(home.param, home)
@@ -245,7 +240,7 @@ class Executor:
             index, version = lagging.get(copy_name(home), (-1, self.versions[origin]))
             if (folder / COPIES / str(index)).is_dir():
                 self._wake(program, home)
-                self.places.load_state(home, folder / COPIES / str(index), version)
+                self.places.on_disk(home, "load_state", folder / COPIES / str(index), version)
                 self.versions[home] = version
             else:
                 self._wake(program, origin, home)
@@ -253,7 +248,7 @@ class Executor:
                 self.places.sync(Sync(home.param, origin, home), self.versions[home])
         for parameter in program.graph.params:
             if (path := folder / CARRIED / f"{parameter.name}.json").is_file():
-                self.carried[parameter.name] = self.places.put(read_carried(parameter.type, path))
+                self.carried[parameter.name] = self.places.read(StartState(read_carried(parameter.type, path)), 0)
         self.places.finish()
 
 
@@ -268,8 +263,6 @@ def copy_name(home: Home) -> str:
 
 
 class _Step:
-    """The stores of one step."""
-
     def __init__(self, executor: Executor, program: Program, sources: Mapping[str, RowSource], key: Key) -> None:
         self._executor, self._program, self._sources, self._key = executor, program, sources, key
         self._places, self._versions = executor.places, executor.versions

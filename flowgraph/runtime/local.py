@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowgraph.engines.table import is_server
 from flowgraph.language.graph import Graph
@@ -16,17 +16,13 @@ from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
 from flowgraph.lowering.program import Home, Run, Switch, Sync, Transfer
 from flowgraph.runtime.batch import from_table, select, to_table
-from flowgraph.runtime.hosting import ModelSetup
-from flowgraph.runtime.interpreter import RowSource
+from flowgraph.runtime.hosting import ModelSetup, outgoing
+from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.row_identity import StoredValue
 from flowgraph.runtime.serving import Servers
-from flowgraph.runtime.weights import outgoing
 from flowgraph.runtime.worker import DeviceWorker
-
-if TYPE_CHECKING:
-    from flowgraph.language.values import Value
 
 
 @dataclass(eq=False)
@@ -85,27 +81,14 @@ class InProcess:
     def switch(self, home: Home, *, awake: bool) -> None:
         """Take a home's weights off their device, or bring them back."""
         with self.measures.of(Switch(home, awake)):
-            if awake:
-                self.handles[home].wake()
-            else:
-                self.handles[home].sleep()
+            handle = self.handles[home]
+            (handle.wake if awake else handle.sleep)()
 
-    def save(self, home: Home, folder: Path) -> None:
-        """Write the weights of one home as a folder that transformers loads."""
-        self.handles[home].save(folder)
-
-    def save_state(self, home: Home, folder: Path) -> None:
-        """Write a home's weights and, where they are trained, its optimizer state."""
-        self.handles[home].save_state(folder)
-
-    def load_state(self, home: Home, folder: Path, version: int) -> None:
-        """Load what `save_state` wrote under any layout."""
-        self.handles[home].load_state(folder)
-        self.handles[home].version = version
-
-    def put(self, value: Value) -> StoredValue:
-        """Store a value."""
-        return StoredValue.of(value)
+    def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
+        """Save or load a home; `version` is that of weights which are loaded."""
+        getattr(self.handles[home], verb)(folder)
+        if version is not None:
+            self.handles[home].version = version
 
     def close(self) -> None:
         """End the servers of engines that have processes of their own."""

@@ -148,7 +148,6 @@ def _boot() -> str:
 
 
 def _is_of(process: Any, session: str) -> bool:
-    """Return whether a process is of this Ray session, of this user, and of this container."""
     import psutil
 
     container = Path("/proc/self/ns/pid")

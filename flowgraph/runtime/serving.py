@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.engines.table import ENGINES
@@ -17,7 +18,7 @@ from flowgraph.errors import LawError
 from flowgraph.lowering.program import Home
 from flowgraph.models.loading import load
 from flowgraph.models.saving import save
-from flowgraph.runtime.hosting import ModelSetup, named
+from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.ray.deadlines import UNKNOWN_S
 from flowgraph.runtime.ray.session import LOOPBACK
 from flowgraph.runtime.scratch import note_group
@@ -137,7 +138,7 @@ class Servers:
 
 def engine_of(home: Home) -> ServerEngine:
     """Return the inference engine of a home."""
-    engine: ServerEngine = named(ENGINES[home.engine].server)()
+    engine: ServerEngine = resolve_name(ENGINES[home.engine].server)()
     return engine
 
 

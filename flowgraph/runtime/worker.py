@@ -48,7 +48,10 @@ class DeviceWorker:
         """
         import torch
 
-        models = {name: self._model(name, home, versions[name]) for name, home in task.homes}
+        models = dict[str, Value]()
+        for name, home in task.homes:
+            kind, version = self.types[name], versions[name]
+            models[name] = kind(kind(self.handles[home], version).handle, version)  # a read checks the version
         store, observed, read = dict(inputs), Observations(), dict[str, Sequence[StoredValue]]()
         nodes = [self._nodes[name] for name in task.nodes]
         # Nodes on a model read one forward pass together. Host nodes may read each other's results, so they run alone.
@@ -63,11 +66,6 @@ class DeviceWorker:
                     read[name] = tuple(aligned.values())
         names = [name for name, _ in results_given(task, self._nodes) if name in read]
         return NodeResults({name: store[name] for name in names}, observed, read)
-
-    def _model(self, name: str, home: Home, version: int) -> Value:
-        kind = self.types[name]
-        model: Value = kind(kind(self.handles[home], version).handle, version)  # reading a handle checks its version
-        return model
 
     @cached_property
     def _nodes(self) -> dict[str, Node]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Rule = str | Callable[..., float]
 FULL_MARKS = 1.0 - 1e-6  # a score of 1, rounding apart
+warm_graders = cache(Graders)  # by their settings; their processes end with this one
 
 OF_SCORES = (
     Metric("reward", headline=True, about="mean score"),
@@ -62,7 +63,7 @@ def score(
     rows = rows_of(rollout)
     settings = {} if format_score is None else {"format_score": format_score}
     scores, failures, unreadable = torch.zeros(len(rows)), 0, 0
-    graders = _graders(workers, limit_s, call_limit_s, allow)
+    graders = warm_graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow)
     for name, indices in _indices_by_rule(by, rows).items():
         graded = graders.grade(resolve(name), [rows[i] for i in indices], settings, on_error=on_error)
         scores[torch.tensor(indices, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
@@ -108,9 +109,3 @@ def _indices_by_rule(by: Rule, rows: Sequence[Mapping[str, object]]) -> dict[str
     for index, row in enumerate(rows):
         indices.setdefault(rule_for(str(row.get("data_source", ""))), []).append(index)
     return indices
-
-
-@cache
-def _graders(workers: int, limit_s: float, call_limit_s: float | None, allow: tuple[str, ...]) -> Graders:
-    """Return the warm pool of these settings; its processes end with this one."""
-    return Graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow)

@@ -27,13 +27,8 @@ _ALLOWED = re.compile(r"network|state|unconfined|read=(?P<read>.+)|env=(?P<env>\
 WORDS = ("network", "state", "unconfined", "read=PATH", "env=NAME", "memory=8GiB")
 
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONHASHSEED")
-_THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
+_THREADS = tuple(f"{library}_NUM_THREADS" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR"))
+_THREADS += ("VECLIB_MAXIMUM_THREADS",)
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt/lib", "/nix/store"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/mime.types"),
@@ -66,12 +61,9 @@ def allowed(words: Sequence[str]) -> Allowed:
     >>> allowed(["network", "env=JUDGE_KEY", "memory=8GiB"]).variables
     ('JUDGE_KEY',)
     """
-    matches = list[re.Match[str]]()
-    for word in words:
-        match = _ALLOWED.fullmatch(word)
-        if match is None:
-            raise RuleError.unknown_allowance(word, WORDS)
-        matches.append(match)
+    matches = [match for word in words if (match := _ALLOWED.fullmatch(word))]
+    if len(matches) < len(words):
+        raise RuleError.unknown_allowance(next(word for word in words if not _ALLOWED.fullmatch(word)), WORDS)
     gib = [int(match["gib"]) for match in matches if match["gib"]]
     return Allowed(
         network="network" in words,
@@ -91,14 +83,8 @@ def environment(variables: Mapping[str, str], scratch: str, names: Sequence[str]
     """
     chosen = {name: variables[name] for name in (*_ENVIRONMENT, *names) if name in variables}
     threads = {name: variables.get(name, "1") for name in _THREADS}
-    return {
-        **threads,
-        **chosen,
-        "HOME": scratch,
-        "TMPDIR": scratch,
-        "MPLBACKEND": "agg",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    fixed = {"HOME": scratch, "TMPDIR": scratch, "MPLBACKEND": "agg", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**threads, **chosen, **fixed}
 
 
 @functools.cache
@@ -153,7 +139,6 @@ def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[st
 
 @functools.cache
 def _python_folders() -> tuple[str, ...]:
-    """List the folders of this Python and of its installed packages."""
     import site
 
     paths = sysconfig.get_paths()
@@ -169,7 +154,6 @@ def _is_package(folder: str) -> bool:
 
 
 def _code_in(folder: str) -> list[str]:
-    """List a folder's modules and packages."""
     try:
         paths = [os.path.join(folder, name) for name in os.listdir(folder)]
     except OSError:

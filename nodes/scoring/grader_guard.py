@@ -45,8 +45,10 @@ SIGNALS = ("kill", "tkill", "tgkill", "pidfd_send_signal", "rt_sigqueueinfo", "r
 SIGNAL_SCOPE_ABI = 6
 
 
-def confined(command: list[str], spec: dict[str, Any]) -> tuple[int, Any]:
-    """Start a command under Landlock and seccomp; return its process id and the handle to wait for its end."""
+def started(spec: dict[str, Any]) -> Any:
+    """Start the command, under Landlock and seccomp unless its rule may have the user's rights; return its handle."""
+    if not spec["confined"]:
+        return subprocess.Popen(spec["command"], close_fds=True)
     import sandlock
 
     optional = sandlock.Protection
@@ -66,15 +68,9 @@ def confined(command: list[str], spec: dict[str, Any]) -> tuple[int, Any]:
             optional.ABSTRACT_UNIX_SOCKET_SCOPE,
         ],
     )
-    process = sandbox.popen(command)
+    process = sandbox.popen(spec["command"])
     assert process.pid is not None
-    return process.pid, process
-
-
-def unconfined(command: list[str]) -> tuple[int, Any]:
-    """Start a command with the rights of the user, for a rule that may have them."""
-    process = subprocess.Popen(command, close_fds=True)
-    return process.pid, process
+    return process
 
 
 def limit(memory_bytes: int) -> None:
@@ -89,14 +85,6 @@ def limit(memory_bytes: int) -> None:
             resource.setrlimit(getattr(resource, kind), (limit_bytes, limit_bytes))
 
 
-def adopt() -> None:
-    """Become the parent of orphans below this process, on Linux."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-
-
 def drop_capabilities() -> None:
     """Give up root's privileges; an ordinary user has none."""
     import ctypes
@@ -109,7 +97,6 @@ def drop_capabilities() -> None:
 
 
 def _children_of(process: int | str) -> list[int]:
-    """List the child processes of all threads of a process."""
     children: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{process}/task"):
@@ -118,28 +105,19 @@ def _children_of(process: int | str) -> list[int]:
     return children
 
 
-def family(process: int) -> list[int]:
-    """List a process and all below it."""
-    members = [process]
-    for member in members:  # it grows meanwhile
-        members += _children_of(member)
-    return members
-
-
 def memory_bytes(processes: list[int], limit_bytes: int) -> int:
     """Add up the memory of processes; if that is over the limit, pages that they share are counted once."""
     total = 0
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as file:
             total += int(file.read().split()[1]) * _PAGE_BYTES
-    return total if total <= limit_bytes else sum(map(_own_bytes, processes))
-
-
-def _own_bytes(process: int) -> int:
-    """Return the proportional share of a process's memory, in bytes; 0 if it has ended."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/smaps_rollup") as file:
-        return sum(int(line.split()[1]) for line in file if line.startswith("Pss:")) * 1024
-    return 0
+    if total <= limit_bytes:
+        return total
+    shares = 0
+    for process in processes:
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/smaps_rollup") as file:
+            shares += sum(int(line.split()[1]) for line in file if line.startswith("Pss:")) * 1024
+    return shares
 
 
 def scratch_overfull(folder: str) -> bool:
@@ -222,15 +200,19 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 def exceeded(process: int, spec: dict[str, Any]) -> str:
     """Return which limit a process and all below it exceed together; empty if none."""
-    if memory_bytes(family(process), spec["memory_bytes"]) > spec["memory_bytes"]:
+    family = [process]
+    for member in family:  # it grows meanwhile
+        family += _children_of(member)
+    if memory_bytes(family, spec["memory_bytes"]) > spec["memory_bytes"]:
         return f"over {spec['memory_bytes'] >> 20} MiB of memory"
     if scratch_overfull(spec["scratch"]):
         return f"over {SCRATCH_BYTES >> 20} MiB or {SCRATCH_FILES} files of scratch, or what cannot be counted"
     return ""
 
 
-def watch(process: int, ended: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
+def watch(process: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
     """Wait until the process ends or exceeds a limit, or the parent closes the lifeline."""
+    ended = _ended(process)
     while not select.select([ended, lifeline], [], [], LOOK_S)[0]:
         if what := exceeded(process, spec):
             os.write(say, f"flowgraph ended this process: {what}\n".encode())
@@ -250,25 +232,20 @@ def end(process: int) -> None:
                 os.waitpid(orphan, 0)
 
 
-def leave_as(code: int) -> None:
-    """End as the process did: with its exit code, or by the same signal."""
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
-        os.kill(os.getpid(), -code)
-    os._exit(code)
-
-
 def main(spec: dict[str, Any]) -> None:
     """Guard one process until it ends."""
     lifeline, scratch = spec["lifeline"], spec["scratch"]
     os.set_inheritable(lifeline, False)
     say = os.dup(2)
-    adopt()
+    if sys.platform == "linux":  # become the parent of orphans below this process
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     if spec["confined"]:
         drop_capabilities()
         limit(spec["memory_bytes"])
     try:
-        process, handle = confined(spec["command"], spec) if spec["confined"] else unconfined(spec["command"])
+        handle = started(spec)
     except Exception as error:  # noqa: BLE001 - whatever the library raises, the rule must not run unconfined
         why = f"it cannot be confined here: {' '.join(str(error).split())}"
         os.write(1, json.dumps({"failed": "not_loaded", "why": why[:300], "at": ""}).encode() + b"\n")
@@ -277,14 +254,23 @@ def main(spec: dict[str, Any]) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # if they stayed open here, the end of the process would not be seen
         os.dup2(nothing, descriptor)
-    ended = _ended(process)
-    watch(process, ended, lifeline, spec, say)
+    process = handle.pid
+    watch(process, lifeline, spec, say)
     end(process)
-    ending = handle.wait()
-    code = ending if isinstance(ending, int) else _exit_code(ending)
+    result = handle.wait()
+    if isinstance(result, int):
+        code = result
+    elif result.reason == 0:
+        code = int(result.exit_code)
+    else:
+        code = -int(result.signal) if result.signal > 0 else -int(signal.SIGKILL)
     end(process)  # it may have started more in its last moment
     remove(scratch)
-    leave_as(code)
+    if code < 0:  # end by the same signal
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def _ended(process: int) -> int:
@@ -301,13 +287,6 @@ def _ended(process: int) -> int:
             os._exit(0)
     os.close(write)
     return read
-
-
-def _exit_code(result: Any) -> int:
-    """Return the exit code in a result of sandlock, or minus the signal."""
-    if result.reason == 0:
-        return int(result.exit_code)
-    return -int(result.signal) if result.signal > 0 else -int(signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The messages that a grader process may send: everything else is forged.
+"""The messages that a grader process may send, and the errors that report its failures; anything else is forged.
 
 The process has run a rule on a response, so none of its messages is trusted: types, sizes, ranges and the question's
 id are checked here.
@@ -6,13 +6,20 @@ id are checked here.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import signal
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from flowgraph.errors import RuleError
+from nodes.scoring.rules import RuleRef
+
 MESSAGE_BYTES = 131_072
 LARGEST_SCORE = 3.4e38  # scores are float32
+RESPONSE_CHARACTERS = 80
+_SIGNALS = {int(number): number.name for number in signal.Signals}
+_IDENTITY = (("prompt", "prompt_id"), ("sample", "sample"))
 
 _Words = Annotated[str, Field(max_length=1_000)]
 _Names = Annotated[list[_Words], Field(max_length=1_000)]
@@ -102,25 +109,81 @@ class Forged(_Answer):
 
 Answer = ScoredAnswer | LacksColumn | LacksTruth | Raised | BadValue | Died | Forged
 LoadAnswer = Ready | NotLoaded | Lacks
-_LOADS: TypeAdapter[LoadAnswer] = TypeAdapter(LoadAnswer)
-_ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
+LOADS: TypeAdapter[LoadAnswer] = TypeAdapter(LoadAnswer)
+ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
 
 
-def read_load(line: bytes, question: int) -> LoadAnswer | None:
-    """Read the answer to a rule that was sent; None if it does not answer this question."""
-    with suppress(ValidationError):
-        answer = _LOADS.validate_json(line)
-        return answer if answer.id == question else None
-    return None
+def read_message(
+    kind: TypeAdapter[Answer] | TypeAdapter[LoadAnswer], line: bytes, question: int
+) -> Answer | LoadAnswer | None:
+    """Read the answer to a rule that was sent (`LOADS`) or to a row (`ANSWERS`); None if it answers no such question.
 
-
-def read_answer(line: bytes, question: int) -> Answer | None:
-    """Read the answer to a row; None if it does not answer this question.
-
-    >>> read_answer(b'{"id": 7, "score": 0.5}', 7).score, read_answer(b'{"id": 8, "score": 0.5}', 7)
+    >>> read_message(ANSWERS, b'{"id": 7, "score": 0.5}', 7).score, read_message(ANSWERS, b'{"id": 8, "score": 1}', 7)
     (0.5, None)
     """
-    with suppress(ValidationError):
-        answer = _ANSWERS.validate_json(line)
-        return answer if answer.id == question else None
-    return None
+    try:
+        answer: Answer | LoadAnswer = kind.validate_json(line)
+    except ValidationError:
+        return None
+    return answer if answer.id == question else None
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, from its exit code or minus its signal.
+
+    >>> ending(3), ending(-9), ending(-40)
+    ('exit code 3', 'killed by SIGKILL', 'killed by signal 40')
+    """
+    return f"exit code {code}" if code >= 0 else f"killed by {_SIGNALS.get(-code, f'signal {-code}')}"
+
+
+def name_of(row: Mapping[str, object], index: int) -> str:
+    """Name a row by its prompt and sample, or else by its index."""
+    names = [f"{name} {row[column]}" for name, column in _IDENTITY if column in row]
+    return ", ".join(names) or f"row {index}"
+
+
+def notes_of(row: Mapping[str, object], index: int, printed: bytes) -> list[str]:
+    """Return the notes of an error about a row: its name, its response, and what was printed last."""
+    response = str(row["response"]) if "response" in row else ""
+    cut = "…" if len(response) > RESPONSE_CHARACTERS else ""
+    return [f"{name_of(row, index)}, response {response[:RESPONSE_CHARACTERS]!r}{cut}", *printed_lines(printed)]
+
+
+def printed_lines(printed: bytes) -> list[str]:
+    """Return the last lines that a process printed, as notes of an error."""
+    lines = printed.decode(errors="replace").splitlines()
+    return ["last printed:", *(f"  {_visible(line)}" for line in lines)] if lines else []
+
+
+def _visible(text: str) -> str:
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
+def failure(
+    rule: RuleRef, answer: Answer | LoadAnswer, row: Mapping[str, object], index: int, printed: bytes
+) -> RuleError:
+    """Return the error of a rule that was not loaded, or returned no score for a row."""
+    text, notes = rule.text, notes_of(row, index, printed)
+    match answer:
+        case NotLoaded():
+            notes = printed_lines(printed)
+            return RuleError.not_loaded(text, _visible(answer.why), at=_visible(answer.at), notes=notes)
+        case Lacks(failed="lacks_name"):
+            return RuleError.lacks_name(text, answer.name, answer.known)
+        case Lacks(failed="lacks_package"):
+            return RuleError.lacks_package(text, answer.name)
+        case Lacks():
+            return RuleError.lacks_setting(text, answer.name, answer.known)
+        case LacksColumn():
+            return RuleError.lacks_column(text, answer.parameter, answer.known, name_of(row, index))
+        case LacksTruth():
+            return RuleError.lacks_truth(text, answer.value, name_of(row, index))
+        case BadValue():
+            return RuleError.bad_value(text, _visible(answer.value), notes=notes)
+        case Raised():
+            return RuleError.raised(text, _visible(answer.exception), at=_visible(answer.at), notes=notes)
+        case Died():
+            return RuleError.died(text, ending(answer.code), notes=notes)
+        case _:
+            return RuleError.forged(text, notes=notes)

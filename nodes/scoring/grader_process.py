@@ -30,6 +30,7 @@ from numbers import Real
 from types import ModuleType
 from typing import Any, cast
 
+SHIPPED = "nodes.scoring.rules"
 MESSAGE_CHARACTERS, ANSWER_BYTES = 300, 65_536
 LOOK_S, REAP_S = 0.1, 0.3
 
@@ -43,44 +44,19 @@ class Failure(Exception):
 
 
 @dataclass(frozen=True)
-class Asks:
-    """The arguments of a function: its parameters, those without a default, and whether it takes any name."""
-
-    names: tuple[str, ...]
-    required: tuple[str, ...]
-    takes_rest: bool
-
-
-@dataclass(frozen=True)
 class LoadedRule:
-    """A loaded rule: its function, the file of its code, its arguments, the caller's settings."""
+    """A loaded rule: its function, the file of its code, the caller's settings, and the names of its parameters.
+
+    `required` names those without a default; a rule that `takes_rest` gets every column.
+    """
 
     function: Callable[..., object]
     file: str
-    asks: Asks
     settings: dict[str, object]
-    shipped: bool = False
-
-
-def asks_of(function: Callable[..., object]) -> Asks:
-    """Read the arguments of a function from its signature; Failure if it cannot be called by names.
-
-    >>> asks_of(lambda response, finished=True, **row: 0.0)
-    Asks(names=('response', 'finished'), required=('response',), takes_rest=True)
-    """
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        raise Failure("not_loaded", why="the names of its parameters cannot be read", at="") from None
-    for p in parameters:
-        if p.kind is p.POSITIONAL_ONLY:
-            raise Failure("not_loaded", why=f"its parameter `{p.name}` cannot be given by name", at="")
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return Asks(
-        names=tuple(p.name for p in named),
-        required=tuple(p.name for p in named if p.default is p.empty),
-        takes_rest=any(p.kind is p.VAR_KEYWORD for p in parameters),
-    )
+    names: tuple[str, ...]
+    required: tuple[str, ...]
+    takes_rest: bool
+    shipped: bool
 
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,20 +78,6 @@ def is_missing(truth: object, *, shipped: bool) -> bool:
     (True, True, False)
     """
     return truth is None or (shipped and str(truth).strip() in ("", "None"))
-
-
-def bind(asks: Asks, row: Mapping[str, Any], settings: Mapping[str, object]) -> dict[str, object]:
-    """Choose the arguments of one call; settings override the row. Failure if the row lacks a required name.
-
-    >>> bind(Asks(("response",), ("response",), False), {"response": "7", "ability": "math"}, {})
-    {'response': '7'}
-    """
-    columns = columns_of(row)
-    for name in asks.required:
-        if name not in columns and name not in settings:
-            raise Failure("lacks_column", parameter=name, known=list(columns))
-    chosen = columns if asks.takes_rest else {name: columns[name] for name in asks.names if name in columns}
-    return {**chosen, **settings}
 
 
 def as_score(value: object) -> float:
@@ -194,66 +156,75 @@ def import_source(source: str) -> ModuleType:
     return module
 
 
-def beside(name: str) -> ModuleType:
+def sibling(name: str) -> ModuleType:
     """Import a file of this folder, without the package."""
     return import_source(os.path.join(os.path.dirname(__file__), name))
 
 
 def find(source: str, name: str) -> Callable[..., object]:
     """Return a function of a module or a file; Failure if it is missing or cannot be called."""
-    owner: object = import_source(source)
-    for part in name.split("."):
-        if not hasattr(owner, part):
-            raise Failure("lacks_name", name=part, known=functions_of(owner))
-        owner = getattr(owner, part)
-    if not callable(owner):
-        raise Failure("not_loaded", why=f"`{name}` is {described(owner)}, not a function", at="")
-    return owner
-
-
-def functions_of(owner: object) -> list[str]:
-    """List the public functions of a module or a class."""
-    return [name for name, value in vars(owner).items() if inspect.isfunction(value) and not name.startswith("_")]
-
-
-def import_packages(source: str, name: str) -> None:
-    """Import the packages of a shipped rule, so that the import does not count as time of the first response."""
-    if source != "nodes.scoring.rules":
-        return
-    packages = importlib.import_module(source).RULE_PACKAGES
-    for module, package in [packages[name]] if name in packages else []:
+    owner: Any = import_source(source)
+    if source == SHIPPED and name in owner.RULE_PACKAGES:  # now, or it would count as time of the first response
+        module, package = owner.RULE_PACKAGES[name]
         try:
             importlib.import_module(module)
         except ModuleNotFoundError:
             raise Failure("lacks_package", name=package) from None
+    for part in name.split("."):
+        if not hasattr(owner, part):
+            functions = [key for key, value in vars(owner).items() if inspect.isfunction(value)]
+            raise Failure("lacks_name", name=part, known=[key for key in functions if not key.startswith("_")])
+        owner = getattr(owner, part)
+    if not callable(owner):
+        raise Failure("not_loaded", why=f"`{name}` is {described(owner)}, not a function", at="")
+    function: Callable[..., object] = owner
+    return function
 
 
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
-    """Load a rule, and check the caller's settings against its arguments; raises Failure."""
-    sys.path_hooks.insert(0, beside("grader_finder.py").UnlistedFinder)
+    """Load a rule, and check the caller's settings against its parameters; raises Failure."""
+    sys.path_hooks.insert(0, sibling("grader_inside.py").UnlistedFinder)
     sys.path_importer_cache.clear()
     sys.path[:] = import_path
     if source.endswith(".py") and os.path.dirname(source) not in sys.path:
         sys.path.append(os.path.dirname(source))  # last: a file beside the rule must not shadow a package
     try:
-        import_packages(source, name)
         function = find(source, name)
     except Failure:
         raise
     except BaseException as error:  # noqa: BLE001 - a user's own file may raise anything, SystemExit too
         raise Failure("not_loaded", why=message(error), at=place(error, source)) from None
-    asks = asks_of(function)
-    for setting in settings:
-        if setting not in asks.names and not asks.takes_rest:
-            raise Failure("lacks_setting", name=setting, known=list(asks.names))
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise Failure("not_loaded", why="the names of its parameters cannot be read", at="") from None
+    for p in parameters:
+        if p.kind is p.POSITIONAL_ONLY:
+            raise Failure("not_loaded", why=f"its parameter `{p.name}` cannot be given by name", at="")
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    names, required = (p.name for p in named), (p.name for p in named if p.default is p.empty)
+    takes_rest = any(p.kind is p.VAR_KEYWORD for p in parameters)
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return LoadedRule(function, code.co_filename if code else source, asks, settings, source == "nodes.scoring.rules")
+    file = code.co_filename if code else source
+    rule = LoadedRule(function, file, settings, tuple(names), tuple(required), takes_rest, source == SHIPPED)
+    for setting in settings:
+        if setting not in rule.names and not takes_rest:
+            raise Failure("lacks_setting", name=setting, known=list(rule.names))
+    return rule
 
 
 def arguments_of(rule: LoadedRule, row: Mapping[str, Any]) -> dict[str, object]:
-    """Return the arguments of a rule for a row; Failure if the row lacks one of them, or its ground truth."""
-    arguments = bind(rule.asks, row, rule.settings)
-    if "ground_truth" in rule.asks.required and is_missing(arguments["ground_truth"], shipped=rule.shipped):
+    """Return the arguments of one call; settings override the row's columns.
+
+    Failure if the row lacks one of them, or its ground truth.
+    """
+    columns = columns_of(row)
+    for name in rule.required:
+        if name not in columns and name not in rule.settings:
+            raise Failure("lacks_column", parameter=name, known=list(columns))
+    chosen = {name: value for name, value in columns.items() if rule.takes_rest or name in rule.names}
+    arguments = {**chosen, **rule.settings}
+    if "ground_truth" in rule.required and is_missing(arguments["ground_truth"], shipped=rule.shipped):
         raise Failure("lacks_truth", value=described(arguments["ground_truth"]))
     return arguments
 
@@ -315,7 +286,7 @@ def score_in_fork(
             os.close(read)
             channel.close()
             if enclosed:
-                beside("grader_sockets.py").enclose()
+                sibling("grader_inside.py").enclose()
             process = os.getpid()
             line = json.dumps(score(rule, arguments)).encode() + b"\n"
             if os.getpid() == process:  # a fork that the rule made, and that came back here, must not answer
@@ -329,8 +300,13 @@ def score_in_fork(
             kill(child, signal.SIGKILL)
     reaped, status = _reap(child)
     code = os.waitstatus_to_exitcode(status) if reaped else None  # None: it cannot be killed
-    spent = code is None or (childless and _left_children())
-    return {**_outcome(answer, code), "spent": not beside("grader_guard.py").empty(os.environ["HOME"]) or spent}
+    spent = code is None
+    if childless and not spent:  # wait for the processes that the response has left to this one
+        with contextlib.suppress(ChildProcessError):
+            while _reap(-1)[0]:
+                pass
+            spent = True
+    return {**_outcome(answer, code), "spent": not sibling("grader_guard.py").empty(os.environ["HOME"]) or spent}
 
 
 def _first_line(read: int, child: int) -> bytes:
@@ -345,15 +321,6 @@ def _first_line(read: int, child: int) -> bytes:
         elif os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             break  # a process that it started holds the pipe open
     return answer
-
-
-def _left_children() -> bool:
-    """Wait for the processes that the response has left to this one; return whether one is still there."""
-    with contextlib.suppress(ChildProcessError):
-        while _reap(-1)[0]:
-            pass
-        return True
-    return False
 
 
 def _reap(child: int) -> tuple[int, int]:
@@ -381,14 +348,6 @@ def _outcome(answer: bytes, code: int | None) -> dict[str, object]:
     return {"failed": "forged"}
 
 
-def has_children() -> bool:
-    """Return whether this process has children, as when a rule's file starts some."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return True
-    return False
-
-
 def serve(channel: Channel, *, enclosed: bool) -> None:
     """Load a rule and score rows as the parent asks, until it closes the channel."""
     rule, isolated, childless = None, True, True
@@ -400,7 +359,11 @@ def serve(channel: Channel, *, enclosed: bool) -> None:
                 channel.say({"ready": True, "id": line["id"]})
             except Failure as failure:
                 channel.say({**failure.line, "id": line["id"]})
-            childless = not has_children()
+            try:
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                childless = False  # the rule's file has started some
+            except ChildProcessError:
+                childless = True
             gc.collect()
             gc.freeze()  # or each fork would copy the pages of every object that the collector looks at
             continue
@@ -408,13 +371,12 @@ def serve(channel: Channel, *, enclosed: bool) -> None:
         for question, row in line["rows"]:
             try:
                 arguments = arguments_of(rule, row)
+                if isolated:
+                    outcome = score_in_fork(rule, arguments, channel, childless=childless, enclosed=enclosed)
+                else:
+                    outcome = score(rule, arguments)
             except Failure as failure:
-                channel.say({**failure.line, "id": question})
-                continue
-            if isolated:
-                outcome = score_in_fork(rule, arguments, channel, childless=childless, enclosed=enclosed)
-            else:
-                outcome = score(rule, arguments)
+                outcome = failure.line
             channel.say({**outcome, "id": question})
 
 
@@ -426,9 +388,9 @@ def main(options: list[str]) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans of a response become children here
-    _ = beside("grader_guard.py"), beside("grader_sockets.py")  # now, so that no fork has to read them
+    _ = sibling("grader_guard.py"), sibling("grader_inside.py")  # now, so that no fork has to read them
     if "--no-sockets" in options:
-        beside("grader_sockets.py").close_sockets()
+        sibling("grader_inside.py").close_sockets()
     with contextlib.suppress(OSError):
         serve(channel, enclosed="--confined" in options)
     os._exit(0)

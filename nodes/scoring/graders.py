@@ -25,8 +25,9 @@ from typing import Literal, Self
 
 from flowgraph.errors import RuleError
 from nodes.scoring.confinement import Allowed, refuse_unheld
-from nodes.scoring.grader_failures import ending, failure, name_of, not_loaded, notes_of, printed_lines
 from nodes.scoring.grader_messages import (
+    ANSWERS,
+    LOADS,
     Answer,
     BadValue,
     Forged,
@@ -36,8 +37,11 @@ from nodes.scoring.grader_messages import (
     Raised,
     Ready,
     ScoredAnswer,
-    read_answer,
-    read_load,
+    ending,
+    failure,
+    notes_of,
+    printed_lines,
+    read_message,
 )
 from nodes.scoring.grader_worker import GraderWorker, kill_all
 from nodes.scoring.rules import RuleRef
@@ -76,29 +80,20 @@ class Clock:
         self._ran_s, self._looked_s = 0.0, time.monotonic()
 
     def now_s(self) -> float:
-        """Return how long this process ran, in seconds; called at least every half second while something waits."""
+        """Return the seconds; called at least every half second while something waits."""
         now_s = time.monotonic()
         self._ran_s += min(now_s - self._looked_s, GAP_S)
         self._looked_s = now_s
         return self._ran_s
 
 
-def default_call_limit_s(rows: int, workers: int, limit_s: float) -> float:
-    """Return the seconds a call may take by default: a quarter of each response's limit, and at least 12 limits.
-
-    >>> default_call_limit_s(rows=256, workers=1, limit_s=10.0), default_call_limit_s(rows=8, workers=1, limit_s=10.0)
-    (640.0, 120.0)
-    """
-    return limit_s * max(MIN_LIMITS, rows / workers / SHARE_OF_LIMIT)
-
-
 class Graders:
     """Scores responses in `workers` processes for each rule, waiting at most `limit_s` seconds for each response.
 
-    A call takes at most `call_limit_s` seconds, by default `default_call_limit_s`. `allow` lists what rules may do
-    beyond scoring text: see `confinement`. Processes start when they are first needed and stay warm. They end,
-    with everything that rules have started, on `close`, at exit, or when this process dies. Seconds are those of
-    `clock`.
+    A call takes at most `call_limit_s` seconds: by default a quarter of each response's limit, and at least 12 limits.
+    `allow` lists what rules may do beyond scoring text: see `confinement`. Processes start when they are first needed
+    and stay warm. They end, with everything that rules have started, on `close`, at exit, or when this process dies.
+    Seconds are those of `clock`.
     """
 
     def __init__(
@@ -149,9 +144,8 @@ class Graders:
         load = {"source": rule.source, "name": rule.name, "settings": settings or {}, "import_path": import_path}
         with self._lock:
             workers = self._workers_of(json.dumps(load, default=_plain))
-            call = _Call(self, rule, may, load, rows, on_error, workers)
             try:
-                return call.run()
+                return _Call(self, rule, may, load, rows, on_error, workers).run()
             except BaseException:  # KeyboardInterrupt too: a worker in the middle of a response cannot be used again
                 self.close()
                 raise
@@ -168,10 +162,11 @@ class Graders:
                 self.end(worker, oldest)
         return workers
 
-    def start(self, rule: RuleRef, may: Allowed) -> GraderWorker:
-        """Start a worker for a rule."""
+    def start(self, rule: RuleRef, may: Allowed, workers: list[GraderWorker]) -> GraderWorker:
+        """Start one more of the `workers` of a rule."""
         worker = GraderWorker(rule, may, sys.path)
         self._workers.append(worker)
+        workers.append(worker)
         return worker
 
     def end(self, worker: GraderWorker, workers: list[GraderWorker]) -> int:
@@ -181,31 +176,28 @@ class Graders:
         return worker.kill()
 
 
+@dataclass(eq=False)
 class _Call:
     """One call of `grade`: the rows that wait, the workers of the rule, and the scores so far."""
 
-    selector: selectors.BaseSelector
+    pool: Graders
+    rule: RuleRef
+    may: Allowed
+    load: Mapping[str, object]
+    rows: Sequence[Mapping[str, object]]
+    on_error: OnError
+    workers: list[GraderWorker]
 
-    def __init__(
-        self,
-        pool: Graders,
-        rule: RuleRef,
-        may: Allowed,
-        load: Mapping[str, object],
-        rows: Sequence[Mapping[str, object]],
-        on_error: OnError,
-        workers: list[GraderWorker],
-    ) -> None:
-        self.pool, self.rule, self.may, self.load, self.rows, self.on_error = pool, rule, may, load, rows, on_error
-        self.workers = workers
-        self.chunk_rows = min(CHUNK_ROWS, max(1, math.ceil(len(rows) / pool.count)))
-        self.limit_s = pool.call_limit_s or default_call_limit_s(len(rows), pool.count, pool.limit_s)
-        self.waiting = deque(range(len(rows)))
+    def __post_init__(self) -> None:
+        count, pool = len(self.rows), self.pool
+        self.chunk_rows = min(CHUNK_ROWS, max(1, math.ceil(count / pool.count)))
+        self.limit_s = pool.call_limit_s or pool.limit_s * max(MIN_LIMITS, count / pool.count / SHARE_OF_LIMIT)
+        self.waiting = deque(range(count))
         self.scores, self.failed = dict[int, float](), dict[int, RuleError]()
         self.failures, self.unreadable = 0, 0
 
     def run(self) -> Graded:
-        """Score every row."""
+        """Score every row; when the whole call takes too long, those that have no score yet fail."""
         end_s = self.pool.clock.now_s() + self.limit_s
         with selectors.DefaultSelector() as self.selector:
             for worker in self.workers:
@@ -213,8 +205,16 @@ class _Call:
             while len(self.scores) < len(self.rows):
                 self._assign()
                 self._listen()
-                if self.pool.clock.now_s() > end_s:
-                    self._give_up()
+                if self.pool.clock.now_s() <= end_s:
+                    continue
+                for worker in self._busy:
+                    self._lose(worker, blamed=False)
+                scored = len(self.scores) - len(self.failed)
+                while self.waiting:
+                    index = self.waiting.popleft()
+                    notes = notes_of(self.rows[index], index, b"")
+                    text, rows = self.rule.text, len(self.rows)
+                    self._fail(index, RuleError.overtime(text, self.limit_s, scored, rows, notes=notes))
         first = str(self.failed[min(self.failed)]) if self.failed else ""
         scores = tuple(self.scores[index] for index in range(len(self.rows)))
         return Graded(scores, self.failures, first, self.unreadable)
@@ -231,9 +231,7 @@ class _Call:
         """Start the workers that the waiting rows need, and give the idle ones the rule or a chunk of rows."""
         chunks = math.ceil(len(self.waiting) / self.chunk_rows)
         while len(self.workers) < min(self.pool.count, len(self._busy) + chunks):
-            worker = self.pool.start(self.rule, self.may)
-            self.workers.append(worker)
-            self._watch(worker)
+            self._watch(self.pool.start(self.rule, self.may, self.workers))
         for worker in self.workers:
             if not self.waiting or worker.deadline_s < math.inf:
                 continue
@@ -283,7 +281,7 @@ class _Call:
             return
         for line in lines:
             question = worker.owed[0][0] if worker.owed else -1
-            answer = read_answer(line, question) if worker.ready else read_load(line, question)
+            answer = read_message(ANSWERS if worker.ready else LOADS, line, question)
             if answer is None or isinstance(answer, Forged):
                 self._lose(worker, forged=True)
                 return
@@ -299,20 +297,14 @@ class _Call:
         if isinstance(answer, ScoredAnswer):
             self.scores[index] = answer.score
             self.unreadable += answer.unreadable
-            return
-        if isinstance(answer, Ready):
+        elif isinstance(answer, Ready):
             worker.ready = True
-            return
-        worker.read_printed()
-        if not isinstance(answer, Answer):
-            raise not_loaded(self.rule, answer, worker.printed)
-        row = self.rows[index]
-        if isinstance(answer, LacksColumn):
-            raise RuleError.lacks_column(self.rule.text, answer.parameter, answer.known, name_of(row, index))
-        if isinstance(answer, LacksTruth):
-            raise RuleError.lacks_truth(self.rule.text, answer.value, name_of(row, index))
-        error = failure(self.rule, answer, notes_of(row, index, worker.printed))
-        self._fail(index, error, ended=not isinstance(answer, Raised | BadValue))
+        else:
+            worker.read_printed()
+            error = failure(self.rule, answer, self.rows[index] if worker.ready else {}, index, worker.printed)
+            if not isinstance(answer, Answer) or isinstance(answer, LacksColumn | LacksTruth):
+                raise error
+            self._fail(index, error, ended=not isinstance(answer, Raised | BadValue))
 
     def _fail(self, index: int, error: RuleError, *, ended: bool = True) -> None:
         """Score a row that failed as `on_error` says; one that `ended` a shipped rule's process counts as wrong."""
@@ -331,6 +323,7 @@ class _Call:
                 self.selector.unregister(watched)
         code = self.pool.end(worker, self.workers)
         hung = overdue and code == -signal.SIGKILL
+        text = self.rule.text
         if worker.ready:
             owed = [index for _, index in worker.owed]
             failed = owed[:1] if blamed else []
@@ -338,28 +331,16 @@ class _Call:
             for index in failed:
                 notes = notes_of(self.rows[index], index, worker.printed)
                 if forged:
-                    error = RuleError.forged(self.rule.text, notes=notes)
+                    error = RuleError.forged(text, notes=notes)
                 elif hung:
-                    error = RuleError.hung(self.rule.text, self.pool.limit_s, notes=notes)
+                    error = RuleError.hung(text, self.pool.limit_s, notes=notes)
                 else:
-                    error = RuleError.died(self.rule.text, ending(code), notes=notes)
+                    error = RuleError.died(text, ending(code), notes=notes)
                 self._fail(index, error)
         elif blamed:
-            if forged:
-                why = "its process answered what it was not asked"
-            else:
-                why = f"it took over {self.pool.start_limit_s:g} s" if hung else f"its process ended: {ending(code)}"
-            raise RuleError.not_loaded(self.rule.text, why, notes=printed_lines(worker.printed))
-
-    def _give_up(self) -> None:
-        """Fail every row that has no score yet: the whole call took too long."""
-        for worker in self._busy:
-            self._lose(worker, blamed=False)
-        scored = len(self.scores) - len(self.failed)
-        while self.waiting:
-            index = self.waiting.popleft()
-            notes = notes_of(self.rows[index], index, b"")
-            self._fail(index, RuleError.overtime(self.rule.text, self.limit_s, scored, len(self.rows), notes=notes))
+            why = f"it took over {self.pool.start_limit_s:g} s" if hung else f"its process ended: {ending(code)}"
+            why = "its process answered what it was not asked" if forged else why
+            raise RuleError.not_loaded(text, why, notes=printed_lines(worker.printed))
 
 
 def _line(message: Mapping[str, object]) -> bytes:

@@ -35,15 +35,6 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
 }
-_LITERALS = ("algorithmic.string_insertion", "algorithmic.spiral_matrix", "algorithmic.binary_matrix")
-_EVALUATED = {
-    **dict.fromkeys((*_LITERALS, "algorithmic.number_sorting", "games.n_queens"), "literal"),
-    "arithmetic.bitwise_arithmetic": "integers",
-    **dict.fromkeys(("games.puzzle24", "games.countdown"), "parse_expr"),
-    "algebra.polynomial_multiplication": "sp",
-    **dict.fromkeys(("algebra.simple_integration", "algebra.intermediate_integration"), "sympy"),
-}
-"""What evaluates text, by module of reasoning-gym: `eval` on literals or integers, or the name that sympy has there."""
 
 
 def extract_answer(response: str) -> str:
@@ -78,24 +69,6 @@ def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
     if not isinstance(score, Real) or not math.isfinite(score):
         return None
     return min(1.0, max(0.0, float(score)))
-
-
-@functools.cache
-def task_scorer(task: str) -> Scorer:
-    """Return a task's own scorer, after replacing the functions with which it evaluates text."""
-    import sympy
-
-    readers: dict[str, dict[str, object]] = {
-        "literal": {"eval": read_literal},
-        "integers": {"eval": read_integers},
-        "parse_expr": {"parse_expr": read_expression},
-    }
-    safe_sympy = types.SimpleNamespace(**{**vars(sympy), "parse_expr": read_expression})
-    for module, evaluated in _EVALUATED.items():
-        replaced = readers.get(evaluated, {evaluated: safe_sympy})
-        vars(importlib.import_module(f"reasoning_gym.{module}")).update(replaced)
-    scorer: Scorer = importlib.import_module("reasoning_gym").get_score_answer_fn(task)
-    return scorer
 
 
 def read_literal(text: str) -> object:
@@ -178,3 +151,26 @@ def _bits(node: ast.expr, names: frozenset[str]) -> float:
             return _bits(argument, names)
         case _:
             raise ValueError(f"{type(node).__name__} is not read")
+
+
+_LITERALS = ("algorithmic.string_insertion", "algorithmic.spiral_matrix", "algorithmic.binary_matrix")
+_EVALUATED: dict[str, tuple[str, Callable[..., Any] | None]] = {
+    **dict.fromkeys((*_LITERALS, "algorithmic.number_sorting", "games.n_queens"), ("eval", read_literal)),
+    "arithmetic.bitwise_arithmetic": ("eval", read_integers),
+    **dict.fromkeys(("games.puzzle24", "games.countdown"), ("parse_expr", read_expression)),
+    "algebra.polynomial_multiplication": ("sp", None),
+    **dict.fromkeys(("algebra.simple_integration", "algebra.intermediate_integration"), ("sympy", None)),
+}
+"""What evaluates text, by module of reasoning-gym: a name there, and what replaces it; None: a safe sympy."""
+
+
+@functools.cache
+def task_scorer(task: str) -> Scorer:
+    """Return a task's own scorer, after replacing the functions with which it evaluates text."""
+    import sympy
+
+    safe_sympy = types.SimpleNamespace(**{**vars(sympy), "parse_expr": read_expression})
+    for module, (name, reader) in _EVALUATED.items():
+        vars(importlib.import_module(f"reasoning_gym.{module}"))[name] = reader or safe_sympy
+    scorer: Scorer = importlib.import_module("reasoning_gym").get_score_answer_fn(task)
+    return scorer

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from flowgraph.errors import RuleError
 from flowgraph.flows.entry_points import find, names, target
+from nodes.scoring.grader_process import columns_of, described, is_missing
 from nodes.scoring.gym import extract_answer, score_answer
 
 
@@ -141,6 +142,32 @@ def rule_for(data_source: str) -> str:
         if fnmatchcase(data_source, pattern):
             return rule
     raise RuleError.no_source(data_source, DATA_SOURCES)
+
+
+def refuse_missing_truths(by: str, table: Any, name: str) -> None:
+    """Raise RuleError for the first row of a table that lacks the ground truth which its shipped rule compares with.
+
+    `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name` is that of the data set. A table
+    in which no row has a ground truth is left to the rules, and rows of your own rules are checked as they are scored.
+    """
+    columns = [column for column in ("ground_truth", "reward_model", "data_source") if column in table.column_names]
+    rows = [columns_of(row) for row in table.select(columns).to_pylist()]
+    if not any("ground_truth" in row for row in rows):
+        return
+    for index, row in enumerate(rows):
+        truth = row.get("ground_truth")
+        if is_missing(truth, shipped=True) and (rule := _comparing_rule(by, str(row.get("data_source", "")))):
+            raise RuleError.lacks_truth(rule, described(truth), f"row {index} (from 0) of {name}")
+
+
+def _comparing_rule(by: str, source: str) -> str:
+    """Name the shipped rule of a row if it requires a ground truth, else ""."""
+    try:
+        rule = by if by != "data" else rule_for(source)
+    except RuleError:
+        return ""  # scoring refuses it
+    truth = inspect.signature(RULES[rule]).parameters.get("ground_truth") if rule in RULES else None
+    return rule if truth is not None and truth.default is truth.empty else ""
 
 
 @dataclass(frozen=True)

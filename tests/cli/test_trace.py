@@ -16,7 +16,7 @@ from flowgraph.language.region import Observations
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Read, Run, Sync
 from flowgraph.runtime.interpreter import StepResult
-from flowgraph.runtime.measure.measured_file import MeasuredRecorder
+from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.measured_task import MeasuredTask, about_task
 from flowgraph.runtime.record.run_folder import RunFolder
 from flowgraph.serialize.graph import from_json

@@ -31,7 +31,7 @@ from flowgraph.lowering.program import Home, Program, Sync, Transfer
 from flowgraph.models import resolve
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import to_table
-from flowgraph.runtime.hosting import ModelSetup, host
+from flowgraph.runtime.hosting import ModelSetup, host, to_wire
 from flowgraph.runtime.interpreter import Executor, Places, RowSource
 from flowgraph.runtime.local import InProcess
 from flowgraph.runtime.ray.device import Flows
@@ -40,7 +40,6 @@ from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.start import start
 from flowgraph.runtime.record.run_folder import RecordedRollouts, rollout_file, write_rollout
 from flowgraph.runtime.row_identity import StoredValue
-from flowgraph.runtime.weights import to_wire
 from flowgraph.serialize.program_text import program_text
 from nodes import Columns, Rollout
 from nodes.data.source import PromptSource

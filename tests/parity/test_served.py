@@ -57,9 +57,9 @@ import json, sys, time
 from dataclasses import asdict
 from pathlib import Path
 from flowgraph.engines.servers.server_engine import ServerSettings as Serving
-from flowgraph.runtime.hosting import named
+from pkgutil import resolve_name
 engine, folder, log, limit_s = sys.argv[1:]
-server = named(engine)().serve(
+server = resolve_name(engine)().serve(
     Path(folder), Serving(max_tokens_cached=8192), name="replica 0", log=Path(log), limit_s=float(limit_s)
 )
 print(json.dumps(asdict(server.door)), flush=True)

@@ -18,7 +18,7 @@ from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.model.quantities import many
 from flowgraph.errors import UsageError, nearest
-from flowgraph.runtime.measure.measured_file import read_measured
+from flowgraph.runtime.measure.measured_step import read_measured
 from placements import report, simulate
 
 STEPS = 2  # of a timeline: one shows what a step is, the next what it waits for

@@ -39,7 +39,7 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
     def at(request: Request) -> tuple[PreparedProblem, ImportedRun]:
         prepared = _prepared(as_written, path, device, request)
         read = _with_micro_batches(prepared.setting, as_written)
-        plan = as_run.plan_of_run(prepared.setting, read.system_run, prepared.assumed)
+        plan = as_run.plan_of_run(prepared.setting, read, prepared.assumed)
         faults = tuple(map(str, faults_of(plan, prepared, str(path), ran=True)))
         return prepared, ImportedRun(path, read, plan, faults)
 

@@ -26,8 +26,7 @@ from flowgraph.models.loading import refuse_other_tokens
 from flowgraph.passes import named
 from flowgraph.passes.verify import verified
 from nodes.mismatch import watch_engines
-from nodes.scoring.rules import reference_of, refuse_missing, resolve
-from nodes.scoring.truths import refuse_missing_truths
+from nodes.scoring.rules import reference_of, refuse_missing, refuse_missing_truths, resolve
 from nodes.values import Prompts
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from flowgraph.passes import named
 from nodes.evaluation import respond_and_score
 from nodes.evaluation.estimates import INTERVAL, Marks, reported
 from nodes.scoring.graders import Graders
-from nodes.scoring.rules import refuse_missing, resolve, rule_for
-from nodes.scoring.truths import refuse_missing_truths
+from nodes.scoring.rules import refuse_missing, refuse_missing_truths, resolve, rule_for
 
 if TYPE_CHECKING:
     import pyarrow as pa

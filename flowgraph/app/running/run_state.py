@@ -10,10 +10,9 @@ from flowgraph.analysis.flat_graph import full_hash, structure_hash
 from flowgraph.app.request import Say
 from flowgraph.errors import RunFolderError
 from flowgraph.runtime.hosting import LoadedModels
-from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints
+from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, Saver
 from flowgraph.runtime.record.fingerprint import differences, fingerprint, promised
 from flowgraph.runtime.record.run_folder import RECORDS
-from flowgraph.runtime.record.saver import Saver
 
 if TYPE_CHECKING:
     from flowgraph.app.running.training import PreparedRun

@@ -42,7 +42,7 @@ from flowgraph.runtime.driver import HeldOutCheck, Listener, RunSpec, train
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.interpreter import LOST, Executor, StartState
 from flowgraph.runtime.loggers import logger, trackers
-from flowgraph.runtime.measure.measured_file import MeasuredRecorder
+from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
 from flowgraph.runtime.record.recorder import Recorder

@@ -1,6 +1,6 @@
-"""A measured step in the form of a plan's forecast: tasks with their seconds, and peaks by pool.
+"""A measured step: in the form of a plan's forecast, as a line of `measured.jsonl`, and as events of a Chrome trace.
 
-Not here: how one task is measured (`measured_task`), and the file that steps are written to (`measured_file`).
+Not here: how one task is measured (`measured_task`).
 """
 
 from __future__ import annotations
@@ -8,18 +8,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from pydantic import NonNegativeInt
 
 from flowgraph.cluster.cluster import Data
 from flowgraph.cluster.plan import PhasePeak, Plan, PoolForecast, StepForecast, TaskOrder, TimedTask
-from flowgraph.lowering.program import Program, Run, Sync
+from flowgraph.errors import RunFolderError
+from flowgraph.files.untrusted import json_as, read_bytes
+from flowgraph.language.region import Observations
+from flowgraph.lowering.program import HOST, Program, Run, Sync
 from flowgraph.lowering.task_names import task_name
 from flowgraph.lowering.waits import homes_of, moved_on, waits_for
+from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.measure.measured_task import MeasuredTask
+from flowgraph.runtime.record.checkpoint import disk_fault
+from flowgraph.runtime.record.recorder import Journal
+from flowgraph.runtime.record.run_folder import RunFolder
 
-WHOLE = "measured"
-"""The only part of a task that was not split."""
+NAME = "measured.jsonl"
+MAX_MEASURED_BYTES = 2**28
+
+Event = dict[str, Any]
 
 
 class MeasuredStep(Data):
@@ -32,8 +43,20 @@ class MeasuredStep(Data):
 
 
 def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program, seconds: float) -> MeasuredStep:
-    """Return what was measured in one step of a program, which took `seconds`."""
-    tasks = tuple(sorted((_with_role(task, program) for task in measured), key=lambda task: task.begin_s))
+    """Return what was measured in one step of a program, which took `seconds`.
+
+    A sync gets the role that it serves: among those of its target the one that samples, if there is one.
+    """
+    served = dict[str, str]()
+    for sync in program.tasks:
+        if isinstance(sync, Sync):
+            home = (sync.target.pool, sync.target.engine, sync.target.param)
+            placed = program.plan.placed
+            roles = [r.role for r in placed if (r.pool, r.engine, r.role.partition(".")[0]) == home]
+            sampling = (role for role in roles if role.endswith(".sample"))
+            served[task_name(sync)] = next(sampling, roles[0] if roles else "")
+    named = (replace(task, role=task.role or served.get(task.task, "")) for task in measured)
+    tasks = tuple(sorted(named, key=lambda task: task.begin_s))
     timed = step_of(tasks, program, seconds)
     return MeasuredStep(step=step, timed=timed, forecast=forecast_of(tasks, program.plan), tasks=tasks)
 
@@ -41,7 +64,7 @@ def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program,
 def step_of(measured: Sequence[MeasuredTask], program: Program, seconds: float) -> StepForecast:
     """Return the tasks in the order of the program, each with the seconds of its slowest rank, and their order.
 
-    Tasks that the program does not name come last and wait for nothing. `seconds` are those of the step.
+    Tasks that the program does not name come last and wait for nothing.
     """
     ranks = defaultdict[str, list[MeasuredTask]](list)
     for task in measured:
@@ -75,7 +98,7 @@ def timed(ranks: Sequence[MeasuredTask]) -> TimedTask:
             for part, seconds in task.parts:
                 parts[part] += seconds
             rest = task.seconds - sum(seconds for _, seconds in task.parts)
-            parts["around" if task.parts else WHOLE] += max(0.0, rest)
+            parts["around" if task.parts else "measured"] += max(0.0, rest)
     role = next((task.role for task in ranks if task.role), "")
     return TimedTask(name=ranks[0].task, kind=ranks[0].kind, role=role, pools=tuple(slowest), parts=dict(parts))
 
@@ -122,15 +145,81 @@ def _waits(program: Program, names: Mapping[int, str]) -> Iterator[TaskOrder]:
                 yield TaskOrder(before=names[place], after=names[earlier], delay=1)
 
 
-def _with_role(task: MeasuredTask, program: Program) -> MeasuredTask:
-    """Add to a sync the role that it serves: among those of its target the one that samples, if there is one."""
-    targets = {task_name(sync): sync.target for sync in program.tasks if isinstance(sync, Sync)}
-    target = targets.get(task.task)
-    if target is None or task.role:
-        return task
-    roles = [
-        placed.role
-        for placed in program.plan.placed
-        if (placed.pool, placed.engine, placed.role.partition(".")[0]) == (target.pool, target.engine, target.param)
-    ]
-    return replace(task, role=next((role for role in roles if role.endswith(".sample")), roles[0] if roles else ""))
+class MeasuredRecorder:
+    """Writes the measurements of each step into a run's folder; a listener of the driver and a context manager."""
+
+    def __init__(self, folder: RunFolder, program: Program) -> None:
+        self._program = program
+        self._file = Journal(folder.path / NAME)
+
+    def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
+        """Append a step, if any of its tasks was measured."""
+        if not ran.observed.measured:
+            return
+        self._file.add(measured_step(step, ran.observed.measured, self._program, seconds).model_dump_json() + "\n")
+        try:
+            self._file.write()
+        except OSError as error:
+            if not disk_fault(error):  # the recorder of the run reports a disk that refuses
+                raise
+
+    def checked(self, step: int, observed: Observations, seconds: float) -> None:
+        """Ignore a check: plans do not forecast them."""
+
+    def __enter__(self) -> MeasuredRecorder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+
+def read_measured(run: Path) -> list[MeasuredStep]:
+    """Read the steps in order, without a torn last line; a step that was repeated after a resume counts once.
+
+    Raises RunFolderError for a file with anything else.
+    """
+    path = run / NAME
+    try:
+        lines = read_bytes(path, MAX_MEASURED_BYTES).split(b"\n")[:-1] if path.is_file() else []
+        steps = [json_as(MeasuredStep, line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise RunFolderError.cannot(str(path), error) from error
+    return [step for _, step in sorted({step.step: step for step in steps}.items())]
+
+
+def measured_events(steps: Sequence[MeasuredStep], first_process: int = 1) -> list[Event]:
+    """Return the events of these steps, which begin at 0 with the first; processes are numbered from `first_process`.
+
+    Arrows lead from where weights are sent to where they are loaded, and a counter shows the peak of each rank.
+    """
+    tasks = [(step.step, task) for step in steps for task in step.tasks]
+    pools = sorted({task.pool for _, task in tasks}, key=lambda pool: (pool == HOST, pool))
+    processes = {pool: process for process, pool in enumerate(pools, start=first_process)}
+    start_s = min((task.begin_s for _, task in tasks), default=0.0)
+
+    def begin(task: MeasuredTask) -> Event:
+        return {"ts": round(1e6 * (task.begin_s - start_s), 3), "pid": processes[task.pool], "tid": task.rank + 1}
+
+    events = list[Event]()
+    for pool, process in processes.items():
+        args: Event = {"name": f"{pool}, measured"}
+        events.append({"name": "process_name", "ph": "M", "pid": process, "tid": 0, "args": args})
+        for rank in sorted({task.rank for _, task in tasks if task.pool == pool}):
+            args = {"name": f"rank {rank}"}
+            events.append({"name": "thread_name", "ph": "M", "pid": process, "tid": rank + 1, "args": args})
+    for number, task in tasks:
+        args = {"step": number, "role": task.role, "seconds": task.seconds, "bytes read": task.bytes_read}
+        args |= {"bytes given": task.bytes_given, "peak bytes": task.peak_bytes, **dict(task.parts)}
+        duration = {"dur": round(1e6 * task.seconds, 3)}
+        peak = {"name": f"peak of rank {task.rank}", "ph": "C", "args": {"GiB": task.peak_bytes / 2**30}}
+        events.append({"name": task.task, "cat": task.kind, "ph": "X", **begin(task), **duration, "args": args})
+        events.append({**peak, **begin(task)})
+    sent = list[tuple[MeasuredTask, MeasuredTask]]()  # from the first rank to each that loads weights in another pool
+    for step in steps:
+        for name in dict.fromkeys(task.task for task in step.tasks if task.kind == "sync"):
+            sender, *ranks = [task for task in step.tasks if task.task == name]
+            sent += [(sender, receiver) for receiver in ranks if receiver.pool != sender.pool]
+    for number, (sender, receiver) in enumerate(sent, start=1):
+        arrow = {"name": "weights", "cat": "sync", "bp": "e", "id": number}
+        events += [{**arrow, "ph": "s", **begin(sender)}, {**arrow, "ph": "f", **begin(receiver)}]
+    return events

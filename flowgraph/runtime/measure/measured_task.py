@@ -62,7 +62,6 @@ class Meter:
     peak_bytes: int = 0
     read_bytes: int = 0
     given_bytes: int = 0
-    parts: dict[str, float] = field(default_factory=dict[str, float])
 
     def reads(self, *items: Any) -> None:
         """Count rows or weights that the task reads."""
@@ -71,10 +70,6 @@ class Meter:
     def gives(self, *items: Any) -> None:
         """Count rows or weights that the task returns."""
         self.given_bytes += bytes_of(items)
-
-    def took(self, part: str, seconds: float) -> None:
-        """Add seconds to one part of the task."""
-        self.parts[part] = self.parts.get(part, 0.0) + seconds
 
     def see_peak(self) -> None:
         """Note the peak so far, before something resets it."""
@@ -111,7 +106,6 @@ def measuring(about: MeasuredTask, device: DeviceKind = "cpu") -> Generator[Mete
             bytes_given=meter.given_bytes,
             peak_bytes=meter.peak_bytes,
             process_bytes=_process_bytes.get(device, 0),
-            parts=tuple(meter.parts.items()),
         )
     finally:
         _active.remove(meter)
@@ -186,7 +180,9 @@ def begin_peak(device: DeviceKind = "cpu") -> Callable[[], int]:
         CLEAR_REFS.write_bytes(b"5")
     except OSError:  # no such file on macOS, and some containers forbid it
         return resident_bytes
-    return _high_water_bytes
+    return lambda: next(
+        1024 * int(line.split()[1]) for line in STATUS.read_bytes().splitlines() if line.startswith(b"VmHWM:")
+    )
 
 
 def resident_bytes() -> int:
@@ -194,8 +190,3 @@ def resident_bytes() -> int:
     import psutil
 
     return int(psutil.Process().memory_info().rss)
-
-
-def _high_water_bytes() -> int:
-    lines = STATUS.read_bytes().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(b"VmHWM:"))

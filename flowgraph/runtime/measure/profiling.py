@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flowgraph.errors import UsageError
 
@@ -59,7 +58,8 @@ class Profiles:
         gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
         with profile(activities=[ProfilerActivity.CPU, *gpu]) as profiler, record_function(name):
             yield
-        path = profile_folder(self.run, step) / f"{file_name(name)}.json"
+        file_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:120]
+        path = profile_folder(self.run, step) / f"{file_name}.json"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_suffix(".part")
@@ -76,15 +76,6 @@ NO_PROFILES = Profiles(Path())
 def profile_folder(run: Path, step: int) -> Path:
     """Return the folder of one step's profiles."""
     return run / FOLDER / f"step_{step:06d}"
-
-
-def file_name(name: str) -> str:
-    """Return a name with characters that any file name may have.
-
-    >>> file_name("train-0-critic.values, policy/logprobs")
-    'train-0-critic.values-policy-logprobs'
-    """
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:120]
 
 
 def write_ray_timeline(run: Path) -> Path | None:
@@ -104,21 +95,11 @@ def write_ray_timeline(run: Path) -> Path | None:
     return path
 
 
-def longest(events: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Return the `count` longest spans of a trace in their order, and its metadata: the names of lanes.
-
-    >>> spans = [{"ph": "X", "dur": 2}, {"ph": "M"}, {"ph": "X", "dur": 9}, {"ph": "i"}]
-    >>> longest(spans, 1)
-    [{'ph': 'M'}, {'ph': 'X', 'dur': 9}]
-    """
-    events = list(events)
-    spans = [index for index, event in enumerate(events) if event.get("ph") == "X"]
-    chosen = set(sorted(spans, key=lambda index: -float(events[index].get("dur", 0)))[:count])
-    return [event for index, event in enumerate(events) if index in chosen or event.get("ph") == "M"]
-
-
 def _cut_to_limit(path: Path) -> None:
-    """Reduce a trace that is too large to its longest events. Raises ValueError for one too large to be read."""
+    """Reduce a trace that is too large to its longest spans, in their order, and its metadata: the names of lanes.
+
+    Raises ValueError for one too large to be read.
+    """
     size = path.stat().st_size
     if size <= MAX_BYTES:
         return
@@ -126,7 +107,9 @@ def _cut_to_limit(path: Path) -> None:
         path.unlink()
         raise ValueError(f"its trace has {size / 2**30:.1f} GiB; profile a smaller step")
     trace = json.loads(path.read_text("utf-8"))
-    events = longest(trace["traceEvents"], MAX_EVENTS)
-    removed = len(trace["traceEvents"]) - len(events)
-    trace |= {"traceEvents": events, "cut": f"{removed} of the shortest events left out"}
+    events = trace["traceEvents"]
+    spans = [index for index, event in enumerate(events) if event.get("ph") == "X"]
+    longest = set(sorted(spans, key=lambda index: -float(events[index].get("dur", 0)))[:MAX_EVENTS])
+    left = [event for index, event in enumerate(events) if index in longest or event.get("ph") == "M"]
+    trace |= {"traceEvents": left, "cut": f"{len(events) - len(left)} of the shortest events left out"}
     path.write_text(json.dumps(trace), "utf-8")

@@ -1,16 +1,15 @@
 """A user's own files for workers on other machines: the flow's file, rules in files, and the files these import.
 
-Files are copied into one folder, whose digest covers its contents. Not here: sending the folder, and its use there.
+Files are copied into one folder. Not here: sending the folder, and its use there.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import os
+import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -27,22 +26,10 @@ _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 _ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # a virtual environment has one of these
 
 
-@dataclass(frozen=True)
-class StagedFiles:
-    """Copied files: the folder, and in it the flow, the other named files, and all files, as relative paths.
+def stage(flow: Path, rules: Iterable[Path], into: Path) -> list[Path]:
+    """Copy a flow's file, those of rules, and what each may import from its own folder, into the folder `into`.
 
-    `digest` is the SHA-256 of their names and contents, in hexadecimal.
-    """
-
-    folder: Path
-    flow: Path
-    others: tuple[Path, ...]
-    files: tuple[Path, ...]
-    digest: str
-
-
-def stage(flow: Path, others: Iterable[Path], into: Path) -> StagedFiles:
-    """Copy a flow's file, other files (rules), and what each may import from its own folder, into the folder `into`.
+    Returns the flow's file, then those of the rules, as paths relative to `into`.
 
     A file inside the working directory keeps its path relative to that, so that a worker which starts in `into` finds
     it by the same path; a folder elsewhere becomes `outside/0`, the next `outside/1`. From a file's folder come `.py`
@@ -51,19 +38,17 @@ def stage(flow: Path, others: Iterable[Path], into: Path) -> StagedFiles:
 
     Raises DataError for more than 10,000 files or 64 MiB, a file that cannot be read, and an `into` that is not empty.
     """
-    named = [flow.resolve(), *(Path(os.path.normpath(path.absolute())) for path in others)]
+    named = [flow.resolve(), *(Path(os.path.normpath(path.absolute())) for path in rules)]
     places = _places(named)
-    sources = _sources(named, places)
-    _make_empty(into)
-    digest = hashlib.sha256()
-    for target in sorted(sources):
-        data = _read(sources[target])
-        for part in (os.fsencode(target.as_posix()), data):
-            digest.update(len(part).to_bytes(8, "big") + part)
-        (into / target).parent.mkdir(parents=True, exist_ok=True)
-        (into / target).write_bytes(data)
-    staged_flow, *staged_others = (places[path.parent] / path.name for path in named)
-    return StagedFiles(into, staged_flow, tuple(staged_others), tuple(sorted(sources)), digest.hexdigest())
+    try:
+        sources = _sources(named, places)
+        _make_empty(into)
+        for target, source in sources.items():
+            (into / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, into / target)
+    except OSError as error:
+        raise DataError.failed(Path(error.filename or flow), "cannot be sent to workers", error) from error
+    return [places[path.parent] / path.name for path in named]
 
 
 def _places(named: Sequence[Path]) -> dict[Path, Path]:
@@ -85,7 +70,7 @@ def _sources(named: Sequence[Path], places: dict[Path, Path]) -> dict[Path, Path
     for file in named:
         for source in (file, *_importable(file)):
             target = places[file.parent] / source.relative_to(file.parent)
-            total_bytes += _size_bytes(source) if target not in sources else 0
+            total_bytes += source.stat().st_size if target not in sources else 0
             sources[target] = source
             if len(sources) > MAX_FILES or total_bytes > MAX_BYTES:
                 limit = f"{MAX_FILES:,} files" if len(sources) > MAX_FILES else show_bytes(MAX_BYTES)
@@ -162,27 +147,13 @@ def _imported(file: Path) -> set[str]:
     """Return the top-level names that a file imports, inside functions too; none if it does not parse."""
     try:
         with warnings.catch_warnings(action="ignore"):  # about its syntax: they were shown when it was imported here
-            tree = ast.parse(_read(file))
+            tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     nodes = list(ast.walk(tree))
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     modules |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
     return {name.partition(".")[0] for name in modules}
-
-
-def _size_bytes(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError as error:
-        raise DataError.failed(file, "cannot be sent to workers", error) from error
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise DataError.failed(file, "cannot be sent to workers", error) from error
 
 
 def _make_empty(folder: Path) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 
 from flowgraph.cluster.plan import WeightsBy
@@ -25,19 +26,16 @@ from flowgraph.flows.flow_files import import_file
 from flowgraph.language.graph import Graph
 from flowgraph.language.handle import Ranks, SingleRank
 from flowgraph.language.keys import Key
-from flowgraph.language.values import Value
 from flowgraph.lowering.program import Home, Run, Switch, Sync
 from flowgraph.runtime import scratch as scratches
 from flowgraph.runtime.batch import from_table, select, to_table
-from flowgraph.runtime.hosting import LoadedModels, ModelSetup, host, named
-from flowgraph.runtime.interpreter import RowSource
+from flowgraph.runtime.hosting import LoadedModels, ModelSetup, Wire, from_wire, host, outgoing, to_wire
+from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.measure.measured_task import Measures, note_process
 from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.stack_dump import stacks_here, write_on_signal
-from flowgraph.runtime.row_identity import IDS, PLACE, StoredValue, deal, joined, lengths_for
-from flowgraph.runtime.row_sharding import by_work, guide_of
+from flowgraph.runtime.row_identity import IDS, PLACE, StoredValue, by_work, deal, guide_of, joined, lengths_for
 from flowgraph.runtime.serving import ServerPlace, Servers, engine_of
-from flowgraph.runtime.weights import Wire, from_wire, outgoing, to_wire
 from flowgraph.runtime.worker import DeviceWorker
 from flowgraph.serialize.graph import from_json
 
@@ -149,7 +147,8 @@ class RankActor:
         hosted = [home for home in seat.homes if not is_server(home.engine)]
         ranks: dict[Home, Ranks] = {home: SingleRank() for home in hosted}
         if meeting is not None:
-            group = named(fsdp.ENGINE.process_group)(seat.rank, seat.count, meeting, device=device, limit_s=limit_s)
+            join = resolve_name(fsdp.ENGINE.process_group)
+            group = join(seat.rank, seat.count, meeting, device=device, limit_s=limit_s)
             # Every rank asks for all parts, in one order; it has none in the homes of fewer devices.
             parts = {home: group.part(home.layout.devices) for home in hosted}
             ranks = {home: part for home, part in parts.items() if part is not None}
@@ -160,17 +159,6 @@ class RankActor:
 
     def serve(self, models: ModelSetup, place: ServerPlace, scratch: Path, limit_s: float) -> Any:
         """Start a server of a home as a child of this process, and return its door."""
-        return self._servers(models, scratch, limit_s).start(place)
-
-    def attach(
-        self, models: ModelSetup, home: Home, doors: Sequence[Any], scratch: Path, limit_s: float
-    ) -> LoadedModels:
-        """Speak for all servers of a home from here, and return what they loaded."""
-        servers = self._servers(models, scratch, limit_s)
-        self.handles[home] = servers.handle(home, doors)
-        return {home.param: servers.facts(home)}
-
-    def _servers(self, models: ModelSetup, scratch: Path, limit_s: float) -> Servers:
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
             if scratch.is_dir():
@@ -179,7 +167,13 @@ class RankActor:
                 scratches.sweep()
                 folder = scratches.make()
             self.servers = Servers(models, folder, limit_s)
-        return self.servers
+        return self.servers.start(place)
+
+    def attach(self, home: Home, doors: Sequence[Any]) -> LoadedModels:
+        """Speak for all servers of a home from here, where the first was started, and return what they loaded."""
+        assert self.servers is not None, "the first server of a home is a child of its first device"
+        self.handles[home] = self.servers.handle(home, doors)
+        return {home.param: self.servers.facts(home)}
 
     def shut(self) -> None:
         """End the servers of this process, with their folder, and the connections that bring weights to servers."""
@@ -211,7 +205,7 @@ class RankActor:
             with self.measures.of(task, worker.graph) as meter, profile:
                 meter.reads(*tables)
                 ran = worker.run(task, self._inputs(worker, task, shards, tables), versions, key)
-                results = {name: _packed(stored, ran.inputs[name]) for name, stored in ran.values.items()}
+                results = {name: packed(stored, ran.inputs[name]) for name, stored in ran.values.items()}
                 sent = [select(results[name], parts) for name, parts in task.sends]
                 meter.gives(*results.values())
         except FlowError as error:
@@ -227,25 +221,23 @@ class RankActor:
     def _inputs(
         self, worker: DeviceWorker, task: Run, shards: Shards, tables: Sequence[pa.Table]
     ) -> dict[str, StoredValue]:
-        """Return this rank's rows of each input."""
         rank, count = 0, 1
         if self.seat is not None and task.home is not None:
             rank, count = task.home.rank_of(self.seat.rank), task.home.ranks
         parts, waiting = dict(task.parts), iter(tables)
-        dealt = {name: is_dealt for name, (_, is_dealt) in zip(task.reads, shards, strict=True)}
-        joined_tables: dict[str, pa.Table] = {}
-        for name, (number, _) in zip(task.reads, shards, strict=True):
+        dealt = {name for name, (_, is_dealt) in zip(task.reads, shards, strict=True) if is_dealt}
+        read, inputs = dict[str, Any](), dict[str, StoredValue]()
+        for name, (number, is_dealt) in zip(task.reads, shards, strict=True):
             pieces = list(islice(waiting, number))
             if parts.get(name):
                 pieces = [select(piece, parts[name]) for piece in pieces]
             # A table that was dealt to this rank keeps its rows' places in the batch.
-            joined_tables[name] = pieces[0] if dealt[name] else joined(pieces, name)
-        guide = guide_of(task, worker.types)
-        balanced = guide is not None and count > 1 and not dealt[guide.value]
-        shares = by_work(joined_tables[guide.value], guide, count) if guide is not None and balanced else None
-        inputs = dict[str, StoredValue]()
-        for name, whole in joined_tables.items():
-            table = whole if dealt[name] else deal(whole, rank, count, name, shares)
+            read[name] = pieces[0] if is_dealt else joined(pieces, name)
+        guide, shares = guide_of(task, worker.types), None
+        if guide is not None and count > 1 and guide.value not in dealt:
+            shares = by_work(read[guide.value], guide, count)
+        for name, rows in read.items():
+            table = rows if name in dealt else deal(rows, rank, count, name, shares)
             ids = {column: table.column(column).to_numpy() for column in (*IDS, PLACE) if column in table.column_names}
             value = from_table(worker.types[name], table, f"transfer of {name}", parts.get(name, ()))
             inputs[name] = StoredValue(value, ids)
@@ -297,31 +289,18 @@ class RankActor:
     def switch(self, home: Home, awake: bool, *after: Any) -> None:
         """Take a home's weights off this device, or bring them back; `after` are calls that must have ended."""
         with self.measures.of(Switch(home, awake)):
-            if awake:
-                self.handles[home].wake()
-            else:
-                self.handles[home].sleep()
+            handle = self.handles[home]
+            (handle.wake if awake else handle.sleep)()
 
-    def save_state(self, home: Home, folder: Path) -> None:
-        """Write this rank's share of a home's weights and optimizer state; every rank takes part."""
-        self.handles[home].save_state(folder)
-
-    def load_state(self, home: Home, folder: Path, version: int) -> None:
-        """Load this rank's share of what was written under any layout."""
-        self.handles[home].load_state(folder)
-        self.handles[home].version = version
-
-    def save(self, home: Home, folder: Path) -> None:
-        """Write a home's weights as a folder that transformers loads; every rank takes part."""
-        self.handles[home].save(folder)
+    def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None) -> None:
+        """Save or load this rank's share of a home; every rank takes part."""
+        getattr(self.handles[home], verb)(folder)
+        if version is not None:
+            self.handles[home].version = version
 
 
-def packed(value: Value) -> pa.Table:
+def packed(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
     """Return a value as it travels: a table, with its rows' ids."""
-    return _packed(StoredValue.of(value), ())
-
-
-def _packed(stored: StoredValue, inputs: Sequence[StoredValue]) -> pa.Table:
     table = to_table(stored.value, lengths_for(stored.value, inputs))
     for name, column in stored.ids.items():
         table = table.append_column(name, [column])
@@ -330,7 +309,7 @@ def _packed(stored: StoredValue, inputs: Sequence[StoredValue]) -> pa.Table:
 
 def read_source(source: RowSource, step: int) -> pa.Table:
     """Read a source's rows of one step as a table."""
-    return packed(source.batch(step))
+    return packed(StoredValue.of(source.batch(step)))
 
 
 def on_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:

@@ -13,22 +13,27 @@ from flowgraph.cluster.plan import WeightsBy
 from flowgraph.language.graph import Graph
 from flowgraph.language.keys import Key
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Model, Value
+from flowgraph.language.values import Model
 from flowgraph.lowering.program import Home, Parts, Run, Sync, Transfer, results_given
 from flowgraph.lowering.project_columns import value_types
 from flowgraph.runtime.hosting import LoadedModels
-from flowgraph.runtime.interpreter import RowSource
+from flowgraph.runtime.interpreter import DiskVerb, RowSource
 from flowgraph.runtime.ray.deadlines import Deadlines
-from flowgraph.runtime.ray.device import Flows, leads, on_tables, packed, read_source, run_on_host
+from flowgraph.runtime.ray.device import Flows, leads, on_tables, read_source, run_on_host
 from flowgraph.runtime.ray.session import Session
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
-from flowgraph.runtime.ray.weight_routes import DeviceLocation, same_devices, way_of
-from flowgraph.runtime.row_sharding import guide_of
+from flowgraph.runtime.ray.weight_routes import DeviceLocation, Spots, same_devices, way_of
+from flowgraph.runtime.row_identity import guide_of
 from flowgraph.runtime.scratch import remove
 from flowgraph.runtime.serving import engine_of
 
 SHUT_S = 10.0  # how long a process may take to end its servers before it is killed together with them
 MAX_SOURCES = 8  # whose rows stay in Ray's store
+DISK_VERBS: Mapping[DiskVerb, str] = {
+    "save": "saving",
+    "save_state": "saving the state of",
+    "load_state": "loading the state of",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class TableReferences:
 class RayPlaces:
     """Runs tasks on actors and host processes: submits without waiting, and supervises the calls in `finish`.
 
-    `spots` are the devices of each pool; `attached` are models whose servers were started by somebody else.
+    `attached` are models whose servers were started by somebody else.
     """
 
     session: Session
@@ -56,7 +61,6 @@ class RayPlaces:
     loaded: LoadedModels = field(default_factory=LoadedModels)
     doors: dict[Home, tuple[Any, ...]] = field(default_factory=dict[Home, tuple[Any, ...]])
     deadlines: Deadlines = field(default_factory=Deadlines)
-    spots: dict[str, list[DeviceLocation]] = field(default_factory=dict[str, list[DeviceLocation]])
     attached: frozenset[str] = frozenset()
     _pending: list[PendingCall] = field(default_factory=list[PendingCall])
     _sources: dict[int, tuple[RowSource, Any]] = field(default_factory=dict[int, tuple[RowSource, Any]])
@@ -67,6 +71,14 @@ class RayPlaces:
     def members(self) -> list[Member]:
         """Return the actors of all pools."""
         return [member for pool in self.pools.values() for member in pool]
+
+    @property
+    def spots(self) -> Spots:
+        """Return the devices of each pool."""
+        return {
+            name: [DeviceLocation(m.about["machine"], m.about["sees"], m.seat.kind == "gpu") for m in members]
+            for name, members in self.pools.items()
+        }
 
     def read(self, source: RowSource, step: int) -> TableReferences:
         """Read a source's rows of one step in a host process; the sources used last are sent only once."""
@@ -197,30 +209,12 @@ class RayPlaces:
         self._wait_for(result, "what is recorded", None)
         return lambda: ray.get(result)
 
-    def save(self, home: Home, folder: Path) -> None:
-        """Write the weights of one home as a folder that transformers loads; every rank takes part."""
-        self._on_all(home, f"saving {home.param}", lambda actor: actor.save.remote(home, folder.absolute()))
-
-    def save_state(self, home: Home, folder: Path) -> None:
-        """Write a home's weights and optimizer state; every rank takes part."""
-        about = f"saving the state of {home.param}"
-        self._on_all(home, about, lambda actor: actor.save_state.remote(home, folder.absolute()))
-
-    def load_state(self, home: Home, folder: Path, version: int) -> None:
-        """Load what `save_state` wrote; every rank takes part."""
-        about = f"loading the state of {home.param}"
-        self._on_all(home, about, lambda actor: actor.load_state.remote(home, folder.absolute(), version))
-
-    def _on_all(self, home: Home, about: str, call: Callable[[Any], Any]) -> None:
+    def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
+        """Save or load a home, and wait for that; `version` is that of weights which are loaded."""
         members = self._members(home)
-        self._wait_for_all([call(member.actor) for member in members], about, members)
+        refs = [member.actor.on_disk.remote(home, verb, folder.absolute(), version) for member in members]
+        self._wait_for_all(refs, f"{DISK_VERBS[verb]} {home.param}", members)
         self.finish()
-
-    def put(self, value: Value) -> TableReferences:
-        """Bring a value to the object store."""
-        import ray
-
-        return TableReferences((ray.put(packed(value)),))
 
     def close(self) -> None:
         """End every process that was started, whether it answers or not."""

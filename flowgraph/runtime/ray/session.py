@@ -18,7 +18,6 @@ from flowgraph.cluster.cluster import Machine
 from flowgraph.cluster.plan import Plan
 from flowgraph.errors import ResourceError, WorkerError
 from flowgraph.runtime.ray.open_ports import NAMES
-from flowgraph.runtime.scratch import note_ray
 
 LOOPBACK = "127.0.0.1"
 HOST_CPUS = 1  # host nodes run one after another on each machine: they are short, and each process holds torch
@@ -36,11 +35,6 @@ class Session:
 
     started: bool
     name: str = ""
-
-    def note(self, scratch: Path) -> None:
-        """Note a Ray that was started here, so that a later start ends it if this process is killed."""
-        if self.name:
-            note_ray(scratch, self.name)
 
     def close(self) -> None:
         """Disconnect from Ray, and end it if it was started here: by force after `SHUT_S` seconds without an answer."""
@@ -73,7 +67,6 @@ class Session:
 
 
 def _ray_processes() -> list[Any]:
-    """Return the processes of Ray below this one (`psutil.Process`)."""
     import psutil
 
     processes = list[Any]()
@@ -184,19 +177,8 @@ def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
     return Path(started.address_info["session_dir"]).name
 
 
-def machines(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return a machine of Ray's, as `ray.nodes` describes it, for each machine of the plan with a pool.
-
-    Raises ResourceError for resources that are missing, before anything is started.
-    """
-    import ray
-
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return admitted(plan, nodes)
-
-
 def admitted(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Choose machines as `matched` does, and refuse a cluster without a CPU for host nodes; raises as `machines`."""
+    """Choose machines as `matched` does. Raises ResourceError also for a cluster without a CPU for host nodes."""
     chosen = matched(plan, nodes)
     machines = {machine.name: machine for machine in plan.cluster.nodes}
     used = {node["NodeID"]: wanted(plan, machines[name])["CPU"] for name, node in chosen.items()}
@@ -209,9 +191,10 @@ def admitted(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str,
 
 
 def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Choose for each machine of the plan with a pool one of Ray's; raises as `machines` does.
+    """Choose for each machine of the plan with a pool one of Ray's `nodes`, as `ray.nodes` describes them.
 
-    The machine that needs most, GPUs before CPUs, chooses first, and gets the smallest one that suffices.
+    The machine that needs most, GPUs before CPUs, chooses first, and gets the smallest one that suffices. Raises
+    ResourceError for resources that are missing, before anything is started.
     """
     free = [node for node in nodes if node["Alive"]]
     used = {name for pool in plan.pools for name, _ in pool.devices}

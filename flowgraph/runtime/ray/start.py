@@ -19,10 +19,10 @@ from flowgraph.runtime.measure.profiling import NO_PROFILES, Profiles
 from flowgraph.runtime.ray.deadlines import Deadlines
 from flowgraph.runtime.ray.device import Flows, PoolRank, RankActor, warm_up
 from flowgraph.runtime.ray.places import RayPlaces, host_task
-from flowgraph.runtime.ray.session import LOOPBACK, Session, machines
+from flowgraph.runtime.ray.session import LOOPBACK, Session, admitted
 from flowgraph.runtime.ray.supervision import Member, PendingCall, Supervisor
-from flowgraph.runtime.ray.weight_routes import DeviceLocation, refuse_split_servers
-from flowgraph.runtime.scratch import make
+from flowgraph.runtime.ray.weight_routes import refuse_split_servers
+from flowgraph.runtime.scratch import make, note_ray
 from flowgraph.runtime.serving import server_places
 
 START_LIMIT_S = 1800.0  # for all processes to start and load: a large model may be on a slow disk
@@ -43,9 +43,12 @@ def start(
     Raises ResourceError for what the machines lack, before anything is started, and the errors of loading, after
     ending everything that was started.
     """
-    nodes = machines(program.plan)
+    import ray
+
+    nodes = admitted(program.plan, ray.nodes())  # type: ignore[no-untyped-call]
     scratch = make()
-    session.note(scratch)
+    if session.name:  # a later start ends this Ray if this process is killed
+        note_ray(scratch, session.name)
     places = RayPlaces(session, flows, graphs, {}, [], scratch, deadlines=Deadlines.of(program.plan))
     places.attached = frozenset(models.attached)
     try:
@@ -61,7 +64,6 @@ def start(
 def _start_actors(
     program: Program, pool: Pool, places: RayPlaces, nodes: Mapping[str, Mapping[str, Any]]
 ) -> list[Member]:
-    """Start an actor on each device of a pool, in the plan's order."""
     import ray
 
     homes = tuple(home for home in program.homes if home.pool == pool.name)
@@ -74,7 +76,7 @@ def _start_actors(
         kind = device.kind if device is not None else "cpu"
         seat = PoolRank(pool.name, rank, len(pool.devices), kind, homes, program.trained)
         options = {"num_cpus": 1, "num_gpus": int(kind == "gpu"), "scheduling_strategy": next(strategies[name])}
-        members.append(Member(seat, actor.options(**options).remote(places.flows_ref(), seat), 0))
+        members.append(Member(seat, actor.options(**options).remote(places.flows_ref(), seat)))
     return members
 
 
@@ -105,58 +107,50 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
     import ray
 
     address = cast("Any", ray.util).get_node_ip_address()
-    start = time.monotonic()
+    end_s = time.monotonic() + START_LIMIT_S
     supervisor = Supervisor(places.members, places.session.started, starting=True)
     calls = [
         PendingCall(member.actor.about.remote(places.scratch), f"the start of {member.seat}", member)
         for member in supervisor.members
     ]
-    answers = supervisor.in_order(calls, START_LIMIT_S)
-    abouts: dict[PoolRank, Mapping[str, Any]] = {
-        member.seat: about for member, about in zip(supervisor.members, answers, strict=True)
-    }
-    several_machines = _locate(program, places, abouts)
+    answers = iter(supervisor.in_order(calls, START_LIMIT_S))
+    for name, members in places.pools.items():
+        abouts = list(islice(answers, len(members)))
+        pids = [about["pid"] if about["ip"] == address else 0 for about in abouts]
+        located = zip(members, pids, abouts, strict=True)
+        places.pools[name] = [replace(member, pid=pid, about=about) for member, pid, about in located]
+    several_machines = _refuse_unreachable(program, places)
+    supervisor = Supervisor(places.members, places.session.started, starting=True)
     loading = list[PendingCall]()
     for pool in program.plan.pools:
-        members = [
-            replace(member, pid=abouts[member.seat]["pid"] if abouts[member.seat]["ip"] == address else 0)
-            for member in places.pools[pool.name]
-        ]
-        places.pools[pool.name] = members
+        members = places.pools[pool.name]
         engines = {home.engine for home in program.homes if home.pool == pool.name}
-        meeting = meeting_of(pool, engines, places.scratch, abouts[members[0].seat], several_machines=several_machines)
+        meeting = meeting_of(pool, engines, places.scratch, members[0].about, several_machines=several_machines)
         for member in members:
             ref = member.actor.open.remote(models, meeting, RANKS_LIMIT_S, profiles)
             loading.append(PendingCall(ref, f"loading on {member.seat}", member))
-    supervisor = Supervisor(places.members, places.session.started, starting=True)
     loading.append(PendingCall(host_task(warm_up).remote(places.flows_ref()), "the start of a host process", None))
-    serving = {
-        home: _start_servers(home, places, models, abouts, several_machines=several_machines)
-        for home in program.homes
-        if is_server(home.engine)
-    }
-    for loaded in supervisor.results(loading, START_LIMIT_S - (time.monotonic() - start)):
+    served = [home for home in program.homes if is_server(home.engine)]
+    serving = {home: _start_servers(home, places, models, several_machines=several_machines) for home in served}
+    for loaded in supervisor.results(loading, end_s - time.monotonic()):
         places.loaded.update(loaded or {})
-    limit_s = START_LIMIT_S - (time.monotonic() - start)
+    limit_s = end_s - time.monotonic()
     doors = iter(supervisor.in_order([call for calls in serving.values() for call in calls], limit_s))
     attaching = list[PendingCall]()
     for home, calls in serving.items():
         places.doors[home] = tuple(islice(doors, len(calls)))
         first = places.pools[home.pool][0]  # it speaks for all servers of the home
-        ref = first.actor.attach.remote(models, home, places.doors[home], places.scratch, limit_s)
+        ref = first.actor.attach.remote(home, places.doors[home])
         attaching.append(PendingCall(ref, f"the use of {home.engine} on {first.seat}", first))
     for loaded in supervisor.results(attaching, limit_s):
         places.loaded.update(loaded)
 
 
-def _locate(program: Program, places: RayPlaces, abouts: Mapping[PoolRank, Mapping[str, Any]]) -> bool:
-    """Note the machine of every device, and return whether servers have to be reached from several machines.
+def _refuse_unreachable(program: Program, places: RayPlaces) -> bool:
+    """Raise WorkerError for a weight transport that cannot work, and for a server's devices on several machines.
 
-    Raises WorkerError where the plan's weight transport cannot work, or a server's devices are on several machines.
+    Returns whether servers have to be reached from several machines.
     """
-    for name, members in places.pools.items():
-        located = [(abouts[member.seat], member.seat.kind == "gpu") for member in members]
-        places.spots[name] = [DeviceLocation(about["machine"], about["sees"], gpu) for about, gpu in located]
     served = [home for home in program.homes if is_server(home.engine)]
     for home in served:
         if home.param not in places.attached:
@@ -164,27 +158,20 @@ def _locate(program: Program, places: RayPlaces, abouts: Mapping[PoolRank, Mappi
     for task in program.tasks:
         if isinstance(task, Sync) and task.target in served:
             places.way(task.source, task.target)
-    return bool(served) and len({about["machine"] for about in abouts.values()}) > 1
+    return bool(served) and len({member.about["machine"] for member in places.members}) > 1
 
 
-def _start_servers(
-    home: Home,
-    places: RayPlaces,
-    models: ModelSetup,
-    abouts: Mapping[PoolRank, Mapping[str, Any]],
-    *,
-    several_machines: bool,
-) -> list[PendingCall]:
+def _start_servers(home: Home, places: RayPlaces, models: ModelSetup, *, several_machines: bool) -> list[PendingCall]:
     """Start the servers of a home, each next to the first of its devices.
 
     They listen on loopback, or each at the address of its machine if servers are reached from `several_machines`.
     """
     pool, calls = places.pools[home.pool], list[PendingCall]()
-    places.doors[home] = ()
-    gpus = [abouts[member.seat]["gpus"] for member in pool]
+    places.doors[home] = ()  # so that `close` ends the servers, even if not all start
+    gpus = [member.about["gpus"] for member in pool]
     for index, place in server_places(home, pool[0].seat.torch_device, gpus).items():
         member = pool[index]
-        bound = replace(place, host=abouts[member.seat]["ip"] if several_machines else LOOPBACK)
+        bound = replace(place, host=member.about["ip"] if several_machines else LOOPBACK)
         ref = member.actor.serve.remote(models, bound, places.scratch, START_LIMIT_S)
         calls.append(PendingCall(ref, f"the start of {home.engine} on {member.seat}", member))
     return calls

@@ -27,11 +27,12 @@ RAYS_OWN = ("gcs_server", "raylet")  # a Ray of this process only ends with eith
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """The actor of one device, and its process id if it is on this machine (0 if it is not)."""
+    """The actor of one device, its process id if it is on this machine (0 if it is not), and its `RankActor.about`."""
 
     seat: PoolRank
     actor: Any
-    pid: int
+    pid: int = 0
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __str__(self) -> str:
         return f"{self.seat} (process {self.pid})" if self.pid else str(self.seat)
@@ -130,7 +131,6 @@ class Supervisor:
         return [ray.get(call.ref) for call in pending]
 
     def _result(self, call: PendingCall, waiting: Sequence[PendingCall]) -> Any:
-        """Return the result of a call, one of `waiting`, which are in the order they were submitted in."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -188,16 +188,20 @@ class Supervisor:
             elif time.monotonic() - since > STUCK_S and not self.starting:
                 raise WorkerError.stuck(str(member), _calls_of(member, pending), time.monotonic() - since)
         now, names = time.monotonic(), {member.pid: str(member) for member in self.members}
-        self._stopped = {pid: self._stopped.get(pid, now) for pid, child in children.items() if child.stopped}
+        stopped = {pid: name for pid, (name, state) in children.items() if state == psutil.STATUS_STOPPED}
+        ours = [pid for pid, name in stopped.items() if name.startswith("ray::") or name in RAYS_OWN]
+        self._stopped = {pid: self._stopped.get(pid, now) for pid in ours}
         for pid, since in self._stopped.items():
             if now - since > STOPPED_S:  # no question reaches the processes of host nodes
                 about = [call.about for call in pending if call.member is None or call.member.pid == pid]
-                raise WorkerError.stopped(names.get(pid, f"{children[pid]} ({pid})"), about)
+                process = f"Ray's {stopped[pid]}" if stopped[pid] in RAYS_OWN else "a host process"
+                raise WorkerError.stopped(names.get(pid, f"{process} ({pid})"), about)
 
-    def _check_ray(self, children: Mapping[int, Process]) -> None:
+    def _check_ray(self, children: Mapping[int, tuple[str, str]]) -> None:
         """Raise WorkerError if Ray itself has ended: its results would be awaited for long."""
         for name in RAYS_OWN if self.started else ():
-            if not any(child.name == name and child.runs for child in children.values()):
+            running = (child for child, state in children.values() if state not in ("zombie", "dead"))
+            if name not in running:
                 raise WorkerError.died(f"Ray's {name}", [], [])
 
 
@@ -212,8 +216,8 @@ def _refuse_overdue(waiting: Sequence[PendingCall], quiet_s: float) -> None:
             lines = member.stacks()
             stacks += [f"{member} is at", *shortened(lines)] if lines else []
             continue
-        for pid, child in _children().items():
-            if child.name.startswith("ray::") and (lines := stacks_of(pid)):
+        for pid, (name, _) in _children().items():
+            if name.startswith("ray::") and (lines := stacks_of(pid)):
                 stacks += [f"host process {pid}", *shortened(lines)]
     first, *rest = waiting
     raise WorkerError.overdue(first.process, first.about, max(limits), [call.about for call in rest], stacks)
@@ -235,31 +239,10 @@ def _exit_reason(error: Exception) -> list[str]:
     return [f"Ray says: {line.partition('. ')[0].rstrip('.')}" for line in str(error).splitlines()[:1]]
 
 
-@dataclass(frozen=True)
-class Process:
-    """A process that was started on this machine for this run, and its state in the words of psutil."""
-
-    name: str
-    state: str
-
-    @property
-    def runs(self) -> bool:
-        """Return whether it has not ended; one that has may wait to be reaped."""
-        return self.state not in ("zombie", "dead")
-
-    @property
-    def stopped(self) -> bool:
-        """Return whether a signal has stopped it, and it is Ray's or runs our tasks."""
-        return self.state == "stopped" and (self.name.startswith("ray::") or self.name in RAYS_OWN)
-
-    def __str__(self) -> str:
-        return f"Ray's {self.name}" if self.name in RAYS_OWN else "a host process"
-
-
-def _children() -> dict[int, Process]:
-    """Return all processes below this one, by their ids."""
-    children = dict[int, Process]()
+def _children() -> dict[int, tuple[str, str]]:
+    """Return the name of each process below this one, and its state in the words of psutil, by its id."""
+    children = dict[int, tuple[str, str]]()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            children[int(process.pid)] = Process(process.name(), process.status())
+            children[int(process.pid)] = process.name(), process.status()
     return children

@@ -1,8 +1,8 @@
 """Checkpoints on disk: folders that exist whole or not at all, each verified by the hashes of its files.
 
 `CHECKPOINTS/step_000020/` is what a run needs to go on after 20 steps: `parts/` (weights, optimizers, carried values),
-`state.json`, and `MANIFEST.json`, which is written last. One rename makes it; nothing points to the newest. Not here:
-when one is due (`saver`), and what is in it (`interpreter`).
+`state.json`, and `MANIFEST.json`, which is written last. One rename makes it; nothing points to the newest. A `Saver`
+writes one when it is due. Not here: what is in it (`interpreter`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from flowgraph.runtime.record.run_facts import RunState, fault_in
 
 PARTS, STATE, MANIFEST = "parts", "state.json", "MANIFEST.json"
 SCHEMA = 2
+MAX_FAILURES = 3  # to write, in a row; then the run ends, because what it does would be lost
 
 _NAME = re.compile(r"step_(\d{6,})")
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
@@ -101,7 +102,22 @@ class Checkpoints:
 
     def fault_of(self, checkpoint: Checkpoint) -> str:
         """Return what in a checkpoint is not as its manifest says, or that it is of another run; "" if it is sound."""
-        return fault_of(checkpoint.path, {"run": self.run, "steps": checkpoint.steps})
+        path = checkpoint.path / MANIFEST
+        if not path.is_file():
+            return f"{MANIFEST} is missing"
+        try:
+            manifest = read_json(path)
+            if manifest["schema"] != SCHEMA:
+                return f"{MANIFEST} has schema {manifest['schema']}; {SCHEMA} is read here"
+            for name, value in (("run", self.run), ("steps", checkpoint.steps)):
+                if manifest[name] != value:
+                    return f"{MANIFEST} is that of {name} {manifest[name]}, not {value}"
+            files = [(str(file["name"]), int(file["size_bytes"]), str(file["sha256"])) for file in manifest["files"]]
+        except (ValueError, TypeError, LookupError, OSError) as error:
+            return f"{MANIFEST} cannot be read: {error}"
+        if STATE not in [name for name, _, _ in files]:
+            return f"{MANIFEST} does not list {STATE}"
+        return next((why for file in files if (why := _file_fault(checkpoint.path, *file))), "")
 
     def commit(
         self, steps: int, state: Mapping[str, Any], write: Callable[[Path], Mapping[str, Any] | None]
@@ -124,8 +140,9 @@ class Checkpoints:
             shutil.rmtree(draft, ignore_errors=True)
             (draft / PARTS).mkdir(parents=True)
             written = write(draft / PARTS)
-            _write(draft / STATE, {**state, **(written or {})})
-            _write(draft / MANIFEST, manifest_of(draft, {"run": self.run, "steps": steps}))
+            (draft / STATE).write_text(json.dumps({**state, **(written or {})}, indent=1) + "\n", "utf-8")
+            manifest = manifest_of(draft, {"run": self.run, "steps": steps})
+            (draft / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
             for path in (*draft.rglob("*"), draft):
                 sync(path)
             if target.exists():  # from this run, before it was resumed at an older checkpoint
@@ -165,26 +182,6 @@ def manifest_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     return {"schema": SCHEMA, **about, "files": files}
 
 
-def fault_of(folder: Path, about: Mapping[str, Any]) -> str:
-    """Return what in a checkpoint is not as its manifest says, or that it is of another run; "" if it is sound."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        return f"{MANIFEST} is missing"
-    try:
-        manifest = read_json(path)
-        if manifest["schema"] != SCHEMA:
-            return f"{MANIFEST} has schema {manifest['schema']}; {SCHEMA} is read here"
-        wrong = [f"{name} {manifest[name]}, not {value}" for name, value in about.items() if manifest[name] != value]
-        files = [(str(file["name"]), int(file["size_bytes"]), str(file["sha256"])) for file in manifest["files"]]
-    except (ValueError, TypeError, LookupError, OSError) as error:
-        return f"{MANIFEST} cannot be read: {error}"
-    if wrong:
-        return f"{MANIFEST} is that of {wrong[0]}"
-    if STATE not in [name for name, _, _ in files]:
-        return f"{MANIFEST} does not list {STATE}"
-    return next((why for file in files if (why := _file_fault(folder, *file))), "")
-
-
 def _file_fault(folder: Path, name: str, size: int, digest: str) -> str:
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts:
@@ -213,10 +210,6 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
 
 
-def _write(path: Path, data: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
-
-
 def disk_fault(error: BaseException) -> str:
     """Return the disk's reason if the disk caused an error: it is full, its quota is used up, or it fails; else "".
 
@@ -240,3 +233,53 @@ def disk_fault(error: BaseException) -> str:
                 return os.strerror(number)
         current = current.__cause__ or current.__context__
     return ""
+
+
+@dataclass(eq=False)
+class Saver:
+    """Writes checkpoints every `every` steps (0: never) and at the end; the newest one has `saved` steps.
+
+    `write` fills a folder with what the run carries, and `state` describes where the run stands after some steps; what
+    `write` returns is added to that.
+    """
+
+    checkpoints: Checkpoints
+    every: int
+    write: Callable[[Path], Mapping[str, Any] | None]
+    state: Callable[[int], Mapping[str, Any]]
+    say: Callable[[str], None]
+    saved: int = 0
+    failures: int = 0
+
+    def stepped(self, steps: int) -> None:
+        """Write a checkpoint if one is due after this number of steps.
+
+        A disk that refuses is reported. Raises RunFolderError when it refuses the third time in a row, and whatever
+        else goes wrong.
+        """
+        if self.every and steps % self.every == 0 and (why := self._refused(steps)):
+            self.failures += 1
+            if self.failures == MAX_FAILURES:
+                raise self._error(steps, f"{self.failures} times in a row", why)
+            again = f"the run goes on, and tries again after step {steps + self.every}"
+            self.say(f"no checkpoint after step {steps}: {why} ({self.checkpoints.folder}); {again}")
+
+    def ended(self, steps: int) -> None:
+        """Write the last checkpoint, unless it exists. Raises RunFolderError for a disk that refuses."""
+        if self.every and steps != self.saved and (why := self._refused(steps)):
+            raise self._error(steps, "which was the last", why)
+
+    def _refused(self, steps: int) -> str:
+        try:
+            self.checkpoints.commit(steps, self.state(steps), self.write)
+        except Exception as error:
+            if why := disk_fault(error):
+                return why
+            raise
+        self.saved, self.failures = steps, 0
+        return ""
+
+    def _error(self, steps: int, times: str, why: str) -> RunFolderError:
+        what = f"the checkpoint after step {steps}, {times}, could not be written: {why}"
+        hint = "free some room, then resume; --checkpoint-every 0 runs without checkpoints"
+        return RunFolderError(what, where=str(self.checkpoints.folder), hint=hint)

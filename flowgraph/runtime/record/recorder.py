@@ -1,6 +1,6 @@
 """What a run writes into its folder step by step. A disk that refuses for a while loses nothing and ends nothing.
 
-Not here: the other files of the folder, and how they are read (`run_folder`); checkpoints (`saver`).
+Not here: the other files of the folder, and how they are read (`run_folder`); checkpoints (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flowgraph.files.hashes import SUMS, line_of
 from flowgraph.language.graph import Graph
 from flowgraph.language.region import Observations
 from flowgraph.runtime.interpreter import StepResult
-from flowgraph.runtime.record.checkpoint import disk_fault, sync
+from flowgraph.runtime.record.checkpoint import MAX_FAILURES, disk_fault, sync
 from flowgraph.runtime.record.run_folder import (
     METRICS,
     ROLLOUTS,
@@ -32,7 +32,6 @@ from flowgraph.runtime.record.run_folder import (
     token_sum,
     write_rollout,
 )
-from flowgraph.runtime.record.saver import MAX_FAILURES
 
 
 class Journal:

@@ -350,8 +350,8 @@ class Replay:
             files = set((self.folder.path / ROLLOUTS / node.name).glob("*.parquet"))
             if not files:
                 raise RunFolderError.no_rollouts(str(self.folder.path), node.name)
-            done = int(self.folder.facts().get("steps_done", len(files)))
-            bound = min(done, len(files) + 2)  # a gap shows by then, whatever number a file says
+            recorded = int(self.folder.facts().get("steps_done", len(files)))
+            bound = min(recorded, len(files) + 2)  # a gap shows by then, whatever number a file says
             exist = [rollout_file(self.folder.path, node.name, step) in files for step in range(bound)]
             if not all(exist[:-1]):
                 raise RunFolderError.no_rollouts(str(self.folder.path), f"{node.name} for step {exist.index(False)}")

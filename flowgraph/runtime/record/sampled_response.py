@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flowgraph.language.graph import Graph
 from flowgraph.runtime.batch import PLAIN
@@ -42,21 +42,19 @@ def sampled_response(tables: Sequence[pa.Table], names: Sequence[str], place: in
         return None
     at = place % rollout.num_rows
     row = rollout.slice(at, 1)
-    scores = {name: table for name, table in zip(names, values, strict=True) if table.num_rows == rollout.num_rows}
-    found = {name: table.column(PLAIN)[at].as_py() for name, table in scores.items() if PLAIN in table.column_names}
-    if not found and "scores" in row.column_names:  # a node that samples and scores
-        found = {"score": row.column("scores")[0].as_py()}
+    scores = {
+        name: table.column(PLAIN)[at].as_py()
+        for name, table in zip(names, values, strict=True)
+        if table.num_rows == rollout.num_rows and PLAIN in table.column_names
+    }
+    if not scores and "scores" in row.column_names:  # a node that samples and scores
+        scores = {"score": row.column("scores")[0].as_py()}
     prompt = row.column("columns.prompt")[0].as_py() if "columns.prompt" in row.column_names else ""
+    if isinstance(prompt, list):  # of messages, what the last one says
+        prompt = prompt[-1] if prompt else ""
+        prompt = prompt.get("content", "") if isinstance(prompt, dict) else prompt
     return SampledResponse(
-        prompt=_last_message(prompt)[-CHARACTERS_AT_MOST:],
+        prompt=("" if prompt is None else str(prompt))[-CHARACTERS_AT_MOST:],
         response=str(row.column("text")[0].as_py())[:CHARACTERS_AT_MOST],
-        scores={name: float(value) for name, value in found.items() if isinstance(value, (int, float))},
+        scores={name: float(value) for name, value in scores.items() if isinstance(value, (int, float))},
     )
-
-
-def _last_message(prompt: Any) -> str:
-    """Return a prompt as text: of messages, what the last one says."""
-    if isinstance(prompt, list):
-        last = prompt[-1] if prompt else ""
-        return str(last.get("content", "")) if isinstance(last, dict) else str(last)
-    return "" if prompt is None else str(prompt)

@@ -24,8 +24,7 @@ from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
 from flowgraph.runtime import loggers
 from flowgraph.runtime.interpreter import StepResult
-from flowgraph.runtime.loggers import TRACKERS, Logger, logger, trackers
-from flowgraph.runtime.loggers.base import ID_FILE, Sink, TrackedRun
+from flowgraph.runtime.loggers import ID_FILE, TRACKERS, Logger, Sink, TrackedRun, logger, trackers
 
 CANARY = "canary-4f1e-of-the-environment"
 ARGUMENT = "canary-77ab-of-the-command"

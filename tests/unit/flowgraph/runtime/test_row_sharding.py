@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.lowering.program import Run
-from flowgraph.runtime.row_identity import PLACE, deal, joined
-from flowgraph.runtime.row_sharding import LINEAR_TOKENS, Guide, Shares, by_work, guide_of, shared_out
+from flowgraph.runtime.row_identity import (
+    LINEAR_TOKENS,
+    PLACE,
+    Guide,
+    Shares,
+    by_work,
+    deal,
+    guide_of,
+    joined,
+    shared_out,
+)
 from nodes.values import Prompts, Rollout, Scores
 
 GUIDE = Guide("rollout", "context", "lengths")

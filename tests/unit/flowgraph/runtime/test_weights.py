@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.runtime.weights import Wire, from_wire, to_wire
+from flowgraph.runtime.hosting import Wire, from_wire, to_wire
 from tests.looped import looped
 
 Tensors = dict[str, torch.Tensor]

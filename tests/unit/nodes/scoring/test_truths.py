@@ -9,8 +9,7 @@ import pytest
 
 from flowgraph.errors import RuleError
 from nodes.scoring.graders import Graders
-from nodes.scoring.rules import resolve
-from nodes.scoring.truths import refuse_missing_truths
+from nodes.scoring.rules import refuse_missing_truths, resolve
 
 
 def table(*truths: object, source: str = "digits") -> pa.Table:

@@ -26,10 +26,17 @@ from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Read, Run, Switch, Sync, Task
 from flowgraph.lowering.task_names import task_name
 from flowgraph.passes import compile_graph
+from flowgraph.runtime.hosting import to_wire
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.measure import measured_task, profiling
-from flowgraph.runtime.measure.measured_file import NAME, MeasuredRecorder, read_measured
-from flowgraph.runtime.measure.measured_step import MeasuredStep, measured_step
+from flowgraph.runtime.measure.measured_step import (
+    NAME,
+    MeasuredRecorder,
+    MeasuredStep,
+    measured_events,
+    measured_step,
+    read_measured,
+)
 from flowgraph.runtime.measure.measured_task import (
     MeasuredTask,
     Measures,
@@ -38,10 +45,8 @@ from flowgraph.runtime.measure.measured_task import (
     measuring,
     note_process,
 )
-from flowgraph.runtime.measure.measured_trace import measured_events
 from flowgraph.runtime.measure.profiling import profile_folder, profiled_steps
 from flowgraph.runtime.record.run_folder import RunFolder
-from flowgraph.runtime.weights import to_wire
 from placements.step.step_forecast import schedule_of
 from placements.step.timeline import play
 from tests.looped import looped
@@ -64,11 +69,10 @@ def test_a_task_has_its_seconds_its_bytes_and_where_it_ran() -> None:
     with measuring(replace(TASK, rank=1)) as meter:
         meter.reads(pa.table({"tokens": np.zeros(1000, np.int64)}))
         meter.gives(b"12345", b"678")
-        meter.took("nodes", 0.01)
         time.sleep(0.02)
     told = meter.measured
     assert (told.task, told.kind, told.role, told.pool, told.rank) == (*(TASK.task, TASK.kind, TASK.role, TASK.pool), 1)
-    assert (told.bytes_read, told.bytes_given, told.parts) == (8000, 8, (("nodes", 0.01),))
+    assert (told.bytes_read, told.bytes_given) == (8000, 8)
     assert before_s <= told.begin_s <= told.end_s <= time.time()
     assert 0.02 <= told.seconds <= time.perf_counter() - start_s
     assert pickle.loads(pickle.dumps(told)) == told

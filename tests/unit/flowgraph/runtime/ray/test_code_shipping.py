@@ -13,7 +13,7 @@ import pytest
 
 from flowgraph.errors import DataError
 from flowgraph.runtime.ray import code_shipping
-from flowgraph.runtime.ray.code_shipping import StagedFiles, stage
+from flowgraph.runtime.ray.code_shipping import stage
 
 ROOT = Path(__file__).parents[5]
 
@@ -58,8 +58,9 @@ def write(folder: Path, files: Iterable[str] | dict[str, str]) -> Path:
     return folder
 
 
-def names(staged: StagedFiles) -> list[str]:
-    return [each.as_posix() for each in staged.files]
+def names(staged: Path) -> list[str]:
+    """List all files in the staged folder."""
+    return [each.relative_to(staged).as_posix() for each in sorted(staged.rglob("*")) if each.is_file()]
 
 
 def run(code: str, cwd: Path, ours: Path = ROOT) -> str:
@@ -76,16 +77,17 @@ def test_a_staged_flow_imports_alone_with_its_modules_and_packages(
 ) -> None:
     project, away = write(tmp_path / "project", FILES), write(tmp_path / "elsewhere", ["x"])
     monkeypatch.chdir(tmp_path / started_in)
-    staged = stage(project / "mine.py", [], tmp_path / "staged")
+    staged = tmp_path / "staged"
+    (flow,) = stage(project / "mine.py", [], staged)
     project.rename(tmp_path / "gone")
     code = f"""\
 import sys
 from pathlib import Path
 from flowgraph.flows.flow_files import import_file
-module = import_file(Path({str(staged.folder / staged.flow)!r}))
+module = import_file(Path({str(staged / flow)!r}))
 print(module.__name__, module.counting.name, module.more(module.Count(1000)).data)
 names = ["beside_mine", "tools.counting", "tools.inner.one", "plain.deep.late", "lazily_plain.x"]
-print(all(Path(sys.modules[name].__file__).is_relative_to({str(staged.folder)!r}) for name in names))
+print(all(Path(sys.modules[name].__file__).is_relative_to({str(staged)!r}) for name in names))
 """
     assert run(code, away) == "flowgraph_flow.mine counting 1111\nTrue"
 
@@ -94,10 +96,8 @@ def test_files_keep_their_paths_below_the_working_directory(tmp_path: Path, monk
     files = ["flows/mine.py", "flows/near.py", "rules/one.py", "rules/two.py", "rules/deep/three.py", "other.py"]
     monkeypatch.chdir(write(tmp_path / "project", files))
     staged = stage(Path("flows/mine.py"), [Path("rules/one.py")], tmp_path / "staged")
-    assert staged.flow == Path("flows/mine.py")
-    assert names(staged) == ["flows/mine.py", "flows/near.py", "rules/one.py", "rules/two.py"]
-    held = [each.relative_to(tmp_path / "staged") for each in (tmp_path / "staged").rglob("*.py")]
-    assert sorted(held) == list(staged.files)
+    assert staged == [Path("flows/mine.py"), Path("rules/one.py")]
+    assert names(tmp_path / "staged") == ["flows/mine.py", "flows/near.py", "rules/one.py", "rules/two.py"]
 
 
 def test_folders_elsewhere_are_kept_together_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +105,8 @@ def test_folders_elsewhere_are_kept_together_outside(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path / "here")
     others = [Path("../flows/rules/one.py"), tmp_path / "shared/two.py", Path("three.py"), Path("../flows/near.py")]
     staged = stage(Path("../flows/mine.py"), others, tmp_path / "staged")
-    assert staged.flow == Path("outside/0/mine.py")
-    assert names(staged) == [
+    assert staged[0] == Path("outside/0/mine.py")
+    assert names(tmp_path / "staged") == [
         "outside/0/mine.py",
         "outside/0/near.py",
         "outside/0/rules/one.py",
@@ -124,7 +124,8 @@ def test_only_what_could_be_imported_goes_along(tmp_path: Path, monkeypatch: pyt
     ]
     took = ["mine.py", "near.py", "pkg/__init__.py", "pkg/inner/one.py", "pkg/sub/__init__.py"]
     monkeypatch.chdir(write(tmp_path / "project", [*left, *took]))
-    assert names(stage(Path("mine.py"), [], tmp_path / "staged")) == took
+    stage(Path("mine.py"), [], tmp_path / "staged")
+    assert names(tmp_path / "staged") == took
 
 
 def test_a_folder_without_init_goes_along_where_its_name_is_imported(
@@ -140,8 +141,8 @@ def test_a_folder_without_init_goes_along_where_its_name_is_imported(
         "broken.py": "import three.(\n",
     }
     monkeypatch.chdir(write(tmp_path / "project", files))
-    staged = stage(Path("mine.py"), [], tmp_path / "staged")
-    assert names(staged) == ["broken.py", "five/x.py", "mine.py", "one/x.py", "two/deep/z.py"]
+    stage(Path("mine.py"), [], tmp_path / "staged")
+    assert names(tmp_path / "staged") == ["broken.py", "five/x.py", "mine.py", "one/x.py", "two/deep/z.py"]
 
 
 def test_a_symlink_is_followed_inside_the_folder_and_not_outside(
@@ -161,7 +162,8 @@ def test_a_symlink_is_followed_inside_the_folder_and_not_outside(
     monkeypatch.chdir(tmp_path / "project")
     for name, target in links.items():
         Path(name).symlink_to(target)
-    assert names(stage(Path("mine.py"), [], tmp_path / "staged")) == [
+    stage(Path("mine.py"), [], tmp_path / "staged")
+    assert names(tmp_path / "staged") == [
         "inside.py",
         "mine.py",
         "pkg/__init__.py",
@@ -175,7 +177,7 @@ def test_a_flow_named_by_a_symlink_is_the_file_it_leads_to(tmp_path: Path, monke
     write(tmp_path, ["links/x"])
     (tmp_path / "links/mine.py").symlink_to("../project/real.py")
     staged = stage(tmp_path / "links/mine.py", [], tmp_path / "staged")
-    assert (staged.flow, names(staged)) == (Path("real.py"), ["near.py", "real.py"])
+    assert (staged, names(tmp_path / "staged")) == ([Path("real.py")], ["near.py", "real.py"])
 
 
 def test_our_own_packages_stay(tmp_path: Path) -> None:
@@ -195,26 +197,11 @@ import sys
 sys.path.insert(0, "")
 from pathlib import Path
 from flowgraph.runtime.ray.code_shipping import stage
-print(*stage(Path("mine.py"), [Path("nodes/scoring/rules.py")], Path("../staged")).files)
+stage(Path("mine.py"), [Path("nodes/scoring/rules.py")], Path("../staged"))
 """
-    assert run(code, checkout, checkout) == "mine/__init__.py mine/examples/__init__.py mine.py nodes/scoring/rules.py"
-
-
-def test_the_digest_is_of_names_and_contents_wherever_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes: list[dict[str, str]] = [
-        {},
-        {"mine.py": "1"},
-        {"one.py": "1"},
-        {"a.py": "b.py1"},
-        {"a.py": "", "b.py": "1"},
-    ]
-    digests = list[str]()
-    for i, change in enumerate([*changes, {}]):
-        monkeypatch.chdir(write(tmp_path / str(i), {"mine.py": "", **change}))
-        digests.append(stage(Path("mine.py"), [], tmp_path / f"staged {i}").digest)
-    assert len(set(digests)) == len(changes)
-    assert digests[0] == digests[-1]
-    assert len(digests[0]) == 64
+    run(code, checkout, checkout)
+    took = ["mine/__init__.py", "mine/examples/__init__.py", "mine.py", "nodes/scoring/rules.py"]
+    assert names(tmp_path / "staged") == took
 
 
 def refusal(flow: Path, into: Path, others: Iterable[Path] = ()) -> str:
@@ -229,7 +216,8 @@ def test_a_folder_of_too_many_files_is_refused_and_nothing_is_copied(
     home = write(tmp_path / "home", ["mine.py", "one.py", "pkg/__init__.py"])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(code_shipping, "MAX_FILES", 3)
-    assert len(stage(home / "mine.py", [home / "one.py"], tmp_path / "enough").files) == 3
+    stage(home / "mine.py", [home / "one.py"], tmp_path / "enough")
+    assert len(names(tmp_path / "enough")) == 3
     write(home, ["pkg/two.py"])
     assert refusal(home / "mine.py", tmp_path / "staged") == (
         f"{home}: more than 3 files of Python lie here beside mine.py, too many to send to workers\n"
@@ -255,10 +243,8 @@ def test_a_file_named_twice_counts_once(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(write(tmp_path / "project", {"mine.py": "# mine", "near.py": "# near"}))
     monkeypatch.setattr(code_shipping, "MAX_FILES", 2)
     monkeypatch.setattr(code_shipping, "MAX_BYTES", 12)
-    assert names(stage(Path("mine.py"), [Path("near.py"), Path("mine.py")], tmp_path / "staged")) == [
-        "mine.py",
-        "near.py",
-    ]
+    stage(Path("mine.py"), [Path("near.py"), Path("mine.py")], tmp_path / "staged")
+    assert names(tmp_path / "staged") == ["mine.py", "near.py"]
 
 
 def test_files_are_copied_into_an_empty_folder_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

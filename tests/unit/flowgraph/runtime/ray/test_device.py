@@ -33,8 +33,7 @@ from flowgraph.passes import compile_graph
 from flowgraph.runtime.batch import from_table, select
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.ray.device import Flows, PoolRank, RankActor, host_process, on_tables, read_source, run_on_host
-from flowgraph.runtime.row_identity import IDS, PLACE, joined
-from flowgraph.runtime.row_sharding import Guide, by_work
+from flowgraph.runtime.row_identity import IDS, PLACE, Guide, by_work, joined
 from flowgraph.runtime.serving import ServerPlace, Servers
 from nodes import LanguageModel, LogProbs, Policy, Prompts, Reference, Rollout, Scores, generate, logprobs
 from nodes.data.source import FixedPrompts
@@ -383,7 +382,7 @@ def test_a_home_is_saved_as_a_folder_that_loads(tiny: Tiny, trained: Program, tm
 
     device, (train, _) = made(tiny, 0, trained), policies(trained)
     wanted = moved(device, train)
-    device.save(train, tmp_path / "saved")
+    device.on_disk(train, "save", tmp_path / "saved", None)
     assert same(load_file(tmp_path / "saved" / "model.safetensors"), wanted)
 
 

@@ -20,13 +20,14 @@ from flowgraph.errors import FlowError, RunFolderError, WorkerError
 from flowgraph.files.hashes import BLOCK_BYTES
 from flowgraph.runtime.record.checkpoint import (
     MANIFEST,
+    MAX_FAILURES,
     PARTS,
     STATE,
     Checkpoint,
     Checkpoints,
+    Saver,
     disk_fault,
 )
-from flowgraph.runtime.record.saver import MAX_FAILURES, Saver
 from tests.looped import looped
 
 FILES = {

@@ -1,11 +1,16 @@
-"""The confinement that sandlock does not offer: giving up sockets, and keeping a response's fork out of its parent."""
+"""What a confined grader process does itself: it imports from folders that it cannot list, and gives up rights.
+
+Here is the confinement that sandlock does not offer: no sockets, and no way from a response's fork into its parent.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import importlib.util
 import os
 import struct
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 
 _SET_SECCOMP, _FILTER, _NO_NEW_PRIVILEGES = 22, 2, 38  # prctl
 
@@ -53,3 +58,32 @@ def close_sockets() -> None:
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     if libc.prctl(_SET_SECCOMP, _FILTER, ctypes.c_char_p(header), 0, 0):
         raise OSError(ctypes.get_errno(), "sockets cannot be closed")
+
+
+class UnlistedFinder:
+    """Finds modules in a folder whose files can be read but not listed."""
+
+    def __init__(self, folder: str) -> None:
+        try:
+            os.listdir(folder)
+        except PermissionError:
+            self.folder = folder
+        except OSError as error:
+            raise ImportError(folder) from error
+        else:
+            raise ImportError(f"{folder} can be listed")  # so the next path hook is asked
+
+    def find_spec(self, fullname: str, target: object = None) -> ModuleSpec | None:
+        """Return the spec of the module or package of this name in the folder; None if it is not there."""
+        stem = os.path.join(self.folder, fullname.rpartition(".")[2])
+        package = os.path.join(stem, "__init__.py")
+        if os.path.isfile(package):
+            return importlib.util.spec_from_file_location(fullname, package, submodule_search_locations=[stem])
+        for suffix in (*EXTENSION_SUFFIXES, ".py"):
+            if os.path.isfile(stem + suffix):
+                return importlib.util.spec_from_file_location(fullname, stem + suffix)
+        if not os.path.isdir(stem):
+            return None
+        spec = ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = [stem]
+        return spec

@@ -1,0 +1,274 @@
+"""Trackers that metrics go to besides the run's folder: metrics only, no settings, command, environment or machine.
+
+A tracker that fails is left out: it never ends a run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any, Protocol
+
+from flowgraph.errors import UsageError
+from flowgraph.errors.base import nearest
+from flowgraph.language.graph import Graph
+from flowgraph.language.region import Observations
+from flowgraph.runtime.interpreter import StepResult
+from flowgraph.runtime.record.run_folder import declared_metrics
+
+to_stderr: Callable[[str], None] = partial(print, file=sys.stderr)
+
+PROJECT = "flowgraph"
+ID_FILE = "tracked_as.txt"
+WANDB_LOGIN_S = 60  # then the run goes on without it, rather than wait for a key all night
+
+# By default wandb also records the command, host, packages, code, what is printed, and how busy the machine is.
+WANDB_ONLY_METRICS = {
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "host": "",
+    "save_code": False,
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
+
+# By default SwanLab also records the command, host, packages, repository, and how busy the machine is.
+SWANLAB_NO_PROBES = dict.fromkeys(("hardware", "runtime", "requirements", "conda", "git", "swanlab", "monitor"), False)
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """All that a tracker learns about a run besides its metrics; `id` stays when the run is resumed."""
+
+    folder: Path
+    name: str
+    id: str
+    first_step: int = 0
+
+    @classmethod
+    def of(cls, folder: Path, first_step: int = 0) -> TrackedRun:
+        """Name a run after its folder, in which its id is kept."""
+        file = folder / ID_FILE
+        if not file.is_file():
+            file.write_text(uuid.uuid4().hex[:16], "utf-8")
+        return cls(folder, folder.resolve().name, file.read_text("utf-8").strip(), first_step)
+
+
+class Sink(Protocol):
+    """A tracker that is open for one run."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Take the metrics of one step, or of a check before it."""
+        ...
+
+    def close(self) -> None:
+        """Deliver everything that was logged."""
+        ...
+
+
+class TensorBoard:
+    """Writes an event file into the run's folder `tensorboard` with TensorBoard's own writer, without a framework.
+
+    TensorBoard reads all the event files of a folder as one.
+    """
+
+    def __init__(self, run: TrackedRun) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        self._summaries: Any = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+        self._writer: Any = EventFileWriter(str(run.folder / "tensorboard"))
+        if run.first_step:  # readers then drop the steps from here on that were written before
+            log = self._events.SessionLog
+            self._add(run.first_step, session_log=log(status=log.START))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the metrics of a step."""
+        summary = self._summaries.Summary
+        scalars = [summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._add(step, summary=summary(value=scalars))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+    def _add(self, step: int, **content: Any) -> None:
+        self._writer.add_event(self._events.Event(wall_time=time.time(), step=step, **content))
+
+
+@dataclass(frozen=True)
+class Online:
+    """A run that is open in a tracker's own library; `close` waits until everything is sent."""
+
+    run: Any
+    close: Callable[[], None]
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Send the metrics of a step."""
+        self.run.log(dict(values), step=step)
+
+
+def wandb_run(run: TrackedRun) -> Online:
+    """Open a run of Weights & Biases, or with WANDB_MODE=offline in the run's folder.
+
+    A resumed run continues under its id; steps that were sent before are not sent again.
+    """
+    import wandb
+
+    settings = wandb.Settings(login_timeout=WANDB_LOGIN_S, **WANDB_ONLY_METRICS)
+    project = None if "WANDB_PROJECT" in os.environ else PROJECT
+    opened: Any = wandb.init(
+        project=project, name=run.name, id=run.id, resume="allow", dir=str(run.folder), settings=settings
+    )
+    return Online(opened, opened.finish)
+
+
+def trackio_run(run: TrackedRun) -> Online:
+    """Open a run of trackio: in its local database, or the space or server that its environment variables name.
+
+    A resumed run continues under its name, which contains its id.
+    """
+    import trackio
+
+    name = f"{run.name}-{run.id[:6]}"  # trackio knows runs by name only, and many folders have a `grpo-1`
+    no_load = {"auto_log_gpu": False, "auto_log_cpu": False}  # by default it also records how busy the machine is
+    opened = trackio.init(project=PROJECT, name=name, resume="allow", embed=False, **no_load)
+    return Online(opened, trackio.finish)  # not the run's own, which is finished again when the process ends
+
+
+def swanlab_run(run: TrackedRun) -> Online:
+    """Open a run of SwanLab, or with SWANLAB_MODE=offline in the run's folder; a resumed run keeps its id."""
+    import swanlab
+
+    kinds: Any = swanlab.Settings
+    terminal = kinds.Terminal(proxy_type="none")
+    settings = kinds(probe=kinds.Probe(**SWANLAB_NO_PROBES), terminal=terminal, interactive=False)
+    log_dir = str(run.folder / "swanlab")
+    opened: Any = swanlab.init(
+        project=PROJECT, name=run.name, id=run.id, resume="allow", log_dir=log_dir, settings=settings
+    )
+    return Online(opened, opened.finish)
+
+
+TRACKERS: Mapping[str, Callable[[TrackedRun], Sink]] = {
+    "tensorboard": TensorBoard,
+    "wandb": wandb_run,
+    "trackio": trackio_run,
+    "swanlab": swanlab_run,
+}
+"""Each tracker by the name of its package, which is imported when it is opened for a run."""
+
+
+def trackers(text: str) -> tuple[str, ...]:
+    """Read the value of `--log`: names of trackers with commas between, without repetitions.
+
+    Raises UsageError for an unknown name, and for a tracker that is not installed.
+
+    >>> trackers("tensorboard, tensorboard")
+    ('tensorboard',)
+    """
+    names = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+    for name in names:
+        if name not in TRACKERS:
+            raise UsageError(f"no tracker `{name}`", where=f"--log {text}", hint=nearest(name, TRACKERS))
+        if importlib.util.find_spec(name) is None:
+            hint = f"pip install {name}, or all of them: pip install 'flowgraph[log]'"
+            raise UsageError(f"`{name}` is not installed", where=f"--log {text}", hint=hint)
+    return names
+
+
+class Logger:
+    """Sends declared metrics to trackers, named `node/metric`, by step; a context manager.
+
+    A tracker that raises is reported once and left out from then on.
+    """
+
+    def __init__(
+        self,
+        opening: Mapping[str, Callable[[TrackedRun], Sink]],
+        run: TrackedRun,
+        graphs: Sequence[Graph],
+        say: Callable[[str], None],
+    ) -> None:
+        self._opening, self._run, self._say = opening, run, say
+        self._declared = frozenset(name for graph in graphs for name in declared_metrics(graph))
+        self._sinks = dict[str, Sink]()
+
+    def __enter__(self) -> Logger:
+        for name, open_sink in self._opening.items():
+            with self._guarded(name):
+                self._sinks[name] = open_sink(self._run)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name, sink in list(self._sinks.items()):
+            with self._guarded(name):
+                sink.close()
+        self._sinks.clear()
+
+    def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
+        """Send a step's metrics."""
+        self._send(step, ran.observed, shown)
+
+    def checked(self, step: int, observed: Observations, seconds: float) -> None:
+        """Send a check's metrics, each named `eval/` and its own name."""
+        self._send(step, observed, lambda name: f"eval/{name.rpartition('.')[2]}")
+
+    def _send(self, step: int, observed: Observations, named: Callable[[str], str]) -> None:
+        means = {name: mean for name, mean in observed.means().items() if name in self._declared and isfinite(mean)}
+        for name, sink in list(self._sinks.items()):
+            with self._guarded(name):
+                sink.log(step, {named(metric): mean for metric, mean in means.items()})
+
+    @contextmanager
+    def _guarded(self, name: str) -> Generator[None]:
+        try:
+            with redirect_stdout(sys.stderr):  # some print greetings; a command's stdout is its own
+                yield
+        except Exception as error:  # noqa: BLE001  whatever a tracker raises is not worth a run
+            self._sinks.pop(name, None)
+            why = str(error).strip().partition("\n")[0] or type(error).__name__
+            self._say(f"{name}: {why}; the run goes on without it, and metrics.jsonl has everything")
+
+
+def logger(
+    names: Iterable[str],
+    run: Path,
+    graphs: Sequence[Graph],
+    first_step: int = 0,
+    say: Callable[[str], None] = to_stderr,
+) -> Logger:
+    """Return a listener that sends the declared metrics of these graphs to trackers; a context manager.
+
+    The trackers name the run after its folder `run`; `first_step` is not 0 in a resumed run. A tracker that cannot be
+    opened is reported, and left out.
+    """
+    opening = {name: TRACKERS[name] for name in names}
+    tracked = TrackedRun.of(run, first_step) if opening else TrackedRun(run, run.name, "", first_step)
+    return Logger(opening, tracked, graphs, say)
+
+
+def shown(name: str) -> str:
+    """Return a metric's name in the form by which trackers group metrics: by node.
+
+    >>> shown("policy.update.loss")
+    'policy.update/loss'
+    """
+    node, _, metric = name.rpartition(".")
+    return f"{node}/{metric}"
+
+
+__all__: Sequence[str] = ["TRACKERS", "Logger", "logger", "trackers"]
