@@ -111,6 +111,11 @@ class Algorithm:
     unsaid: tuple[str, ...]
 
     @property
+    def kl(self) -> KL | None:
+        """Return its KL to a reference, in the loss or else in the reward."""
+        return self.kl_loss or self.kl_reward
+
+    @property
     def rules(self) -> tuple[str, ...]:
         """Return the rules of the scores, without repetition; none if only models score."""
         return tuple(dict.fromkeys(score.rule for score in self.scores if score.rule))
