@@ -40,7 +40,7 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
     def at(request: Request) -> tuple[PreparedProblem, Imported, Plan, tuple[str, ...]]:
         prepared = _prepared(as_written, path, device, request)
         read = as_long_as_its_rows(prepared.setting, as_written)
-        plan = as_run.plan_of_run(prepared.setting, read.system_run, prepared.assumed)
+        plan = as_run.plan_of_run(prepared.setting, read, prepared.assumed)
         return prepared, read, plan, tuple(str(each) for each in faults_of(plan, prepared, str(path), ran=True))
 
     def fits(lengths: ShorterLengths) -> bool:

@@ -1,30 +1,37 @@
-"""The keys of one run of another system: as the run sets them, or else the defaults of its version."""
+"""The keys of one run of another system: as the run sets them, or else the defaults of its version.
+
+Values are read as Hydra and YAML read them. Deviation: a list or mapping stays text, since no plan has one.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, TypeGuard
 
 from flowgraph.errors import UsageError
 from nodes.interop.commands import CommandKey, StartedCommand, words_of
 from nodes.interop.imported import NEEDLESS, UNREAD, Imported, SystemRun
 from nodes.interop.keys import Keys, keys, versions
-from nodes.interop.scalars import Scalar, is_number, resolve_reference, scalar
 from nodes.interop.shell import error_at
 from nodes.interop.shipped_flows import MAX_STALENESS, ShippedFlow, placement_of
 
+Scalar = bool | int | float | str | None
+MAX_DEPTH = 20  # of references to references
+MAX_DIGITS = 39
 MAX_INTEGER = 2**31 - 1  # tokens, rows, devices
 MISSING = "???"  # what Hydra writes for a value that has to be set
 _LAUNCHER = ("hydra", "ray_init", "ray_kwargs")  # keys of what starts a run, in any version
 _SECRET = re.compile(r"(?:use_wandb|wandb[._](?:key|proxy)|token|secret|password|api_key)$")  # never printed
 
-
-def version_of(run: StartedCommand) -> Keys:
-    """Return the keys of the newest version that knows the most keys of a run."""
-    names = {key.key for key in run.overrides}
-    tables = [keys(run.system, version) for version in versions(run.system)]
-    return max(tables, key=lambda version: (sum(map(version.knows, names)), tables.index(version)))
+_WORDS: dict[str, Scalar] = {"true": True, "false": False, "null": None, "none": None, "~": None, "": None}
+# Source: Hydra's OverrideLexer.g4. Other forms stay text: `1_`, and 017, which YAML reads as 15.
+_DIGITS, _WHOLE = r"[0-9](?:_?[0-9])*", r"(?:0|[1-9](?:_?[0-9])*)"
+_INT = re.compile(rf"[-+]?{_WHOLE}")
+_FLOAT = re.compile(rf"[-+]?(?:{_WHOLE}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][-+]?{_DIGITS})?")
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.@-]+)(?:\s*,\s*([^${}]*))?\}")
 
 
 @dataclass
@@ -41,7 +48,10 @@ class Config:
     @classmethod
     def of(cls, run: StartedCommand, known: Keys | None = None) -> Config:
         """Return the keys of a run, by a version or by the one that fits best, with notes on what is unclear in it."""
-        config = cls(run, known or version_of(run), {key.key: key for key in run.overrides})
+        overrides = {key.key: key for key in run.overrides}
+        tables = [known] if known else [keys(run.system, version) for version in versions(run.system)]
+        # The newest of the versions that know the most keys.
+        config = cls(run, max(reversed(tables), key=lambda table: sum(map(table.knows, overrides))), overrides)
         if run.others:
             lines = ", ".join(map(str, run.others))
             config.note(f"the command of line {run.line} is read; further ones start a training on lines {lines}")
@@ -127,47 +137,29 @@ class Config:
         return error_at(self.run.line, what, names[0]) if key is None else error_at(key.line, what, key.key)
 
     def imported(
-        self,
-        flow: ShippedFlow,
-        run: SystemRun,
-        *,
-        settings: Iterable[tuple[str, Scalar]],
-        models: Mapping[str, str],
-        unused: tuple[str, ...],
-        batch: int,
-        prompt_tokens: int,
-        response_tokens: int,
+        self, flow: ShippedFlow, run: SystemRun, *, settings: Iterable[tuple[str, Scalar]], **facts: Any
     ) -> Imported:
-        """Return this run as a flow; call it last, since it reports the keys that were not read until then."""
-        texts = settings_text(settings)
+        """Return this run as a flow; call it last, since it reports the keys that were not read until then.
+
+        `facts` are the fields of `Imported` that no key tells: its models, those that it does not use, and its batch.
+        """
         ignored = {key.key: why for key in self.overrides.values() if (why := self._ignored(key))}
         # Words for a command of the system: no unknown values, no removals, no secrets.
         unread = (key for name, key in self.overrides.items() if ignored.get(name) in (NEEDLESS, UNREAD))
         literal = (key for key in unread if key.text and not key.unset and "{…}" not in key.text)
         again = (word for key in literal if not _SECRET.search(key.key) for word in words_of(key, self.known))
         return Imported(
+            **{**vars(run), "lag": min(run.lag, MAX_STALENESS)},
+            **facts,
             system=self.run.system,
             version=self.known.version,
             flow=flow.name,
-            settings=texts,
-            models=models,
-            unused=unused,
-            batch=batch,
-            prompt_tokens=prompt_tokens,
-            response_tokens=response_tokens,
-            devices=sum(part.devices for part in run.parts),
-            devices_per_node=next(p.devices_per_node for p in run.parts if "policy.train" in p.roles),
+            settings=settings_text(settings),
             placement=placement_of(flow, run.parts),
-            parts=run.parts,
-            engines=run.engines,
-            layouts=run.layouts,
-            running=run.running,
-            lag=min(run.lag, MAX_STALENESS),
             ignored=tuple(ignored.items()),
             notes=tuple(self.notes),
             overrides={name: key.text for name, key in self.overrides.items()},
             again=tuple(again),
-            rows_at_once=run.rows_at_once,
         )
 
     def _ignored(self, key: CommandKey) -> str:
@@ -190,11 +182,9 @@ class Config:
         return value == default or (value in (None, "null", "[]", "{}") and default in (None, [], {}))
 
     def _override(self, key: CommandKey) -> Scalar:
-        if key.unset:
-            self.unusable[key.key] = f"only a running shell knows its value: {', '.join(key.unset)}"
-            return None
-        if key.text == MISSING:
-            self.unusable[key.key] = "it has no value yet"
+        if key.unset or key.text == MISSING:
+            unset = f"only a running shell knows its value: {', '.join(key.unset)}"
+            self.unusable[key.key] = unset if key.unset else "it has no value yet"
             return None
         for name in key.guessed:
             self.note(f"`{name}` is set under conditions: the first of its values is used, {key.text[:60]}")
@@ -248,3 +238,46 @@ def settings_text(settings: Iterable[tuple[str, Scalar]]) -> tuple[str, ...]:
     """
     texts = ((name, str(value).lower() if isinstance(value, bool) else value) for name, value in settings)
     return tuple(f"{name}={text}" for name, text in texts if text is not None)
+
+
+def scalar(text: str) -> Scalar:
+    """Return the value of a text.
+
+    >>> scalar("True"), scalar("1e-6"), scalar("'8'"), scalar("org/name"), scalar("null")
+    (True, 1e-06, '8', 'org/name', None)
+    >>> scalar("1_000"), scalar("1_"), scalar("017"), scalar("0x10")
+    (1000, '1_', '017', '0x10')
+    """
+    plain = text.strip()
+    if len(plain) > 1 and plain[0] == plain[-1] and plain[0] in "'\"":
+        return plain[1:-1].replace(f"\\{plain[0]}", plain[0])
+    if plain.casefold() in _WORDS:
+        return _WORDS[plain.casefold()]
+    if len(plain) <= MAX_DIGITS and _FLOAT.fullmatch(plain):
+        number = plain.replace("_", "")
+        return int(number) if _INT.fullmatch(plain) else float(number)
+    return plain
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a finite number; True and False are not.
+
+    >>> is_number(0.5), is_number(scalar("1e999")), is_number(True)
+    (True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def resolve_reference(text: str, value_of: Callable[[str], Scalar], depth: int = 0) -> Scalar:
+    """Return what `${other.key}` or `${oc.select:other.key,default}` refers to; raises LookupError if it is unknown.
+
+    >>> resolve_reference("${a.b}", {"a.b": 3}.__getitem__), resolve_reference("${oc.select:no,5}", {"no": None}.get)
+    (3, 5)
+    """
+    reference = _REFERENCE.fullmatch(text.strip())
+    if reference is None or depth > MAX_DEPTH:
+        raise LookupError(text)
+    value = value_of(reference[1])
+    if isinstance(value, str) and value.startswith("${"):
+        value = resolve_reference(value, value_of, depth + 1)
+    return scalar(reference[2]) if value is None and reference[2] is not None else value

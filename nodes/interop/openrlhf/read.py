@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from flowgraph.cluster.plan import Layout, Offloaded, RoleSettings, Sharding
 from flowgraph.errors import UsageError
-from nodes.interop.config import Config
+from nodes.interop.config import Config, Scalar, is_number, scalar
 from nodes.interop.imported import USUAL_DEVICES, Imported, SharedDevices, SystemRun, model_with_adapters
-from nodes.interop.scalars import Scalar, is_number, scalar
 from nodes.interop.shell import error_at
 from nodes.interop.shipped_flows import FLOWS, GROUP_NORMALIZED, MAX_STALENESS, ShippedFlow
 

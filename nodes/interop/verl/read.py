@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from flowgraph.errors import UsageError
-from nodes.interop.config import Config
+from nodes.interop.config import Config, Scalar, is_number, scalar
 from nodes.interop.imported import Imported, SharedDevices, SystemRun, model_with_adapters
-from nodes.interop.scalars import Scalar, is_number, scalar
 from nodes.interop.shipped_flows import FLOWS, GROUP_NORMALIZED, MAX_STALENESS, ShippedFlow
 from nodes.interop.verl.roles import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, rows_at_once, running_of
 
