@@ -6,13 +6,16 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
+from flowgraph.analysis.roles import Use
 from flowgraph.errors import UsageError
 from nodes.interop.config import Config, Scalar, is_number, scalar
 from nodes.interop.imported import Imported, SharedDevices, SystemRun, model_with_adapters
 from nodes.interop.shipped_flows import FLOWS, GROUP_NORMALIZED, MAX_STALENESS, ShippedFlow
-from nodes.interop.verl.roles import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, rows_at_once, running_of
+from nodes.interop.verl.roles import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, running_of, trainer_of
 
 CORRECTION = "algorithm.rollout_correction"
+SAMPLERS = ("vllm", "sglang", "trtllm")
+KL_FLAGS = (f"{ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")
 REWARD = ("reward.reward_model", "reward_model")
 
 # Source: verl 0.9.1, `AdvantageEstimator` in verl/trainer/ppo/core_algos.py; the flow of GRPO's depends on the loss.
@@ -85,10 +88,16 @@ def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
         nodes = config.positive(*(f"{prefix}.nnodes" for prefix in prefixes))
         per_node = config.positive(*(f"{prefix}.n_gpus_per_node" for prefix in prefixes))
         parts.append(SharedDevices(("policy.sample",), nodes * per_node, per_node))
-    layouts, engines = layouts_of(config, flow, parts[0].devices, parts[-1].devices)
+    layouts = layouts_of(config, flow, parts[0].devices, parts[-1].devices)
+    sampler = config.text(f"{ROLLOUT}.name") or "vllm"
+    if sampler not in SAMPLERS:
+        config.note(f"no plan samples with `{sampler}`: vllm replaces it")
+        sampler = "vllm"
     total_tokens = config.positive("data.max_prompt_length") + config.positive("data.max_response_length")
-    running = running_of(config, flow, layouts, total_tokens, separate)
-    return SystemRun(tuple(parts), engines, layouts, running, lag, rows_at_once(config, flow))
+    running, rows_at_once = running_of(config, flow, layouts, total_tokens, separate)
+    engine = "megatron" if trainer_of(config) == "megatron" else "fsdp"
+    engines: dict[Use, str] = {"train": engine, "sample": sampler, "infer": engine}
+    return SystemRun(tuple(parts), engines, layouts, running, lag, rows_at_once)
 
 
 def _asynchrony(config: Config) -> tuple[bool, int]:
@@ -137,16 +146,8 @@ def _flow(config: Config, lag: int) -> ShippedFlow:
     return FLOWS["dr_grpo"]
 
 
-def _kl_in_loss(config: Config) -> bool:
-    return config.flag(f"{ACTOR}.use_kl_loss")
-
-
-def _kl_in_reward(config: Config) -> bool:
-    return config.flag("algorithm.use_kl_in_reward")
-
-
 def _has_kl(config: Config) -> bool:
-    return _kl_in_loss(config) or _kl_in_reward(config)
+    return any(map(config.flag, KL_FLAGS))
 
 
 def _batch(config: Config, flow: ShippedFlow) -> int:
@@ -315,7 +316,7 @@ def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
         if _has_kl(config):
             config.note(f"the KL to a reference is left out, and the reference: the flow `{flow.name}` has neither")
         return
-    in_loss, in_reward = _kl_in_loss(config), _kl_in_reward(config)
+    in_loss, in_reward = map(config.flag, KL_FLAGS)
     loss_weight, reward_weight = config.number(f"{ACTOR}.kl_loss_coef"), config.number("algorithm.kl_ctrl.kl_coef")
     reward_weight = reward_weight if in_reward else 0.0
     if flow.kl_in_loss:
