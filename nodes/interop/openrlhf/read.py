@@ -61,7 +61,21 @@ def read_openrlhf(config: Config) -> Imported:
 def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
     """Return where and how a run has the roles of a flow."""
     parts, total_tokens = _parts(config, flow), _lengths(config)[0]
-    layouts = _layouts(config, {role: part.devices for part in parts for role in part.roles})
+    tensor, sequence = _degrees(config)
+    stage = 3 if _uses_fsdp(config) else config.integer("ds.zero_stage", "zero_stage")
+    if stage is None or stage not in range(4):
+        raise config.error("must be 0, 1, 2 or 3", "zero_stage", "ds.zero_stage")
+    layouts = dict[str, Layout]()
+    for role, devices in {role: part.devices for part in parts for role in part.roles}.items():
+        if role == "policy.sample":
+            engines, engine_tensor = _engines(config)
+            layouts[role] = Layout(data=engines, tensor=engine_tensor)
+            continue
+        data, remainder = divmod(devices, tensor * sequence)
+        if remainder:
+            raise error_at(config.run.line, f"{tensor * sequence} does not divide the {devices} devices of {role}")
+        sharding = SHARDINGS[stage] if devices > 1 else "none"
+        layouts[role] = Layout(data=data, tensor=tensor, sequence=sequence, sharding=sharding)
     lag = config.positive("train.async_queue_size", "async_queue_size") if _is_async(config) else 0
     running = _running(config, flow, total_tokens, shares_all=len(parts) == 1)
     return SystemRun(parts, {"train": "fsdp", "sample": "vllm", "infer": "fsdp"}, layouts, running, lag)
@@ -173,32 +187,12 @@ def _degrees(config: Config) -> tuple[int, int]:
     return tensor, sequence
 
 
-def _layouts(config: Config, devices: Mapping[str, int]) -> dict[str, Layout]:
-    """Return the layout of each role on its devices."""
-    tensor, sequence = _degrees(config)
-    stage = 3 if _uses_fsdp(config) else config.integer("ds.zero_stage", "zero_stage")
-    if stage is None or stage not in range(4):
-        raise config.error("must be 0, 1, 2 or 3", "zero_stage", "ds.zero_stage")
-    layouts = dict[str, Layout]()
-    for role, count in devices.items():
-        if role == "policy.sample":
-            engines, engine_tensor = _engines(config)
-            layouts[role] = Layout(data=engines, tensor=engine_tensor)
-            continue
-        if count % (tensor * sequence):
-            raise error_at(config.run.line, f"{tensor * sequence} does not divide the {count} devices of {role}")
-        sharding = SHARDINGS[stage] if count > 1 else "none"
-        layouts[role] = Layout(data=count // (tensor * sequence), tensor=tensor, sequence=sequence, sharding=sharding)
-    return layouts
-
-
 def _running(config: Config, flow: ShippedFlow, total_tokens: int, shares_all: bool) -> dict[str, RoleSettings]:
-    """Return how each role runs."""
     checkpoints = config.flag("actor.gradient_checkpointing_enable", "gradient_checkpointing")
     sleeps = config.flag("ds.enable_sleep", "deepspeed_enable_sleep", "fsdp.enable_sleep", "fsdp2_enable_sleep")
     sleeps = sleeps and shares_all
-    trained: tuple[Offloaded, ...] = ("optimizer",) if config.flag("ds.adam_offload", "adam_offload") else ()
-    trained = () if sleeps else trained
+    steps_on_host = config.flag("ds.adam_offload", "adam_offload") and not sleeps
+    trained: tuple[Offloaded, ...] = ("optimizer",) if steps_on_host else ()
     if config.flag("fsdp.cpu_offload", "fsdp2_cpu_offload"):
         trained = ("parameters", "gradients", "optimizer")
     train = RoleSettings(

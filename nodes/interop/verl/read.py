@@ -59,7 +59,15 @@ def read_verl(config: Config) -> Imported:
     unused = ("ref",) if "ref" in flow.params and not _has_kl(config) else ()
     if unused:
         config.note(f"verl runs no reference here; the plan leaves out that of the flow `{flow.name}`")
-    batch, models = _batch(config, flow), _models(config, flow)
+    if config.integer("data.train_batch_size"):
+        generated = config.optional_positive("data.gen_batch_size") if flow.name == "dapo" else None
+        batch = max(config.positive("data.train_batch_size"), generated or 0)
+    else:  # an asynchronous run generates from the prompts of all its minibatches
+        config.get("data.gen_batch_size")
+        batches = config.optional_positive("async_training.require_batches") or 1
+        steps = config.optional_positive("async_training.trigger_parameter_sync_step") or 1
+        batch = config.positive(f"{ACTOR}.ppo_mini_batch_size") * batches * steps
+    models = _models(config, flow)
     run = verl_run(config, flow)
     settings = list(_settings(config, flow, batch))
     _note_differences(config, flow, lag)
@@ -150,17 +158,6 @@ def _has_kl(config: Config) -> bool:
     return any(map(config.flag, KL_FLAGS))
 
 
-def _batch(config: Config, flow: ShippedFlow) -> int:
-    """Return the prompts that a step generates from: those of all its minibatches in an asynchronous run."""
-    if not config.integer("data.train_batch_size"):
-        config.get("data.gen_batch_size")
-        batches = config.optional_positive("async_training.require_batches") or 1
-        steps = config.optional_positive("async_training.trigger_parameter_sync_step") or 1
-        return config.positive(f"{ACTOR}.ppo_mini_batch_size") * batches * steps
-    generated = config.optional_positive("data.gen_batch_size") if flow.name == "dapo" else None
-    return max(config.positive("data.train_batch_size"), generated or 0)
-
-
 def _models(config: Config, flow: ShippedFlow) -> dict[str, str]:
     path = f"{MODEL}.path"
     if not config.has(path):
@@ -239,11 +236,6 @@ def _reward_weights(config: Config) -> Iterator[tuple[str, Scalar]]:
 
 
 def _items(text: str) -> list[str]:
-    """Return the items of a list as Hydra writes it.
-
-    >>> _items('["a", b]'), _items("")
-    (['a', 'b'], [])
-    """
     return [item.strip(" '\"") for item in text.strip("[]' ").split(",") if item.strip(" '\"")]
 
 
