@@ -124,11 +124,7 @@ def pass_at_k_advantages(
 
 @node(kind="advantage", metrics=AS_GREEDY)
 def greedy_baseline(
-    scores: Scores,
-    group: Group,
-    *,
-    greedy: Annotated[Scores, Rows.OTHER],
-    greedy_group: Annotated[Group, Rows.OTHER],
+    scores: Scores, group: Group, *, greedy: Annotated[Scores, Rows.OTHER], greedy_group: Annotated[Group, Rows.OTHER]
 ) -> Advantages:
     """Subtract from each score that of the greedy response to the same prompt.
 

@@ -23,10 +23,7 @@ MAX_ERROR = 0.2  # the largest relative error of the KL to which one step respon
 KL = (Metric("kl", "nats", headline=True, about="mean over tokens of the estimate of KL(policy, reference)"),)
 ROW_KL = (
     Metric(
-        "kl",
-        "nats",
-        headline=True,
-        about="mean over responses of token means of the estimate of KL(policy, reference)",
+        "kl", "nats", headline=True, about="mean over responses of token means of the estimate of KL(policy, reference)"
     ),
 )
 
@@ -51,11 +48,7 @@ def kl_k1(
 
 @node(metrics=KL)
 def kl_k2(
-    new: Annotated[LogProbs, By.TRAINED],
-    mask: Mask,
-    *,
-    ref: Annotated[LogProbs, By.FIXED],
-    aggregation: How = MEAN,
+    new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, ref: Annotated[LogProbs, By.FIXED], aggregation: How = MEAN
 ) -> Loss:
     """Return the k2 estimate of KL(policy, reference): (new - ref)²/2, whose gradient is unbiased.
 

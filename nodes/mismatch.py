@@ -35,12 +35,7 @@ MAX_NATS = 0.5
 
 METRICS = (
     Metric("kl", "nats", about="mean over tokens of behaviour - old, an estimate of KL(behaviour, old)"),
-    Metric(
-        "k3_kl",
-        "nats",
-        headline=True,
-        about="k3 estimate of the same KL: mean of ratio - 1 - log ratio",
-    ),
+    Metric("k3_kl", "nats", headline=True, about="k3 estimate of the same KL: mean of ratio - 1 - log ratio"),
     Metric("training_ppl", about="mean over rows of the perplexity under old"),
     Metric("rollout_ppl", about="mean over rows of the perplexity under behaviour"),
     Metric("ppl_ratio", about="mean over rows of the ratio of perplexities, old / behaviour"),

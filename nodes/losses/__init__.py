@@ -101,10 +101,7 @@ def cispo_loss(
 
 
 @node(
-    metrics=(
-        Metric("clip_fraction", headline=True, about="share of tokens whose probability moved too far"),
-        APPROX_KL,
-    )
+    metrics=(Metric("clip_fraction", headline=True, about="share of tokens whose probability moved too far"), APPROX_KL)
 )
 def dppo_loss(
     new: Annotated[LogProbs, By.TRAINED],

@@ -103,11 +103,7 @@ def nemo_rl_run(spec: ExportSpec) -> SystemRun:
     engine = "megatron" if spec.role("policy").engine == "megatron" else "fsdp"
     engines: dict[Use, str] = {"train": engine, "sample": "vllm", "infer": engine}
     return SystemRun(
-        parts=(home, *parts),
-        engines=engines,
-        layouts=layouts,
-        running=running,
-        lag=spec.lag if cluster.separate else 0,
+        parts=(home, *parts), engines=engines, layouts=layouts, running=running, lag=spec.lag if cluster.separate else 0
     )
 
 
