@@ -230,7 +230,6 @@ class _AlgorithmReader:
         return (*names, *(f"the schedule of {name}" for name in settings if name in changing))
 
     def sampler(self, policy: Node) -> Node | None:
-        """Return the node that generates the responses of a policy's update, preferably one that is not greedy."""
         samplers = list[Node]()
         for node in self.nodes("generate", "refill"):
             model = node.model()
@@ -317,7 +316,6 @@ def _update(node: Node) -> Update:
 
 
 def _loss_terms(update: Node) -> Iterator[tuple[float, Node]]:
-    """Yield the terms of a loss with their weights."""
     queue = [(1.0, region.output) for _, region in update.regions]
     for weight, edge in queue:
         node = edge.source

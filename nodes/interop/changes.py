@@ -76,7 +76,6 @@ def _old_value(read: Imported, key: str) -> str | None:
 
 
 def _switch(key: str) -> str:
-    """Return the switch that a key needs, "" if it needs none."""
     parent, _, last = key.rpartition(".")
     switch = SWITCHES.get(key) or SWITCHES.get(last, "")
     return f"{parent}.{switch}" if switch and parent and "." not in switch else switch

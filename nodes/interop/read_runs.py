@@ -73,7 +73,6 @@ def keys_of_yaml(text: str) -> tuple[CommandKey, ...]:
 
 
 def _leaves(root: Any) -> tuple[CommandKey, ...]:
-    """Return the keys that hold no other keys, by line."""
     keys, inner = dict[str, CommandKey](), set[str]()
     mappings = [("", root, 0)]
     for prefix, mapping, depth in mappings:

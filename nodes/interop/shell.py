@@ -242,7 +242,6 @@ class _Shell:
         return [part for part in fields if part.text or part.quoted or part.unset]
 
     def _fields(self, unquoted: re.Pattern[str], quoted: bool) -> list[Word]:
-        """Read what quotes, escapes, references and `unquoted` text make up."""
         fields = [Word("", self.line)]
         while letter := self.peek():
             if letter == "'":

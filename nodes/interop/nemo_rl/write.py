@@ -142,7 +142,6 @@ def _trainer(spec: ExportSpec) -> str:
 
 
 def _note_layout(spec: ExportSpec, placed: PlacedRole) -> None:
-    """Note what the engine of a trained role cannot do of its layout and settings."""
     layout, running, role = placed.layout, placed.running, placed.role
     if placed.engine == "megatron":
         if layout.sharding in ("gradients", "full") and layout.data > 1:

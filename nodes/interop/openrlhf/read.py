@@ -90,7 +90,6 @@ def _kl_weight(config: Config) -> float:
 
 
 def _flow(config: Config) -> ShippedFlow:
-    """Return the shipped flow that computes what the run does, or the nearest, with a note."""
     estimator, gspo = config.text(*ESTIMATOR), config.text(*LOSS) == "gspo"
     filters = config.flag("algo.dynamic_filtering_enable", "dynamic_filtering")
     if name := ESTIMATORS.get(estimator):
@@ -129,7 +128,6 @@ def _lengths(config: Config) -> tuple[int, int, int]:
 
 
 def _devices(config: Config, model: str) -> tuple[int, int]:
-    """Return the machines of a model, and its devices on each."""
     return (
         config.positive(f"{model}.num_nodes", f"{model}_num_nodes"),
         config.positive(f"{model}.num_gpus_per_node", f"{model}_num_gpus_per_node"),
@@ -181,7 +179,6 @@ def _uses_fsdp(config: Config) -> bool:
 
 
 def _degrees(config: Config) -> tuple[int, int]:
-    """Return the tensor and sequence degrees of all models that are trained or read."""
     tensor = config.optional_positive("ds.tensor_parallel_size", "ds_tensor_parallel_size", "fsdp.tp_size") or 1
     sequence = config.optional_positive("ds.ring_attn_size", "ring_attn_size", "fsdp.cp_size") or 1
     return tensor, sequence
@@ -256,7 +253,6 @@ def _models(config: Config, flow: ShippedFlow) -> dict[str, str]:
 
 
 def _settings(config: Config, flow: ShippedFlow, response: int) -> Iterator[tuple[str, Scalar]]:
-    """Yield the settings of the flow's nodes."""
     batch = config.positive(*BATCH)
     rows = config.positive("rollout.n_samples_per_prompt", "n_samples_per_prompt")
     yield f"{flow.sampler}.n", rows
@@ -307,7 +303,6 @@ def _surrogate(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]
 
 
 def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
-    """Yield the weights of the entropy bonus and of the KL, and the KL's estimator."""
     entropy = config.number("actor.entropy_coef", "entropy_loss_coef") or 0
     if flow.entropy:
         yield flow.entropy, entropy

@@ -124,7 +124,6 @@ def _asynchrony(config: Config) -> tuple[bool, int]:
 
 
 def _flow(config: Config, lag: int) -> ShippedFlow:
-    """Return the shipped flow that computes what the run does, or the nearest, with a note."""
     estimator, mode = config.text("algorithm.adv_estimator"), config.text(f"{ACTOR}.policy_loss.loss_mode")
     filters = config.flag("algorithm.filter_groups.enable")
     if name := ESTIMATORS.get(estimator):
@@ -182,7 +181,6 @@ def _adapted(config: Config, name: str, prefix: str) -> str:
 
 
 def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[str, Scalar]]:
-    """Yield the settings of the flow's nodes."""
     yield f"{flow.sampler}.n", config.positive(f"{ROLLOUT}.n", "rollout.n")
     yield f"{flow.sampler}.temperature", config.number(f"{ROLLOUT}.temperature")
     yield f"{flow.sampler}.max_tokens", config.positive("data.max_response_length")
@@ -296,7 +294,6 @@ def _aggregation(config: Config, aggregation: str) -> Scalar:
 
 
 def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
-    """Yield the weights of the entropy bonus and of the KL, and the KL's estimator."""
     weight = config.number(f"{ACTOR}.entropy_coeff") or 0
     config.get(f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type")
     config.get("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_penalty")
@@ -332,7 +329,6 @@ def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
 
 
 def _note_differences(config: Config, flow: ShippedFlow, lag: int) -> None:
-    """Note what the run does and no shipped flow does."""
     if config.flag(*(f"{prefix}.enable" for prefix in REWARD)):
         name = config.text(f"{REWARD[0]}.model_path", f"{REWARD[1]}.model_path", f"{REWARD[1]}.model.path")
         nodes, per_node = (

@@ -109,7 +109,6 @@ def trainer_of(config: Config) -> str:
 
 
 def _engine_prefix(config: Config, prefix: str, trainer: str) -> str:
-    """Return the prefix of the keys of a model's engine."""
     if trainer != "fsdp":
         return f"{prefix}.{trainer}"
     if prefix != "critic":

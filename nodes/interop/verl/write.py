@@ -87,7 +87,6 @@ def verl_values(spec: ExportSpec) -> dict[str, Any]:
 
 
 def _engine(spec: ExportSpec, name: Literal["policy", "critic", "reference"]) -> dict[str, Any]:
-    """Return the values of a model that FSDP or Megatron trains or reads."""
     role, param = spec.role(name), f"`{spec.parts[name]}`"
     layout, running = role.layout, role.running
     engine, policy_engine = role.engine or "fsdp", spec.role("policy").engine or "fsdp"
@@ -309,7 +308,6 @@ def _kl_type(kl: KL | None) -> str:
 
 
 def _filters(spec: ExportSpec) -> bool:
-    """Return whether verl replaces groups without signal."""
     refill, system = spec.algorithm.refill, f"verl {spec.version}"
     if refill is None:
         return False
