@@ -170,7 +170,7 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
     scores = tuple(reader.scores(loss))
     old = loss.input("old")
     sampled_old = old is not None and isinstance(old.source, Node) and old.source.op.kind == "generate"
-    others = [node for _, node in terms if node.op.name in (*KL_LOSSES, "entropy_bonus") and _is_ours(node)]
+    averaged = [node for _, node in terms if node.op.name in (*KL_LOSSES, "entropy_bonus") and _is_ours(node)]
     correction, normalized = reader.settings("importance_weights"), reader.settings("normalized_weights")
     return Algorithm(
         estimator=estimator,
@@ -190,7 +190,7 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
         kl_loss=reader.kl_in_loss(terms),
         kl_reward=reader.kl_in_reward(),
         scores=scores,
-        aggregations={node.name: _aggregation(settings_of(node)) for node in others},
+        aggregations={node.name: _aggregation(settings_of(node)) for node in averaged},
         choice=reader.settings(*CHOICES),
         refill=sampling if sampler.op.name == "refill" else None,
         overlong=reader.settings("overlong_penalty"),
@@ -225,8 +225,8 @@ class _AlgorithmReader:
         nodes = (node for node in self.graph.all_nodes if node not in self.seen)
         names = (node.name for node in nodes if not (_is_ours(node) and node.op.name in PLUMBING))
         settings = {node.name: settings_of(node) for node in self.graph.all_nodes}  # exports write a constant rate
-        changing = {name for name, own in settings.items() if own.get("schedule", "constant") != "constant"}
-        changing |= {name for name, own in settings.items() if own.get("warmup_steps")}
+        changing = {name for name, values in settings.items() if values.get("schedule", "constant") != "constant"}
+        changing |= {name for name, values in settings.items() if values.get("warmup_steps")}
         return (*names, *(f"the schedule of {name}" for name in settings if name in changing))
 
     def sampler(self, policy: Node) -> Node | None:

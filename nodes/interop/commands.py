@@ -51,7 +51,7 @@ class CommandKey:
 class StartedCommand:
     """What a command starts: the system, its module, and its keys in order.
 
-    `unread` names variables that may hold further keys. `others` are the lines of further commands that start a
+    `unread` names variables that may hold further keys. `further_lines` are the lines of further commands that start a
     training.
     """
 
@@ -61,7 +61,7 @@ class StartedCommand:
     overrides: tuple[CommandKey, ...]
     options: tuple[CommandKey, ...] = ()  # Hydra's own: --config-name
     unread: tuple[str, ...] = ()
-    others: tuple[int, ...] = ()
+    further_lines: tuple[int, ...] = ()
 
 
 def started(text: str) -> StartedCommand:
@@ -97,11 +97,11 @@ def started(text: str) -> StartedCommand:
         overrides=tuple(key for key in read if key.key and not key.key.startswith("--")),
         options=tuple(key for key in read if key.key.startswith("--")),
         unread=tuple(dict.fromkeys(name for key in read if not key.key for name in key.unset)),
-        others=tuple(word.line for _, word, _ in starts[1:]),
+        further_lines=tuple(word.line for _, word, _ in starts[1:]),
     )
 
 
-def words_of(key: CommandKey, known: Keys) -> tuple[str, ...]:
+def words_of(key: CommandKey, table: Keys) -> tuple[str, ...]:
     """Return the words of one key on a command line, quoted for a shell: a Hydra override, or a flag and its values.
 
     >>> words_of(CommandKey("trainer.project_name", "two words", 1), keys("verl", "0.9.1"))
@@ -109,11 +109,11 @@ def words_of(key: CommandKey, known: Keys) -> tuple[str, ...]:
     >>> words_of(CommandKey("train.colocate_all", "True", 1), keys("openrlhf", "0.11.2"))
     ('--train.colocate_all',)
     """
-    if known.system == "openrlhf":
-        count = known.values.get(key.key, 1)
+    if table.system == "openrlhf":
+        count = table.values.get(key.key, 1)
         values = [key.text] if count == 1 else key.text.split() if count != 0 else []
         return (f"--{key.key}", *map(shlex.quote, values))
-    prefix = "" if key.key in known.defaults else "++"
+    prefix = "" if key.key in table.defaults else "++"
     return (shlex.quote(f"{prefix}{key.key}={key.text}"),)
 
 
@@ -166,7 +166,7 @@ def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
         name, equals, value = word.text.partition("=")
         if not name.startswith("--"):
             raise error_at(word.line, "belongs to no flag", word.text[:60])
-        count = next((known.values.get(name[2:], 1) for known in newest_first if known.knows(name[2:])), "*")
+        count = next((table.values.get(name[2:], 1) for table in newest_first if table.knows(name[2:])), "*")
         minimum, maximum = (count, count) if isinstance(count, int) else (1 if count == "+" else 0, math.inf)
         values = [replace(word, text=value)] if equals else []
         while not equals and remaining and not _FLAG.match(remaining[0].text) and len(values) < maximum:

@@ -39,21 +39,21 @@ class Config:
     """The keys of a run. It remembers which keys were read, so that the others can be reported."""
 
     run: StartedCommand
-    known: Keys
+    table: Keys
     overrides: dict[str, CommandKey]
     read: set[str] = field(default_factory=set[str])
     unusable: dict[str, str] = field(default_factory=dict[str, str])  # keys without a usable value, and why
     notes: list[str] = field(default_factory=list[str])
 
     @classmethod
-    def of(cls, run: StartedCommand, known: Keys | None = None) -> Config:
+    def of(cls, run: StartedCommand, table: Keys | None = None) -> Config:
         """Return the keys of a run, by a version or by the one that fits best, with notes on what is unclear in it."""
         overrides = {key.key: key for key in run.overrides}
-        tables = [known] if known else [keys(run.system, version) for version in versions(run.system)]
+        tables = [table] if table else [keys(run.system, version) for version in versions(run.system)]
         # The newest of the versions that know the most keys.
-        config = cls(run, max(reversed(tables), key=lambda table: sum(map(table.knows, overrides))), overrides)
-        if run.others:
-            lines = ", ".join(map(str, run.others))
+        config = cls(run, max(reversed(tables), key=lambda version: sum(map(version.knows, overrides))), overrides)
+        if run.further_lines:
+            lines = ", ".join(map(str, run.further_lines))
             config.note(f"the command of line {run.line} is read; further ones start a training on lines {lines}")
         for name, last in config.overrides.items():
             if any(key.key == name and key.text != last.text for key in run.overrides):
@@ -147,12 +147,12 @@ class Config:
         # Words for a command of the system: no unknown values, no removals, no secrets.
         unread = (key for name, key in self.overrides.items() if ignored.get(name) in (NEEDLESS, UNREAD))
         literal = (key for key in unread if key.text and not key.unset and "{…}" not in key.text)
-        again = (word for key in literal if not _SECRET.search(key.key) for word in words_of(key, self.known))
+        again = (word for key in literal if not _SECRET.search(key.key) for word in words_of(key, self.table))
         return Imported(
             **{**vars(run), "lag": min(run.lag, MAX_STALENESS)},
             **facts,
             system=self.run.system,
-            version=self.known.version,
+            version=self.table.version,
             flow=flow.name,
             settings=settings_text(settings),
             placement=placement_of(flow, run.parts),
@@ -170,12 +170,12 @@ class Config:
             return ""
         if key.key.partition(".")[0] in _LAUNCHER:
             return NEEDLESS
-        if not self.known.knows(key.key):
-            return f"{self.known.system} {self.known.version} has no such key; {self.known.hint(key.key)}"
-        return NEEDLESS if self.known.irrelevant(key.key) or self._is_default(key) else UNREAD
+        if not self.table.knows(key.key):
+            return f"{self.table.system} {self.table.version} has no such key; {self.table.hint(key.key)}"
+        return NEEDLESS if self.table.irrelevant(key.key) or self._is_default(key) else UNREAD
 
     def _is_default(self, key: CommandKey) -> bool:
-        default = self.known.defaults.get(key.key)
+        default = self.table.defaults.get(key.key)
         value = key.text if key.unset else self._resolve(key.key, key.text, scalar(key.text))
         if isinstance(default, str) and "${" in default:
             default = self._resolve(key.key, default, default)
@@ -191,7 +191,7 @@ class Config:
         return self._resolve(key.key, key.text, scalar(key.text))
 
     def _default(self, name: str) -> Scalar:
-        value = self.known.defaults.get(name)
+        value = self.table.defaults.get(name)
         if not isinstance(value, str):
             return value if isinstance(value, bool | int | float) else None
         return None if value == MISSING else self._resolve(name, value, value)
@@ -213,7 +213,7 @@ class Config:
         if name in self.overrides and not self.overrides[name].unset:
             self.read.add(name)
             return scalar(self.overrides[name].text)
-        value = self.known.defaults.get(name)
+        value = self.table.defaults.get(name)
         return value if isinstance(value, bool | int | float | str) else None
 
     def _number(self, names: Sequence[str], expected: str) -> Scalar:
@@ -222,7 +222,7 @@ class Config:
         if value is None and name and name not in self.unusable:
             if not self.overrides[name].text.strip():
                 raise self._wrong(names, "empty", expected)
-            if is_number(self.known.defaults.get(name)):
+            if is_number(self.table.defaults.get(name)):
                 self.note(f"`{name}` is set to null: the flow's own number is used instead, if it has one")
         return value
 

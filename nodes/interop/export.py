@@ -70,10 +70,10 @@ def export(
     for, UsageError for a flow that generates no responses.
     """
     name = system_of(system)
-    known = exported_versions(name)
-    version = version or known[-1]
-    if version not in known:
-        raise UnknownNameError.of(f"version of {name} to export to", version, known)
+    versions = exported_versions(name)
+    version = version or versions[-1]
+    if version not in versions:
+        raise UnknownNameError.of(f"version of {name} to export to", version, versions)
     spec = export_spec(plan, graph, name, version, longest, notes)
     files = _files(spec)
     engines = tuple((placed.role, placed.engine, placed.pool) for placed in plan.placed)

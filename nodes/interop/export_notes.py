@@ -16,9 +16,9 @@ def note_shared_limits(spec: ExportSpec) -> None:
 
 def note_aggregations(spec: ExportSpec, aggregation: str | float, how: str) -> None:
     """Note which other terms than the surrogate the flow does not aggregate as the system does."""
-    for name, own in spec.algorithm.aggregations.items():
-        if own != aggregation:
-            spec.note(f"`{name}` is aggregated as {aggregation_text(own)}; {how}: {aggregation_text(aggregation)}")
+    for name, term in spec.algorithm.aggregations.items():
+        if term != aggregation:
+            spec.note(f"`{name}` is aggregated as {aggregation_text(term)}; {how}: {aggregation_text(aggregation)}")
 
 
 def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
@@ -35,8 +35,8 @@ def trainer_pools(spec: ExportSpec, trainer: str) -> set[str]:
     """Return the pools of policy, critic and reference without the sampler's; note that their devices are shared."""
     home, sampling = spec.role("policy").pool, spec.role("sampler").pool
     pools = {home}
-    others: tuple[RoleName, ...] = ("critic", "reference")
-    for role in map(spec.role, others):
+    trained_or_read: tuple[RoleName, ...] = ("critic", "reference")
+    for role in map(spec.role, trained_or_read):
         if role.pool not in ("", home):
             pools |= {role.pool} - {sampling}
             spec.note(
@@ -70,7 +70,7 @@ def _of_the_flow(spec: ExportSpec) -> Iterator[str]:
     algorithm = spec.algorithm
     if algorithm.unsaid:
         yield f"nodes without a key are left out: {', '.join(f'`{name}`' for name in algorithm.unsaid)}"
-    for param in spec.others:
+    for param in spec.extra_params:
         yield f"no key names a model like `{param}`; it is left out"
     if "judge" in spec.parts:
         yield f"no key names a model that judges: serve `{spec.parts['judge']}`, and call it from the reward function"

@@ -91,7 +91,7 @@ class LongestLengths:
 class ExportSpec:
     """A plan and its algorithm for a version of a system, and notes on what that does differently.
 
-    `parts` has the flow's parameter of each part, `others` are parameters without one: a second reference. The
+    `parts` has the flow's parameter of each part, `extra_params` are parameters without one: a second reference. The
     algorithm's `max_tokens` are those of the forecast, `flow_max_tokens` those of the flow.
     """
 
@@ -101,7 +101,7 @@ class ExportSpec:
     assumed: PlanAssumptions
     algorithm: Algorithm
     parts: dict[Part, str]
-    others: tuple[str, ...]
+    extra_params: tuple[str, ...]
     longest: LongestLengths | None
     flow_max_tokens: int
     notes: list[str]
@@ -216,7 +216,7 @@ def export_spec(
         assumed=assumed,
         algorithm=replace(algorithm, max_tokens=tokens or algorithm.max_tokens),
         parts=parts,
-        others=tuple(sorted({role.param for role in roles(graph)} - {*assumed.without, *parts.values()})),
+        extra_params=tuple(sorted({role.param for role in roles(graph)} - {*assumed.without, *parts.values()})),
         longest=longest,
         flow_max_tokens=algorithm.max_tokens,
         notes=list(notes),

@@ -39,9 +39,9 @@ _UNQUOTED_DEFAULT = re.compile(r"""[^'"\\$`]+""")
 _IN_DOUBLE_QUOTES = re.compile(r"""(?:[^"\\$`]|\\(?![$"\\`\n]))+""")
 
 
-def error_at(line: int, what: str, near: str = "") -> UsageError:
-    """Return an error about the word `near` on a line of a script."""
-    return UsageError(f"`{near}`: {what}" if near else what, where=f"line {line}")
+def error_at(line: int, what: str, word: str = "") -> UsageError:
+    """Return an error about a word, on a line of a script."""
+    return UsageError(f"`{word}`: {what}" if word else what, where=f"line {line}")
 
 
 @dataclass
@@ -117,11 +117,11 @@ class _Shell:
         self.position = match.end()
         return match[0]
 
-    def take_until(self, mark: str, what: str, near: str) -> str:
+    def take_until(self, mark: str, what: str, word: str) -> str:
         """Return the text before the next `mark`, and go past the mark."""
         start, end = self.position, self.text.find(mark, self.position)
         if end < 0:
-            raise error_at(self.line, what, near)
+            raise error_at(self.line, what, word)
         self.position = end + len(mark)
         return self.text[start:end]
 
@@ -266,17 +266,17 @@ class _Shell:
         return fields
 
     def _single_quotes(self) -> str:
-        near = self.text[self.position : self.position + 12].strip()
+        word = self.text[self.position : self.position + 12].strip()
         self.position += 1
-        return self.take_until("'", "this quote is never closed", near)
+        return self.take_until("'", "this quote is never closed", word)
 
     def _double_quotes(self, fields: list[Word]) -> None:
-        line, near = self.line, self.text[self.position : self.position + 12].strip()
+        line, word = self.line, self.text[self.position : self.position + 12].strip()
         fields[-1].quoted = True
         self.position += 1
         while (letter := self.peek()) != '"':
             if not letter:
-                raise error_at(line, "this quote is never closed", near)
+                raise error_at(line, "this quote is never closed", word)
             if letter == "\\" and (escaped := self.text[self.position + 1 : self.position + 2]) in '$"\\`\n':
                 fields[-1].text += escaped.strip("\n")
                 fields[-1].raw += "\\\n" if escaped == "\n" else escaped
@@ -328,8 +328,8 @@ class _Shell:
         if match and name and match[2] and value is not None and not value:
             fields[-1].quoted = False
         if match and name and not match[4]:
-            whole = bool(match[2])
-            self._put(fields, value if whole and value is not None else self._value(name), quoted, whole)
+            is_array = bool(match[2])
+            self._put(fields, value if is_array and value is not None else self._value(name), quoted, is_array)
         elif match and name:
             self._put(fields, self._default(name, match[3] == ":", match[4], match[5], line), quoted)
         elif content.partition(":")[0] in ("@", "*"):
@@ -364,14 +364,14 @@ class _Shell:
             raise Unknown(word.unset[0])
         return word.text
 
-    def _put(self, fields: list[Word], words: Iterable[Word], quoted: bool, whole: bool = False) -> None:
-        """Add words to the last field, split at spaces unless quoted; those of a `whole` array become fields."""
+    def _put(self, fields: list[Word], words: Iterable[Word], quoted: bool, is_array: bool = False) -> None:
+        """Add words to the last field, split at spaces unless quoted; those of an array become fields."""
         for index, word in enumerate(words):
-            if whole and index:
+            if is_array and index:
                 fields.append(Word("", self.line))
             last = fields[-1]
             last.name(unset=word.unset, guessed=word.guessed)
-            last.quoted = last.quoted or (whole and quoted)
+            last.quoted = last.quoted or (is_array and quoted)
             for piece_index, piece in enumerate([word.text] if quoted else word.text.split()):
                 if piece_index:
                     fields.append(Word("", self.line, guessed=word.guessed))
@@ -379,7 +379,7 @@ class _Shell:
                 if self.root.substituted > MAX_SUBSTITUTED:
                     raise error_at(self.line, "its variables grow without end")
                 fields[-1].text += piece
-            if whole:
+            if is_array:
                 last.line = word.line
 
 

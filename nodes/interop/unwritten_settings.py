@@ -32,9 +32,9 @@ def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[G
             is_default = not setting.is_required() and getattr(node.settings, name) == setting.default
             if name not in RESOURCE_SETTINGS and not is_default:
                 changed = _with_other_values(graph, node, name)
-                (written if any(_differs(write, other, text) for other in changed) else lost).append((node, name))
-    shown = [(node, name, getattr(node.settings, name)) for node, name in lost if not _is_shared(node, name, written)]
-    return tuple(f"{node.name}.{name}={getattr(value, '__name__', value)}" for node, name, value in shown)
+                (written if any(_differs(write, variant, text) for variant in changed) else lost).append((node, name))
+    values = ((node, name, getattr(node.settings, name)) for node, name in lost if not _is_shared(node, name, written))
+    return tuple(f"{node.name}.{name}={getattr(value, '__name__', value)}" for node, name, value in values)
 
 
 def _differs(write: Callable[[Graph], str], graph: Graph, text: str) -> bool:
@@ -55,10 +55,10 @@ def _with_other_values(graph: Graph, owner: Node, name: str) -> Iterator[Graph]:
     elif isinstance(value, float):
         values += [value / 2, value + 1]
     values += [choice for choice in get_args(setting.annotation) if isinstance(choice, str) and choice != value]
-    given = {field: getattr(owner.settings, field) for field in owner.settings.model_fields_set}
-    for other in values:
+    settings_set = {field: getattr(owner.settings, field) for field in owner.settings.model_fields_set}
+    for candidate in values:
         try:
-            settings = owner.op.settings(**{**given, name: other})
+            settings = owner.op.settings(**{**settings_set, name: candidate})
         except ValidationError:
             continue  # out of its range
         yield rewrite(
@@ -75,5 +75,5 @@ def _is_shared(node: Node, name: str, written: list[tuple[Node, str]]) -> bool:
     value = settings_of(node)[name]
     if (node.op.kind, name, value) == ("generate", "temperature", 0.0):
         return True  # a note names the estimator that reads greedy responses, if a system does not have it
-    others = (other for other, setting in written if setting == name and other.op is node.op)
-    return node.op.kind in SHARED_KINDS and any(settings_of(other)[name] == value for other in others)
+    peers = (peer for peer, setting in written if setting == name and peer.op is node.op)
+    return node.op.kind in SHARED_KINDS and any(settings_of(peer)[name] == value for peer in peers)

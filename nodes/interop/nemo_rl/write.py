@@ -220,12 +220,12 @@ def _algorithm(spec: ExportSpec) -> dict[str, Any]:
 
 
 def _note_aggregation(spec: ExportSpec, aggregation: str) -> None:
-    own = spec.algorithm.surrogate.aggregation
-    if own not in ("token-mean", "sequence-mean"):
-        spec.note(f"terms are aggregated as {aggregation_text(own)}; NeMo RL averages over tokens")
-    for name, own in spec.algorithm.aggregations.items():
-        if own != aggregation and "entropy" not in name:
-            what = f"`{name}` is aggregated as {aggregation_text(own)}"
+    aggregated = spec.algorithm.surrogate.aggregation
+    if aggregated not in ("token-mean", "sequence-mean"):
+        spec.note(f"terms are aggregated as {aggregation_text(aggregated)}; NeMo RL averages over tokens")
+    for name, term in spec.algorithm.aggregations.items():
+        if term != aggregation and "entropy" not in name:
+            what = f"`{name}` is aggregated as {aggregation_text(term)}"
             spec.note(f"{what}; NeMo RL aggregates it as the surrogate: {aggregation}")
 
 

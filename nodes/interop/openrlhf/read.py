@@ -319,8 +319,8 @@ def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
         elif estimator != "k3":
             config.note(f"the run estimates the KL by {estimator}; the flow `{flow.name}` by k3")
         if flow.kl_in_loss != in_loss and weight > 0:
-            term, other = ("reward", "loss") if flow.kl_in_loss else ("loss", "reward")
-            config.note(f"the run has the KL in the {term}; the flow `{flow.name}` has it in the {other}")
+            term, place = ("reward", "loss") if flow.kl_in_loss else ("loss", "reward")
+            config.note(f"the run has the KL in the {term}; the flow `{flow.name}` has it in the {place}")
     elif weight > 0:
         config.note(f"the KL to a reference is left out, and the reference: the flow `{flow.name}` has neither")
     if config.number("algo.kl.target", "kl_target") is not None:

@@ -129,10 +129,10 @@ def _layout(spec: ExportSpec) -> Layout:
         spec.note(f"the policy has the layout {layout}; DeepSpeed has data, tensor and sequence ranks only")
     read: tuple[RoleName, ...] = ("critic", "reference")
     for name in read:
-        own = spec.role(name).layout
-        same = (own.tensor, own.sequence, own.sharding) == (layout.tensor, layout.sequence, layout.sharding)
+        planned = spec.role(name).layout
+        same = (planned.tensor, planned.sequence, planned.sharding) == (layout.tensor, layout.sequence, layout.sharding)
         if name in spec.parts and not same:
-            spec.note(f"the {name} has the layout {own}; OpenRLHF gives all its models the policy's: {layout}")
+            spec.note(f"the {name} has the layout {planned}; OpenRLHF gives all its models the policy's: {layout}")
     return layout
 
 

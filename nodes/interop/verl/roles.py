@@ -113,7 +113,7 @@ def _engine_prefix(config: Config, prefix: str, trainer: str) -> str:
         return f"{prefix}.{trainer}"
     if prefix != "critic":
         return f"{prefix}.fsdp_config"
-    return "critic.fsdp" if config.known.knows("critic.fsdp.param_offload") else "critic.model.fsdp_config"
+    return "critic.fsdp" if config.table.knows("critic.fsdp.param_offload") else "critic.model.fsdp_config"
 
 
 def _trained(config: Config, prefix: str, devices: int, trainer: str) -> Layout:
