@@ -156,8 +156,8 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
     """Return the algorithm of a named graph; None if it trains no policy on responses that it generates."""
     reader = _AlgorithmReader(graph)
     updates = {node: list(_loss_terms(node)) for node in reader.nodes("update")}
-    losses = ((update, node) for update, terms in updates.items() for _, node in terms if _is_surrogate(node))
-    trained = next(losses, None)
+    losses = ((update, node) for update, terms in updates.items() for _, node in terms if node.op.name in SURROGATES)
+    trained = next((pair for pair in losses if pair[1].op.module.startswith("nodes.")), None)
     sampler = reader.sampler(trained[0]) if trained is not None else None
     if trained is None or sampler is None:
         return None
@@ -330,10 +330,6 @@ def _loss_terms(update: Node) -> Iterator[tuple[float, Node]]:
             queue.append((weight, inputs["loss"]))
         else:
             yield weight, node
-
-
-def _is_surrogate(node: Node) -> bool:
-    return node.op.name in SURROGATES and node.op.module.startswith("nodes.")
 
 
 def _normalized_groups(node: Node) -> list[Node]:

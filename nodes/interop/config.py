@@ -81,8 +81,9 @@ class Config:
                 if value is not None:
                     return value
                 is_null = is_null or name not in self.unusable
-        defaults = () if is_null else map(self._default, names)
-        return next((value for value in defaults if value is not None), None)
+        defaults = () if is_null else ((name, self._default(name)) for name in names)
+        values = (self._resolve(name, str(value), value) for name, value in defaults if value != MISSING)
+        return next((value for value in values if value is not None), None)
 
     def integer(self, *names: str) -> int | None:
         """Return a whole number; raises UsageError with the line for another value."""
@@ -191,10 +192,9 @@ class Config:
         return self._resolve(key.key, key.text, scalar(key.text))
 
     def _default(self, name: str) -> Scalar:
+        """Return a default, also one that only another key may refer to: None for a list, a mapping or no value."""
         value = self.table.defaults.get(name)
-        if not isinstance(value, str):
-            return value if isinstance(value, bool | int | float) else None
-        return None if value == MISSING else self._resolve(name, value, value)
+        return value if isinstance(value, bool | int | float | str) else None
 
     def _resolve(self, name: str, text: str, value: Scalar) -> Scalar:
         """Return a value with the keys that it refers to; None, with the reason, if they are unknown."""
@@ -202,19 +202,19 @@ class Config:
             return value
         parent = name.rpartition(".")[0]
         absolute = text.replace("${.", f"${{{parent}.").replace("oc.select:.", f"oc.select:{parent}.")
+
+        def referenced(name: str) -> Scalar:
+            if name not in self.overrides or self.overrides[name].unset:
+                return self._default(name)
+            self.read.add(name)
+            return scalar(self.overrides[name].text)
+
         try:
-            return resolve_reference(absolute, self._referenced)
+            return resolve_reference(absolute, referenced)
         except LookupError:
             if name in self.overrides:
                 self.unusable[name] = f"it refers to a key without a value: {text[:60]}"
             return None
-
-    def _referenced(self, name: str) -> Scalar:
-        if name in self.overrides and not self.overrides[name].unset:
-            self.read.add(name)
-            return scalar(self.overrides[name].text)
-        value = self.table.defaults.get(name)
-        return value if isinstance(value, bool | int | float | str) else None
 
     def _number(self, names: Sequence[str], expected: str) -> Scalar:
         """Return the value of a number; raise for an empty text, and note null where there is a default."""

@@ -31,17 +31,17 @@ def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[G
         for name, setting in node.op.settings.model_fields.items():
             is_default = not setting.is_required() and getattr(node.settings, name) == setting.default
             if name not in RESOURCE_SETTINGS and not is_default:
-                changed = _with_other_values(graph, node, name)
-                (written if any(_differs(write, variant, text) for variant in changed) else lost).append((node, name))
+                changed = (_written(write, variant) for variant in _with_other_values(graph, node, name))
+                (lost if all(variant == text for variant in changed) else written).append((node, name))
     values = ((node, name, getattr(node.settings, name)) for node, name in lost if not _is_shared(node, name, written))
     return tuple(f"{node.name}.{name}={getattr(value, '__name__', value)}" for node, name, value in values)
 
 
-def _differs(write: Callable[[Graph], str], graph: Graph, text: str) -> bool:
+def _written(write: Callable[[Graph], str], graph: Graph) -> str:
     try:
-        return write(graph) != text
+        return write(graph)
     except FlowError:
-        return True
+        return ""
 
 
 def _with_other_values(graph: Graph, owner: Node, name: str) -> Iterator[Graph]:

@@ -206,7 +206,13 @@ def _algorithm(spec: ExportSpec) -> dict[str, Any]:
     if algorithm.rejection is not None:
         spec.note("the flow leaves out tokens whose log-probs differ too much; NeMo RL does not")
     by_row = surrogate.op == "gspo_loss" or surrogate.aggregation == "sequence-mean"
-    _note_aggregation(spec, "sequence-mean" if by_row else "token-mean")
+    aggregation = "sequence-mean" if by_row else "token-mean"
+    if surrogate.aggregation not in ("token-mean", "sequence-mean"):
+        spec.note(f"terms are aggregated as {aggregation_text(surrogate.aggregation)}; NeMo RL averages over tokens")
+    for name, term in algorithm.aggregations.items():
+        if term != aggregation and "entropy" not in name:
+            what = f"`{name}` is aggregated as {aggregation_text(term)}"
+            spec.note(f"{what}; NeMo RL aggregates it as the surrogate: {aggregation}")
     return {
         "estimator": estimator,
         "leave_one_out": leave_one_out,
@@ -217,16 +223,6 @@ def _algorithm(spec: ExportSpec) -> dict[str, Any]:
         "correction": _correction(spec),
         "multiplier": round(max(1.0, spec.assumed.batch / (refill["rounds"] if refill else 1) / spec.batch), 3),
     }
-
-
-def _note_aggregation(spec: ExportSpec, aggregation: str) -> None:
-    aggregated = spec.algorithm.surrogate.aggregation
-    if aggregated not in ("token-mean", "sequence-mean"):
-        spec.note(f"terms are aggregated as {aggregation_text(aggregated)}; NeMo RL averages over tokens")
-    for name, term in spec.algorithm.aggregations.items():
-        if term != aggregation and "entropy" not in name:
-            what = f"`{name}` is aggregated as {aggregation_text(term)}"
-            spec.note(f"{what}; NeMo RL aggregates it as the surrogate: {aggregation}")
 
 
 def _correction(spec: ExportSpec) -> dict[str, Any] | None:

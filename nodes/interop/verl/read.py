@@ -279,18 +279,16 @@ def _surrogate(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]
         yield f"{flow.loss}.tau_pos", config.number(f"{ACTOR}.tau_pos")
         yield f"{flow.loss}.tau_neg", config.number(f"{ACTOR}.tau_neg")
     aggregation = config.text(f"{ACTOR}.loss_agg_mode")
-    if flow.surrogate in ("clipped", "policy_gradient", "cispo_loss"):
-        yield f"{flow.loss}.aggregation", _aggregation(config, aggregation)
-    elif aggregation != "seq-mean-token-mean":
-        config.note(f"the run aggregates terms by `{aggregation}`; the flow `{flow.name}` averages over responses")
-
-
-def _aggregation(config: Config, aggregation: str) -> Scalar:
-    if aggregation == "seq-mean-token-sum-norm":
-        return config.integer(f"{ACTOR}.loss_scale_factor") or config.positive("data.max_response_length")
-    if aggregation not in AGGREGATIONS:
-        config.note(f"no loss here has the aggregation `{aggregation}`: the mean over tokens replaces it")
-    return AGGREGATIONS.get(aggregation, "token-mean")
+    if flow.surrogate not in ("clipped", "policy_gradient", "cispo_loss"):
+        if aggregation != "seq-mean-token-mean":
+            config.note(f"the run aggregates terms by `{aggregation}`; the flow `{flow.name}` averages over responses")
+    elif aggregation == "seq-mean-token-sum-norm":
+        length = config.integer(f"{ACTOR}.loss_scale_factor") or config.positive("data.max_response_length")
+        yield f"{flow.loss}.aggregation", length
+    else:
+        if aggregation not in AGGREGATIONS:
+            config.note(f"no loss here has the aggregation `{aggregation}`: the mean over tokens replaces it")
+        yield f"{flow.loss}.aggregation", AGGREGATIONS.get(aggregation, "token-mean")
 
 
 def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
