@@ -173,14 +173,14 @@ class Config:
             return NEEDLESS
         if not self.table.knows(key.key):
             return f"{self.table.system} {self.table.version} has no such key; {self.table.hint(key.key)}"
-        return NEEDLESS if self.table.irrelevant(key.key) or self._is_default(key) else UNREAD
-
-    def _is_default(self, key: CommandKey) -> bool:
+        if self.table.irrelevant(key.key):
+            return NEEDLESS
         default = self.table.defaults.get(key.key)
         value = key.text if key.unset else self._resolve(key.key, key.text, scalar(key.text))
         if isinstance(default, str) and "${" in default:
             default = self._resolve(key.key, default, default)
-        return value == default or (value in (None, "null", "[]", "{}") and default in (None, [], {}))
+        is_empty = value in (None, "null", "[]", "{}") and default in (None, [], {})
+        return NEEDLESS if value == default or is_empty else UNREAD
 
     def _override(self, key: CommandKey) -> Scalar:
         if key.unset or key.text == MISSING:

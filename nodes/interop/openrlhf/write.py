@@ -179,8 +179,16 @@ def _algorithm(spec: ExportSpec) -> dict[str, Any]:
         spec.note("the flow keeps groups whose scores differ; OpenRLHF those whose mean score is between 0 and 1")
     if algorithm.critic is not None and algorithm.value_clip is None:
         spec.note("the critic's loss is not clipped; OpenRLHF's bound is out of reach")
+    estimator = ESTIMATORS.get(algorithm.estimator, "group_norm")
+    if algorithm.estimator == "group_normalize":
+        estimator = "group_norm" if algorithm.advantages["deviation"] else "dr_grpo"
+    elif algorithm.estimator == "gpg_advantages":
+        spec.note("GPG's advantages are centred scores times alpha; OpenRLHF has centred scores (dr_grpo), alpha 1")
+        estimator = "dr_grpo"
+    elif algorithm.estimator not in ESTIMATORS:
+        spec.note("OpenRLHF does not have the flow's advantages: group_norm replaces them")
     return {
-        "estimator": _estimator(spec),
+        "estimator": estimator,
         "loss": "gspo" if surrogate.op == "gspo_loss" else "ppo",
         "aggregation": _aggregation(spec),
         "clips": surrogate.op in ("clipped", "gspo_loss"),
@@ -188,18 +196,6 @@ def _algorithm(spec: ExportSpec) -> dict[str, Any]:
         "value_clip": algorithm.value_clip or NO_CLIP,
         **_correction(spec),
     }
-
-
-def _estimator(spec: ExportSpec) -> str:
-    algorithm = spec.algorithm
-    if algorithm.estimator == "group_normalize":
-        return "group_norm" if algorithm.advantages["deviation"] else "dr_grpo"
-    if algorithm.estimator == "gpg_advantages":
-        spec.note("GPG's advantages are centred scores times alpha; OpenRLHF has centred scores (dr_grpo), alpha 1")
-        return "dr_grpo"
-    if algorithm.estimator not in ESTIMATORS:
-        spec.note("OpenRLHF does not have the flow's advantages: group_norm replaces them")
-    return ESTIMATORS.get(algorithm.estimator, "group_norm")
 
 
 def _aggregation(spec: ExportSpec) -> str:
