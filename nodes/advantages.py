@@ -124,11 +124,7 @@ def pass_at_k_advantages(
 
 @node(kind="advantage", metrics=AS_GREEDY)
 def greedy_baseline(
-    scores: Scores,
-    group: Group,
-    *,
-    greedy: Annotated[Scores, Rows.OTHER],
-    greedy_group: Annotated[Group, Rows.OTHER],
+    scores: Scores, group: Group, *, greedy: Annotated[Scores, Rows.OTHER], greedy_group: Annotated[Group, Rows.OTHER]
 ) -> Advantages:
     """Subtract from each score that of the greedy response to the same prompt.
 
@@ -171,8 +167,13 @@ def entropy_shaped(
     """
     import torch
 
-    unmasked = mask.data != 0
-    counted = unmasked if between is None else _inside(tokens.data, unmasked, *between)
+    counted = mask.data != 0
+    if between is not None:
+        opening, closing = ((tokens.data == token) & counted for token in between)
+        opened = opening.cumsum(1) > 0
+        after = opened & (opened.cumsum(1) > 1)
+        closed = (closing & after).cumsum(1) > 0
+        counted = after & counted & ~closed & closed.any(1, keepdim=True)
     mean = entropy.data.masked_fill(~counted, 0.0).sum(1) / counted.sum(1).clamp(min=1)
     gain, mean = advantages.data, mean.to(advantages.data.dtype)
     if isinstance(advantages, TokenAdvantages):
@@ -277,14 +278,6 @@ def _backward(earned: Tensor, expected: Tensor, mask: Mask, gamma: float, lam: f
         next_value = torch.where(unmasked[:, t], expected[:, t], next_value)
         advantages[:, t] = gain
     return masked(advantages, mask)
-
-
-def _inside(tokens: Tensor, unmasked: Tensor, opening: int, closing: int) -> Tensor:
-    """Return which unmasked tokens [B, T] are between a row's first opening token and the closing token after it."""
-    opened = ((tokens == opening) & unmasked).cumsum(1) > 0
-    after = opened & (opened.cumsum(1) > 1)
-    closed = ((tokens == closing) & unmasked & after).cumsum(1) > 0
-    return after & unmasked & ~closed & closed.any(1, keepdim=True)
 
 
 @dataclass(frozen=True)

@@ -167,8 +167,11 @@ def rejected(
     >>> rejected(Mask(torch.ones(1, 2)), old=old, behaviour=sampled, test="token_k1", high=2.0).data
     tensor([[0., 1.]])
     """
+    import torch
+
     scope, _, estimator = test.rpartition("_")
-    tokens = _estimate(_log_ratio(old, behaviour, mask, "rejected").clamp(-LIMIT, LIMIT), estimator)
+    ratio = _log_ratio(old, behaviour, mask, "rejected").clamp(-LIMIT, LIMIT)
+    tokens = {"k1": -ratio, "k2": ratio**2 / 2, "k3": torch.expm1(ratio) - ratio}[estimator]
     tested = _in_scope(tokens, mask, scope)
     passes = tested <= high
     if estimator == "k1":
@@ -177,14 +180,6 @@ def rejected(
     before, after = ((data.sum(1) > 0).sum() for data in (mask.data, remaining))
     share = Measure("rejected", float(mask.data.sum() - remaining.sum()), float(mask.data.sum()))
     return Mask(remaining, [share, Measure("rejected_rows", float(before - after), float(before))])
-
-
-def _estimate(ratio: Tensor, estimator: str) -> Tensor:
-    import torch
-
-    if estimator == "k1":
-        return -ratio
-    return ratio**2 / 2 if estimator == "k2" else torch.expm1(ratio) - ratio
 
 
 def _in_scope(tokens: Tensor, mask: Mask, scope: str) -> Tensor:

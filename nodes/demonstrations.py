@@ -23,11 +23,7 @@ METRICS = (
 
 @node(rows="new", metrics=METRICS)
 def demonstrations(
-    model: LanguageModel,
-    prompts: Prompts,
-    *,
-    column: str = "",
-    max_tokens: Annotated[int, Field(ge=1)] = 1024,
+    model: LanguageModel, prompts: Prompts, *, column: str = "", max_tokens: Annotated[int, Field(ge=1)] = 1024
 ) -> Responses:
     """Return the data set's answer to each prompt, written with the model's chat template: B = prompts.
 

@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 Estimator = Literal["k1", "k2", "k3", "abs"]
 MAX_K3 = 10.0  # of one token, since k3 grows as the ratio does
 MAX_ERROR = 0.2  # the largest relative error of the KL to which one step responds
-KL = (Metric("kl", "nats", headline=True, about="mean over tokens of the estimate of KL(policy, reference)"),)
-ROW_KL = (
-    Metric(
-        "kl",
-        "nats",
-        headline=True,
-        about="mean over responses of token means of the estimate of KL(policy, reference)",
-    ),
+KL, ROW_KL = (
+    (Metric("kl", "nats", headline=True, about=f"{mean} of the estimate of KL(policy, reference)"),)
+    for mean in ("mean over tokens", "mean over responses of token means")
 )
 
 
@@ -51,11 +46,7 @@ def kl_k1(
 
 @node(metrics=KL)
 def kl_k2(
-    new: Annotated[LogProbs, By.TRAINED],
-    mask: Mask,
-    *,
-    ref: Annotated[LogProbs, By.FIXED],
-    aggregation: How = MEAN,
+    new: Annotated[LogProbs, By.TRAINED], mask: Mask, *, ref: Annotated[LogProbs, By.FIXED], aggregation: How = MEAN
 ) -> Loss:
     """Return the k2 estimate of KL(policy, reference): (new - ref)²/2, whose gradient is unbiased.
 

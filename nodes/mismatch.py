@@ -35,12 +35,7 @@ MAX_NATS = 0.5
 
 METRICS = (
     Metric("kl", "nats", about="mean over tokens of behaviour - old, an estimate of KL(behaviour, old)"),
-    Metric(
-        "k3_kl",
-        "nats",
-        headline=True,
-        about="k3 estimate of the same KL: mean of ratio - 1 - log ratio",
-    ),
+    Metric("k3_kl", "nats", headline=True, about="k3 estimate of the same KL: mean of ratio - 1 - log ratio"),
     Metric("training_ppl", about="mean over rows of the perplexity under old"),
     Metric("rollout_ppl", about="mean over rows of the perplexity under behaviour"),
     Metric("ppl_ratio", about="mean over rows of the ratio of perplexities, old / behaviour"),
@@ -80,7 +75,13 @@ def mismatch(
     >>> mismatch(old, mask, behaviour=old).data
     0.0
     """
-    counted, trained, sampled = _log_probs(old, mask, behaviour)
+    import torch
+
+    trained, sampled = old.data.detach().double(), behaviour.data
+    if sampled is None or sampled.shape != trained.shape:
+        sampled = torch.full_like(trained, torch.nan)
+    sampled = sampled.double()
+    counted = Mask((mask.data != 0).double() * sampled.isfinite())
     ratio = masked(trained - sampled, counted)
     clamped, tokens = ratio.clamp(-LIMIT, LIMIT), float(counted.data.sum())
     weights, k3 = clamped.exp(), mean_of("k3_kl", clamped.expm1() - clamped, counted)
@@ -104,19 +105,7 @@ def mismatch(
     return Mismatch(nats, [*measures, *_row_measures(by_old, by_behaviour, products)])
 
 
-def _log_probs(old: LogProbs, mask: Mask, behaviour: LogProbs) -> tuple[Mask, Tensor, Tensor]:
-    """Return the mask of the tokens with a log-prob in `behaviour`, and both log-probs, in float64: [B, T] each."""
-    import torch
-
-    trained, sampled = old.data.detach().double(), behaviour.data
-    if sampled is None or sampled.shape != trained.shape:
-        sampled = torch.full_like(trained, torch.nan)
-    sampled = sampled.double()
-    return Mask((mask.data != 0).double() * sampled.isfinite()), trained, sampled
-
-
 def _row_measures(old: Tensor, behaviour: Tensor, products: Tensor) -> Iterator[Measure]:
-    """Yield the measures of rows from their mean log-probs and the logs of their products of ratios, [rows] each."""
     difference, count = behaviour - old, len(old)
     sums = {
         "training_ppl": (-old).exp(),
@@ -138,46 +127,33 @@ def watch_engines(graph: Graph, params: Sequence[str]) -> Graph:
     flow has that log-prob node already, it is used. Greedy sampling is not measured.
     """
     for sampler in graph.nodes:
-        for rollout in _rollouts(sampler) if _samples(sampler, params) else ():
-            graph = _with_mismatch(graph, sampler, rollout)
+        model = sampler.model() if sampler.op.kind == "generate" else None
+        if model is None or not issubclass(model.type, LanguageModel):
+            continue
+        param, greedy = carried_from(model), getattr(sampler.settings, "temperature", None) == 0
+        if param is None or param.name not in params or greedy:
+            continue
+        for i, kind in enumerate(sampler.returns):
+            if issubclass(kind, Responses) and LogProbs in fields(kind).values():
+                rollout = kind.at(Edge(sampler, kind, str(i) if len(sampler.returns) > 1 else ""))
+                old = logprobs(model.type.at(newest(model)), rollout)
+                graph = _with_mismatch(graph, sampler, rollout, old, param.name)
     return graph
 
 
-def _samples(node: Node, params: Sequence[str]) -> bool:
-    model = node.model() if node.op.kind == "generate" else None
-    if model is None or not issubclass(model.type, LanguageModel):
-        return False
-    param, greedy = carried_from(model), getattr(node.settings, "temperature", None) == 0
-    return param is not None and param.name in params and not greedy
-
-
-def _rollouts(sampler: Node) -> Iterator[Edge]:
-    """Yield the records among a node's results that have responses and the log-probs from sampling them."""
-    for i, kind in enumerate(sampler.returns):
-        if issubclass(kind, Responses) and LogProbs in fields(kind).values():
-            yield Edge(sampler, kind, str(i) if len(sampler.returns) > 1 else "")
-
-
-def _with_mismatch(graph: Graph, sampler: Node, rollout: Edge) -> Graph:
+def _with_mismatch(graph: Graph, sampler: Node, rollout: Responses, logprobs_: LogProbs, prefix: str) -> Graph:
     """Add the measurement of one rollout to a graph's results, unless the flow measures it already."""
-    model = sampler.model()
-    assert model is not None and issubclass(model.type, LanguageModel), "a sampling node reads a language model"
-    assert issubclass(rollout.type, Responses), "a sampling node returns responses"
-    prefix = getattr(carried_from(model), "name", "")
-    forward = _node_of(logprobs(model.type.at(newest(model)), rollout.type.at(rollout)))
+    forward, edge = _node_of(logprobs_), rollout.edge
+    assert edge is not None, "the rollout is an edge"
     equal = (node for node in graph.nodes if node.op is forward.op and node.inputs == forward.inputs)
     old = Edge(next(equal, None) or _named(forward, graph, sampler, f"{prefix}.logprobs"), LogProbs)
-    behaviour, mask = (_part(rollout, kind) for kind in (LogProbs, Mask))
+    parts = fields(type(rollout)).items()
+    behaviour, mask = (edge.part(next(name for name, part in parts if part is kind), kind) for kind in (LogProbs, Mask))
     measure = _node_of(mismatch(LogProbs.at(old), Mask.at(mask), behaviour=LogProbs.at(behaviour), most=MAX_NATS))
     if any(node.op is measure.op and node.input("behaviour") == behaviour for node in graph.nodes):
         return graph
     named = _named(measure, graph, sampler, f"{prefix}.mismatch")
     return replace(graph, outputs=(*graph.outputs, Edge(named, Mismatch)))
-
-
-def _part(rollout: Edge, kind: type[Value]) -> Edge:
-    assert issubclass(rollout.type, Responses), "a sampling node returns responses"
-    return rollout.part(next(name for name, part in fields(rollout.type).items() if part is kind), kind)
 
 
 def _node_of(result: Value) -> Node:
@@ -186,7 +162,6 @@ def _node_of(result: Value) -> Node:
 
 
 def _named(node: Node, graph: Graph, sampler: Node, name: str) -> Node:
-    """Return a node at the sampling node's line, with a name that no node of the graph has."""
     names = {node.name for node in graph.all_nodes}
     numbered = (name if i == 1 else f"{name}#{i}" for i in range(1, len(names) + 2))
     return replace(node, name=next(text for text in numbered if text not in names), at=sampler.at)

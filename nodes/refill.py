@@ -65,23 +65,27 @@ def refill(
     ranks nor, for each response, on its round.
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.2. Deviation: bounded by `rounds`.
     """
+    import numpy as np
     import torch
 
     rollouts, useful, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
-    order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
+    order = torch.unique(ranks.union(prompts.group.data))  # ascending, then shuffled
+    order = order[torch.from_numpy(np.argsort(key.generator().bit_generator.random_raw(len(order)), kind="stable"))]
     limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s, "allow": allow}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
         share = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
         rollout = generate(policy, share, n=n, temperature=temperature, max_tokens=max_tokens, key=key)
         scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
-        rollouts.append(_scored(rollout, scores))
+        parts: dict[str, Any] = {**rollout.parts, "scores": scores}
+        rollouts.append(ScoredRollout(**parts).measured(*rollout.measures, *scores.measures))
         signal = set(ranks.union(_with_signal(rollouts[-1])).tolist())
         useful += [group for group in part.tolist() if group in signal]
         tried += len(part)
         if len(useful) >= groups:
             break
     chosen = useful[:groups] or order[:1].tolist()
-    return take(_joined(rollouts), _rows_of(chosen, rollouts, prompts)).measured(
+    parts = {name: _stacked([rollout.parts[name] for rollout in rollouts]) for name in rollouts[0].parts}
+    return take(ScoredRollout(**parts), _rows_of(chosen, rollouts, prompts)).measured(
         *(measure for rollout in rollouts for measure in rollout.measures),
         Measure("rounds", len(rollouts), 1),
         Measure("groups_tried", tried, 1),
@@ -90,17 +94,7 @@ def refill(
     )
 
 
-def _shuffled(groups: Tensor, key: Key) -> Tensor:
-    """Return groups [G], given in ascending order, in an order that the key determines."""
-    import numpy as np
-    import torch
-
-    words = key.generator().bit_generator.random_raw(len(groups))
-    return groups[torch.from_numpy(np.argsort(words, kind="stable"))]
-
-
 def _with_signal(rollout: ScoredRollout) -> Tensor:
-    """Return the groups whose scores differ, and the groups of one response."""
     import torch
 
     groups, index, counts = torch.unique(rollout.group.data, return_inverse=True, return_counts=True)
@@ -124,19 +118,8 @@ def _rows_of(chosen: Sequence[int], rollouts: Sequence[ScoredRollout], prompts: 
     return torch.tensor(sorted(rows, key=lambda row: index_of[groups[row]]), dtype=torch.int64)
 
 
-def _scored(rollout: Rollout, scores: Scores) -> ScoredRollout:
-    parts: dict[str, Any] = {**rollout.parts, "scores": scores}
-    return ScoredRollout(**parts).measured(*rollout.measures, *scores.measures)
-
-
-def _joined(rollouts: Sequence[ScoredRollout]) -> ScoredRollout:
-    """Concatenate the rows of rollouts, with token columns padded to the widest."""
-    names = rollouts[0].parts
-    parts: dict[str, Any] = {name: _stacked([rollout.parts[name] for rollout in rollouts]) for name in names}
-    return ScoredRollout(**parts)
-
-
 def _stacked(values: Sequence[Value]) -> Value:
+    """Concatenate the rows of values, with token columns padded to the widest."""
     import pyarrow as pa
     import torch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -112,16 +112,12 @@ def _step(region: BoundRegion, model: Trainable, parts: list[Tensor], batch: Ten
     try:
         return model.handle.step([share(rows) for rows in parts], settings)
     except NotFinite as error:
-        error.notes = (*error.notes, *_rows_at_fault(error, model.handle.ranks.rank, parts, region.groups()))
+        rank, groups = model.handle.ranks.rank, region.groups()
+        places = ((part, row) for row_rank, part, row in error.rows if row_rank == rank)
+        rows = (int(i) for part, row in places for i in (parts[part] if row == WHOLE else parts[part][row : row + 1]))
+        names = (f"row {i} of rank {rank}, a response to prompt {int(groups[i])}" for i in rows)
+        error.notes = (*error.notes, *islice(names, TOLD_AT_MOST))
         raise
-
-
-def _rows_at_fault(error: NotFinite, rank: int, parts: Sequence[Tensor], groups: Tensor) -> Iterator[str]:
-    """Name the first rows of this rank with a loss that is not finite, and the prompts that they answer."""
-    places = ((part, row) for row_rank, part, row in error.rows if row_rank == rank)
-    rows = (int(i) for part, row in places for i in (parts[part] if row == WHOLE else parts[part][row : row + 1]))
-    for i in islice(rows, TOLD_AT_MOST):
-        yield f"row {i} of rank {rank}, a response to prompt {int(groups[i])}"
 
 
 def minibatches(groups: Tensor, prompts: Tensor, size: int, key: Key, epoch: int) -> list[Tensor]:
@@ -165,7 +161,12 @@ def micro_batches(
     """
     order = rows[tokens[rows].argsort(descending=True, stable=True)]
     if groups is None or contexts is None:
-        return _padded(tokens, order, budget)
+        padded: list[Tensor] = []
+        while len(order):
+            count = max(1, budget // max(1, int(tokens[order[0]])))
+            padded.append(order[:count])
+            order = order[count:]
+        return padded or [order]
     order = order[groups[order].argsort(stable=True)]
     parts, used, last = list[list[int]]([[]]), 0, -1
     columns = (order.tolist(), (tokens - contexts)[order].tolist(), contexts[order].tolist(), groups[order].tolist())
@@ -177,12 +178,3 @@ def micro_batches(
         last = group
         parts[-1].append(row)
     return [order.new_tensor(part) for part in parts]
-
-
-def _padded(tokens: Tensor, order: Tensor, budget: int) -> list[Tensor]:
-    parts: list[Tensor] = []
-    while len(order):
-        count = max(1, budget // max(1, int(tokens[order[0]])))
-        parts.append(order[:count])
-        order = order[count:]
-    return parts or [order]

@@ -111,6 +111,11 @@ class Algorithm:
     unsaid: tuple[str, ...]
 
     @property
+    def kl(self) -> KL | None:
+        """Return its KL to a reference, in the loss or else in the reward."""
+        return self.kl_loss or self.kl_reward
+
+    @property
     def rules(self) -> tuple[str, ...]:
         """Return the rules of the scores, without repetition; none if only models score."""
         return tuple(dict.fromkeys(score.rule for score in self.scores if score.rule))
@@ -122,7 +127,7 @@ class Algorithm:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Return a name for the reward of each score, by its rule: `exact_reward`.
+        """Return a name for the reward of each score, by its rule.
 
         >>> from examples.gdpo import gdpo
         >>> from flowgraph.passes import named
@@ -151,12 +156,13 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
     """Return the algorithm of a named graph; None if it trains no policy on responses that it generates."""
     reader = _AlgorithmReader(graph)
     updates = {node: list(_loss_terms(node)) for node in reader.nodes("update")}
-    losses = {node: loss for node, terms in updates.items() if (loss := _surrogate(terms)) is not None}
-    policy = next(iter(losses), None)
-    sampler = reader.sampler(policy) if policy is not None else None
-    if policy is None or sampler is None:
+    losses = ((update, node) for update, terms in updates.items() for _, node in terms if node.op.name in SURROGATES)
+    trained = next((pair for pair in losses if pair[1].op.module.startswith("nodes.")), None)
+    sampler = reader.sampler(trained[0]) if trained is not None else None
+    if trained is None or sampler is None:
         return None
-    terms, loss = updates[policy], losses[policy]
+    policy, loss = trained
+    terms = updates[policy]
     estimator, advantages, whitened = reader.advantages(loss)
     critic = next((node for node in updates if node is not policy), None)
     reader.seen.difference_update(node for node in updates if node not in (policy, critic))
@@ -164,7 +170,7 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
     scores = tuple(reader.scores(loss))
     old = loss.input("old")
     sampled_old = old is not None and isinstance(old.source, Node) and old.source.op.kind == "generate"
-    others = [node for _, node in terms if node.op.name in (*KL_LOSSES, "entropy_bonus") and _is_ours(node)]
+    averaged = [node for _, node in terms if node.op.name in (*KL_LOSSES, "entropy_bonus") and _is_ours(node)]
     correction, normalized = reader.settings("importance_weights"), reader.settings("normalized_weights")
     return Algorithm(
         estimator=estimator,
@@ -184,7 +190,7 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
         kl_loss=reader.kl_in_loss(terms),
         kl_reward=reader.kl_in_reward(),
         scores=scores,
-        aggregations={node.name: _aggregation(settings_of(node)) for node in others},
+        aggregations={node.name: _aggregation(settings_of(node)) for node in averaged},
         choice=reader.settings(*CHOICES),
         refill=sampling if sampler.op.name == "refill" else None,
         overlong=reader.settings("overlong_penalty"),
@@ -218,10 +224,12 @@ class _AlgorithmReader:
     def unsaid(self) -> tuple[str, ...]:
         nodes = (node for node in self.graph.all_nodes if node not in self.seen)
         names = (node.name for node in nodes if not (_is_ours(node) and node.op.name in PLUMBING))
-        return (*names, *(f"the schedule of {node.name}" for node in self.graph.all_nodes if _has_schedule(node)))
+        settings = {node.name: settings_of(node) for node in self.graph.all_nodes}  # exports write a constant rate
+        changing = {name for name, values in settings.items() if values.get("schedule", "constant") != "constant"}
+        changing |= {name for name, values in settings.items() if values.get("warmup_steps")}
+        return (*names, *(f"the schedule of {name}" for name in settings if name in changing))
 
     def sampler(self, policy: Node) -> Node | None:
-        """Return the node that generates the responses of a policy's update, preferably one that is not greedy."""
         samplers = list[Node]()
         for node in self.nodes("generate", "refill"):
             model = node.model()
@@ -275,30 +283,26 @@ class _AlgorithmReader:
             visited.add(node)
             if node.op.kind == "score" or node.op.name in (*SCORES, "refill"):
                 self.seen.update([node] if _is_ours(node) else [])
-                self.seen.update(other for other in self._baseline_scores() if settings_of(other) == settings_of(node))
-                yield ScoreTerm(node.name, _rule(node), weight)
+                # Systems score rows that are not trained on, as of a baseline, by the same rule.
+                reads = (
+                    (reader.op.port(port), edge.source)
+                    for reader in self.graph.all_nodes
+                    for port, edge in reader.inputs
+                )
+                baselines = (source for port, source in reads if port.other_rows and isinstance(source, Node))
+                scores = (source for source in baselines if source.op.kind == "score")
+                self.seen.update(score for score in scores if settings_of(score) == settings_of(node))
+                by = settings_of(node).get("by", "" if node.op.name in ("reward", "judged") else node.op.name)
+                rule = by if isinstance(by, str) else str(getattr(by, "__name__", "data"))
+                yield ScoreTerm(node.name, rule, weight)
             elif node.op.kind != "generate":
                 is_scale = node.op.module == _ARITHMETIC and node.op.name == "scale"
                 factor = settings_of(node)["factor"] if is_scale else 1.0
                 queue += [(weight * factor, read) for port, read in node.inputs if not node.op.port(port).other_rows]
 
-    def _baseline_scores(self) -> Iterator[Node]:
-        """Yield the scores of rows that are not trained on, as of a baseline's: systems use the same rule for them."""
-        for node in self.graph.all_nodes:
-            for port, edge in node.inputs:
-                source = edge.source
-                if node.op.port(port).other_rows and isinstance(source, Node) and source.op.kind == "score":
-                    yield source
-
 
 def _is_ours(node: Node) -> bool:
     return node.op.module.split(".")[0] in {"nodes", "flowgraph"}
-
-
-def _has_schedule(node: Node) -> bool:
-    """Return whether a node's learning rate changes from step to step; exports write a constant one."""
-    settings = settings_of(node)
-    return settings.get("schedule", "constant") != "constant" or bool(settings.get("warmup_steps"))
 
 
 def _aggregation(settings: Mapping[str, Any]) -> str | float:
@@ -312,7 +316,6 @@ def _update(node: Node) -> Update:
 
 
 def _loss_terms(update: Node) -> Iterator[tuple[float, Node]]:
-    """Yield the terms of a loss with their weights."""
     queue = [(1.0, region.output) for _, region in update.regions]
     for weight, edge in queue:
         node = edge.source
@@ -327,11 +330,6 @@ def _loss_terms(update: Node) -> Iterator[tuple[float, Node]]:
             queue.append((weight, inputs["loss"]))
         else:
             yield weight, node
-
-
-def _surrogate(terms: Sequence[tuple[float, Node]]) -> Node | None:
-    named = (node for _, node in terms if node.op.name in SURROGATES and node.op.module.startswith("nodes."))
-    return next(named, None)
 
 
 def _normalized_groups(node: Node) -> list[Node]:
@@ -349,9 +347,3 @@ def _normalized_groups(node: Node) -> list[Node]:
         else:
             queue += [edge for _, edge in source.inputs]
     return groups if len(groups) > 1 else []
-
-
-def _rule(node: Node) -> str:
-    """Return the name of the rule that a node scores by, "" if a model scores."""
-    by = settings_of(node).get("by", "" if node.op.name in ("reward", "judged") else node.op.name)
-    return by if isinstance(by, str) else str(getattr(by, "__name__", "data"))

@@ -48,11 +48,11 @@ def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
     keys_to_change = dict.fromkeys(name for key in differing for name in (_switch(key), key) if name)
     switched = [key for key in keys_to_change if key in new and not _equal(_old_value(read, key), new[key])]
     keys_to_change |= dict.fromkeys(key for key in new if _switch(key) in switched)
-    known = keys(system_of(read.system), read.version)
+    table = keys(system_of(read.system), read.version)
     changed = [Change("-m", new_run.module, old_run.module, f"python3 -m {new_run.module}")]
     for key in keys_to_change:
         value, was = new.get(key), _old_value(read, key)
-        words = key if value is None else " ".join(words_of(CommandKey(key, value, 0), known))
+        words = key if value is None else " ".join(words_of(CommandKey(key, value, 0), table))
         changed.append(Change(key, value, old.get(key) if was is None else was, words))
     return tuple(change for change in changed if not _equal(change.was, change.value))
 
@@ -69,14 +69,13 @@ def _old_value(read: Imported, key: str) -> str | None:
         return read.overrides[key]
     value = keys(system_of(read.system), read.version).defaults.get(key)
     if isinstance(value, str) and value.startswith("${oc.select:"):
-        other, _, default = value[len("${oc.select:") : -1].partition(",")
-        old = _old_value(read, other)
+        key, _, default = value[len("${oc.select:") : -1].partition(",")
+        old = _old_value(read, key)
         return old if old is not None else default or None
     return None if value is None else str(value)
 
 
 def _switch(key: str) -> str:
-    """Return the switch that a key needs, "" if it needs none."""
     parent, _, last = key.rpartition(".")
     switch = SWITCHES.get(key) or SWITCHES.get(last, "")
     return f"{parent}.{switch}" if switch and parent and "." not in switch else switch

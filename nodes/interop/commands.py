@@ -27,6 +27,8 @@ _OPTIONS = {
     "-cp": "--config-path",
     "-cd": "--config-dir",
 }
+NOT_READ = "NeMo RL starts from a configuration; plans are exported to it, not imported from it"
+OFF_POLICY = "does not train on responses that it generates; only PPO and related algorithms are read"
 _KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)")
 _FLAG = re.compile(r"-(?!(?:\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+|inf)\Z)")  # -0.5 is a value
 
@@ -49,7 +51,7 @@ class CommandKey:
 class StartedCommand:
     """What a command starts: the system, its module, and its keys in order.
 
-    `unread` names variables that may hold further keys. `others` are the lines of further commands that start a
+    `unread` names variables that may hold further keys. `further_lines` are the lines of further commands that start a
     training.
     """
 
@@ -59,7 +61,7 @@ class StartedCommand:
     overrides: tuple[CommandKey, ...]
     options: tuple[CommandKey, ...] = ()  # Hydra's own: --config-name
     unread: tuple[str, ...] = ()
-    others: tuple[int, ...] = ()
+    further_lines: tuple[int, ...] = ()
 
 
 def started(text: str) -> StartedCommand:
@@ -73,11 +75,13 @@ def started(text: str) -> StartedCommand:
             system = _system(word.text, is_module=index > 0 and command[index - 1].text in ("-m", "--module"))
             if system is None or command[0].text in ("echo", "printf"):
                 continue
-            refusal = _refusal(system, word)
-            if refusal is None:
-                starts.append((system, word, command[index + 1 :]))
+            name = word.text if word.text.endswith(".py") else word.text.rpartition(".")[2]
+            if system == "nemo-rl":
+                refusals.append(error_at(word.line, NOT_READ, word.text))
+            elif "sft" in name or (word.text.startswith("openrlhf.") and name != "train_ppo_ray"):
+                refusals.append(error_at(word.line, OFF_POLICY, word.text))
             else:
-                refusals.append(refusal)
+                starts.append((system, word, command[index + 1 :]))
             break
     if not starts and refusals:
         raise refusals[0]
@@ -93,11 +97,11 @@ def started(text: str) -> StartedCommand:
         overrides=tuple(key for key in read if key.key and not key.key.startswith("--")),
         options=tuple(key for key in read if key.key.startswith("--")),
         unread=tuple(dict.fromkeys(name for key in read if not key.key for name in key.unset)),
-        others=tuple(word.line for _, word, _ in starts[1:]),
+        further_lines=tuple(word.line for _, word, _ in starts[1:]),
     )
 
 
-def words_of(key: CommandKey, known: Keys) -> tuple[str, ...]:
+def words_of(key: CommandKey, table: Keys) -> tuple[str, ...]:
     """Return the words of one key on a command line, quoted for a shell: a Hydra override, or a flag and its values.
 
     >>> words_of(CommandKey("trainer.project_name", "two words", 1), keys("verl", "0.9.1"))
@@ -105,11 +109,11 @@ def words_of(key: CommandKey, known: Keys) -> tuple[str, ...]:
     >>> words_of(CommandKey("train.colocate_all", "True", 1), keys("openrlhf", "0.11.2"))
     ('--train.colocate_all',)
     """
-    if known.system == "openrlhf":
-        count = known.values.get(key.key, 1)
+    if table.system == "openrlhf":
+        count = table.values.get(key.key, 1)
         values = [key.text] if count == 1 else key.text.split() if count != 0 else []
         return (f"--{key.key}", *map(shlex.quote, values))
-    prefix = "" if key.key in known.defaults else "++"
+    prefix = "" if key.key in table.defaults else "++"
     return (shlex.quote(f"{prefix}{key.key}={key.text}"),)
 
 
@@ -126,18 +130,6 @@ def _system(text: str, is_module: bool) -> System | None:
     if is_module and _OPENRLHF.fullmatch(text):
         return "openrlhf" if ".train_" in text else None
     return _SCRIPTS.get(text.rpartition("/")[2])
-
-
-def _refusal(system: System, word: Word) -> UsageError | None:
-    """Return why a start cannot be read; None if it trains a policy on its own responses."""
-    if system == "nemo-rl":
-        what = "NeMo RL starts from a configuration; plans are exported to it, not imported from it"
-        return error_at(word.line, what, word.text)
-    name = word.text.rpartition(".")[2] if not word.text.endswith(".py") else word.text
-    if "sft" not in name and (not word.text.startswith("openrlhf.") or name == "train_ppo_ray"):
-        return None
-    what = "does not train on responses that it generates; only PPO and related algorithms are read"
-    return error_at(word.line, what, word.text)
 
 
 def _overrides(words: Sequence[Word]) -> Iterator[CommandKey]:
@@ -165,7 +157,7 @@ def _overrides(words: Sequence[Word]) -> Iterator[CommandKey]:
 
 def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
     """Yield flags with as many values as each takes in the newest version that has it."""
-    remaining = deque(words)
+    remaining, newest_first = deque(words), [keys("openrlhf", version) for version in reversed(versions("openrlhf"))]
     while remaining:
         word = remaining.popleft()
         if not word.text:
@@ -174,19 +166,14 @@ def _flags(words: Sequence[Word]) -> Iterator[CommandKey]:
         name, equals, value = word.text.partition("=")
         if not name.startswith("--"):
             raise error_at(word.line, "belongs to no flag", word.text[:60])
-        minimum, maximum = _value_counts(name[2:])
+        count = next((table.values.get(name[2:], 1) for table in newest_first if table.knows(name[2:])), "*")
+        minimum, maximum = (count, count) if isinstance(count, int) else (1 if count == "+" else 0, math.inf)
         values = [replace(word, text=value)] if equals else []
         while not equals and remaining and not _FLAG.match(remaining[0].text) and len(values) < maximum:
             values.append(remaining.popleft())
         if not equals and len(values) < minimum:
             raise error_at(word.line, "lacks its value", word.text[:60])
+        text = " ".join(value.text for value in values) if values else "True"
         unset = tuple(name for value in values for name in value.unset)
         guessed = tuple(name for value in values for name in value.guessed)
-        yield CommandKey(name[2:], " ".join(v.text for v in values) if values else "True", word.line, unset, guessed)
-
-
-def _value_counts(flag: str) -> tuple[float, float]:
-    """Return how many values a flag takes, at least and at most; any number if no version has it."""
-    known = (keys("openrlhf", version) for version in reversed(versions("openrlhf")))
-    count = next((version.values.get(flag, 1) for version in known if version.knows(flag)), "*")
-    return (count, count) if isinstance(count, int) else (1 if count == "+" else 0, math.inf)
+        yield CommandKey(name[2:], text, word.line, unset, guessed)

@@ -1,30 +1,37 @@
-"""The keys of one run of another system: as the run sets them, or else the defaults of its version."""
+"""The keys of one run of another system: as the run sets them, or else the defaults of its version.
+
+Values are read as Hydra and YAML read them. Deviation: a list or mapping stays text, since no plan has one.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, TypeGuard
 
 from flowgraph.errors import UsageError
 from nodes.interop.commands import CommandKey, StartedCommand, words_of
 from nodes.interop.imported import NEEDLESS, UNREAD, Imported, SystemRun
 from nodes.interop.keys import Keys, keys, versions
-from nodes.interop.scalars import Scalar, is_number, resolve_reference, scalar
 from nodes.interop.shell import error_at
 from nodes.interop.shipped_flows import MAX_STALENESS, ShippedFlow, placement_of
 
+Scalar = bool | int | float | str | None
+MAX_DEPTH = 20  # of references to references
+MAX_DIGITS = 39
 MAX_INTEGER = 2**31 - 1  # tokens, rows, devices
 MISSING = "???"  # what Hydra writes for a value that has to be set
 _LAUNCHER = ("hydra", "ray_init", "ray_kwargs")  # keys of what starts a run, in any version
 _SECRET = re.compile(r"(?:use_wandb|wandb[._](?:key|proxy)|token|secret|password|api_key)$")  # never printed
 
-
-def version_of(run: StartedCommand) -> Keys:
-    """Return the keys of the newest version that knows the most keys of a run."""
-    names = {key.key for key in run.overrides}
-    tables = [keys(run.system, version) for version in versions(run.system)]
-    return max(tables, key=lambda version: (sum(map(version.knows, names)), tables.index(version)))
+_WORDS: dict[str, Scalar] = {"true": True, "false": False, "null": None, "none": None, "~": None, "": None}
+# Source: Hydra's OverrideLexer.g4. Other forms stay text: `1_`, and 017, which YAML reads as 15.
+_DIGITS, _WHOLE = r"[0-9](?:_?[0-9])*", r"(?:0|[1-9](?:_?[0-9])*)"
+_INT = re.compile(rf"[-+]?{_WHOLE}")
+_FLOAT = re.compile(rf"[-+]?(?:{_WHOLE}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][-+]?{_DIGITS})?")
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.@-]+)(?:\s*,\s*([^${}]*))?\}")
 
 
 @dataclass
@@ -32,18 +39,21 @@ class Config:
     """The keys of a run. It remembers which keys were read, so that the others can be reported."""
 
     run: StartedCommand
-    known: Keys
+    table: Keys
     overrides: dict[str, CommandKey]
     read: set[str] = field(default_factory=set[str])
     unusable: dict[str, str] = field(default_factory=dict[str, str])  # keys without a usable value, and why
     notes: list[str] = field(default_factory=list[str])
 
     @classmethod
-    def of(cls, run: StartedCommand, known: Keys | None = None) -> Config:
+    def of(cls, run: StartedCommand, table: Keys | None = None) -> Config:
         """Return the keys of a run, by a version or by the one that fits best, with notes on what is unclear in it."""
-        config = cls(run, known or version_of(run), {key.key: key for key in run.overrides})
-        if run.others:
-            lines = ", ".join(map(str, run.others))
+        overrides = {key.key: key for key in run.overrides}
+        tables = [table] if table else [keys(run.system, version) for version in versions(run.system)]
+        # The newest of the versions that know the most keys.
+        config = cls(run, max(reversed(tables), key=lambda version: sum(map(version.knows, overrides))), overrides)
+        if run.further_lines:
+            lines = ", ".join(map(str, run.further_lines))
             config.note(f"the command of line {run.line} is read; further ones start a training on lines {lines}")
         for name, last in config.overrides.items():
             if any(key.key == name and key.text != last.text for key in run.overrides):
@@ -71,8 +81,9 @@ class Config:
                 if value is not None:
                     return value
                 is_null = is_null or name not in self.unusable
-        defaults = () if is_null else map(self._default, names)
-        return next((value for value in defaults if value is not None), None)
+        defaults = () if is_null else ((name, self._default(name)) for name in names)
+        values = (self._resolve(name, str(value), value) for name, value in defaults if value != MISSING)
+        return next((value for value in values if value is not None), None)
 
     def integer(self, *names: str) -> int | None:
         """Return a whole number; raises UsageError with the line for another value."""
@@ -127,47 +138,29 @@ class Config:
         return error_at(self.run.line, what, names[0]) if key is None else error_at(key.line, what, key.key)
 
     def imported(
-        self,
-        flow: ShippedFlow,
-        run: SystemRun,
-        *,
-        settings: Iterable[tuple[str, Scalar]],
-        models: Mapping[str, str],
-        unused: tuple[str, ...],
-        batch: int,
-        prompt_tokens: int,
-        response_tokens: int,
+        self, flow: ShippedFlow, run: SystemRun, *, settings: Iterable[tuple[str, Scalar]], **facts: Any
     ) -> Imported:
-        """Return this run as a flow; call it last, since it reports the keys that were not read until then."""
-        texts = settings_text(settings)
+        """Return this run as a flow; call it last, since it reports the keys that were not read until then.
+
+        `facts` are the fields of `Imported` that no key tells: its models, those that it does not use, and its batch.
+        """
         ignored = {key.key: why for key in self.overrides.values() if (why := self._ignored(key))}
         # Words for a command of the system: no unknown values, no removals, no secrets.
         unread = (key for name, key in self.overrides.items() if ignored.get(name) in (NEEDLESS, UNREAD))
         literal = (key for key in unread if key.text and not key.unset and "{…}" not in key.text)
-        again = (word for key in literal if not _SECRET.search(key.key) for word in words_of(key, self.known))
+        again = (word for key in literal if not _SECRET.search(key.key) for word in words_of(key, self.table))
         return Imported(
+            **{**vars(run), "lag": min(run.lag, MAX_STALENESS)},
+            **facts,
             system=self.run.system,
-            version=self.known.version,
+            version=self.table.version,
             flow=flow.name,
-            settings=texts,
-            models=models,
-            unused=unused,
-            batch=batch,
-            prompt_tokens=prompt_tokens,
-            response_tokens=response_tokens,
-            devices=sum(part.devices for part in run.parts),
-            devices_per_node=next(p.devices_per_node for p in run.parts if "policy.train" in p.roles),
+            settings=settings_text(settings),
             placement=placement_of(flow, run.parts),
-            parts=run.parts,
-            engines=run.engines,
-            layouts=run.layouts,
-            running=run.running,
-            lag=min(run.lag, MAX_STALENESS),
             ignored=tuple(ignored.items()),
             notes=tuple(self.notes),
             overrides={name: key.text for name, key in self.overrides.items()},
             again=tuple(again),
-            rows_at_once=run.rows_at_once,
         )
 
     def _ignored(self, key: CommandKey) -> str:
@@ -178,33 +171,30 @@ class Config:
             return ""
         if key.key.partition(".")[0] in _LAUNCHER:
             return NEEDLESS
-        if not self.known.knows(key.key):
-            return f"{self.known.system} {self.known.version} has no such key; {self.known.hint(key.key)}"
-        return NEEDLESS if self.known.irrelevant(key.key) or self._is_default(key) else UNREAD
-
-    def _is_default(self, key: CommandKey) -> bool:
-        default = self.known.defaults.get(key.key)
+        if not self.table.knows(key.key):
+            return f"{self.table.system} {self.table.version} has no such key; {self.table.hint(key.key)}"
+        if self.table.irrelevant(key.key):
+            return NEEDLESS
+        default = self.table.defaults.get(key.key)
         value = key.text if key.unset else self._resolve(key.key, key.text, scalar(key.text))
         if isinstance(default, str) and "${" in default:
             default = self._resolve(key.key, default, default)
-        return value == default or (value in (None, "null", "[]", "{}") and default in (None, [], {}))
+        is_empty = value in (None, "null", "[]", "{}") and default in (None, [], {})
+        return NEEDLESS if value == default or is_empty else UNREAD
 
     def _override(self, key: CommandKey) -> Scalar:
-        if key.unset:
-            self.unusable[key.key] = f"only a running shell knows its value: {', '.join(key.unset)}"
-            return None
-        if key.text == MISSING:
-            self.unusable[key.key] = "it has no value yet"
+        if key.unset or key.text == MISSING:
+            unset = f"only a running shell knows its value: {', '.join(key.unset)}"
+            self.unusable[key.key] = unset if key.unset else "it has no value yet"
             return None
         for name in key.guessed:
             self.note(f"`{name}` is set under conditions: the first of its values is used, {key.text[:60]}")
         return self._resolve(key.key, key.text, scalar(key.text))
 
     def _default(self, name: str) -> Scalar:
-        value = self.known.defaults.get(name)
-        if not isinstance(value, str):
-            return value if isinstance(value, bool | int | float) else None
-        return None if value == MISSING else self._resolve(name, value, value)
+        """Return a default, also one that only another key may refer to: None for a list, a mapping or no value."""
+        value = self.table.defaults.get(name)
+        return value if isinstance(value, bool | int | float | str) else None
 
     def _resolve(self, name: str, text: str, value: Scalar) -> Scalar:
         """Return a value with the keys that it refers to; None, with the reason, if they are unknown."""
@@ -212,19 +202,19 @@ class Config:
             return value
         parent = name.rpartition(".")[0]
         absolute = text.replace("${.", f"${{{parent}.").replace("oc.select:.", f"oc.select:{parent}.")
+
+        def referenced(name: str) -> Scalar:
+            if name not in self.overrides or self.overrides[name].unset:
+                return self._default(name)
+            self.read.add(name)
+            return scalar(self.overrides[name].text)
+
         try:
-            return resolve_reference(absolute, self._referenced)
+            return resolve_reference(absolute, referenced)
         except LookupError:
             if name in self.overrides:
                 self.unusable[name] = f"it refers to a key without a value: {text[:60]}"
             return None
-
-    def _referenced(self, name: str) -> Scalar:
-        if name in self.overrides and not self.overrides[name].unset:
-            self.read.add(name)
-            return scalar(self.overrides[name].text)
-        value = self.known.defaults.get(name)
-        return value if isinstance(value, bool | int | float | str) else None
 
     def _number(self, names: Sequence[str], expected: str) -> Scalar:
         """Return the value of a number; raise for an empty text, and note null where there is a default."""
@@ -232,7 +222,7 @@ class Config:
         if value is None and name and name not in self.unusable:
             if not self.overrides[name].text.strip():
                 raise self._wrong(names, "empty", expected)
-            if is_number(self.known.defaults.get(name)):
+            if is_number(self.table.defaults.get(name)):
                 self.note(f"`{name}` is set to null: the flow's own number is used instead, if it has one")
         return value
 
@@ -248,3 +238,46 @@ def settings_text(settings: Iterable[tuple[str, Scalar]]) -> tuple[str, ...]:
     """
     texts = ((name, str(value).lower() if isinstance(value, bool) else value) for name, value in settings)
     return tuple(f"{name}={text}" for name, text in texts if text is not None)
+
+
+def scalar(text: str) -> Scalar:
+    """Return the value of a text.
+
+    >>> scalar("True"), scalar("1e-6"), scalar("'8'"), scalar("org/name"), scalar("null")
+    (True, 1e-06, '8', 'org/name', None)
+    >>> scalar("1_000"), scalar("1_"), scalar("017"), scalar("0x10")
+    (1000, '1_', '017', '0x10')
+    """
+    plain = text.strip()
+    if len(plain) > 1 and plain[0] == plain[-1] and plain[0] in "'\"":
+        return plain[1:-1].replace(f"\\{plain[0]}", plain[0])
+    if plain.casefold() in _WORDS:
+        return _WORDS[plain.casefold()]
+    if len(plain) <= MAX_DIGITS and _FLOAT.fullmatch(plain):
+        number = plain.replace("_", "")
+        return int(number) if _INT.fullmatch(plain) else float(number)
+    return plain
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a finite number; True and False are not.
+
+    >>> is_number(0.5), is_number(scalar("1e999")), is_number(True)
+    (True, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def resolve_reference(text: str, value_of: Callable[[str], Scalar], depth: int = 0) -> Scalar:
+    """Return what `${other.key}` or `${oc.select:other.key,default}` refers to; raises LookupError if it is unknown.
+
+    >>> resolve_reference("${a.b}", {"a.b": 3}.__getitem__), resolve_reference("${oc.select:no,5}", {"no": None}.get)
+    (3, 5)
+    """
+    reference = _REFERENCE.fullmatch(text.strip())
+    if reference is None or depth > MAX_DEPTH:
+        raise LookupError(text)
+    value = value_of(reference[1])
+    if isinstance(value, str) and value.startswith("${"):
+        value = resolve_reference(value, value_of, depth + 1)
+    return scalar(reference[2]) if value is None and reference[2] is not None else value

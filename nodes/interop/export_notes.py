@@ -3,85 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from nodes.interop.algorithm import KL, Algorithm, aggregation_text
-from nodes.interop.export_spec import ExportDevices, ExportSpec, Part, max_tokens
-from nodes.interop.keys import System
-
-NAMES: dict[System, str] = {"verl": "verl", "openrlhf": "OpenRLHF", "nemo-rl": "NeMo RL"}
+from nodes.interop.algorithm import aggregation_text
+from nodes.interop.export_spec import ExportDevices, ExportSpec, RoleName, max_tokens
 
 
-@dataclass
-class ExportNotes:
-    """Notes for one system, in order, without repetition."""
-
-    system: System
-    texts: list[str] = field(default_factory=list[str])
-
-    def add(self, text: str) -> None:
-        """Add a note, once."""
-        if text not in self.texts:
-            self.texts.append(text)
-
-
-def note_shared_limits(spec: ExportSpec, notes: ExportNotes) -> None:
+def note_shared_limits(spec: ExportSpec) -> None:
     """Note what none of the systems has: nodes without a key, models without a part, other precisions."""
-    for text in (*_of_the_flow(spec, notes), *_of_lengths(spec), *_of_roles(spec, notes.system)):
-        notes.add(text)
+    for text in (*_of_the_flow(spec), *_of_lengths(spec), *_of_roles(spec)):
+        spec.note(text)
 
 
-def note_aggregations(algorithm: Algorithm, aggregation: str | float, how: str, notes: ExportNotes) -> None:
+def note_aggregations(spec: ExportSpec, aggregation: str | float, how: str) -> None:
     """Note which other terms than the surrogate the flow does not aggregate as the system does."""
-    for name, own in algorithm.aggregations.items():
-        if own != aggregation:
-            notes.add(f"`{name}` is aggregated as {aggregation_text(own)}; {how}: {aggregation_text(aggregation)}")
+    for name, term in spec.algorithm.aggregations.items():
+        if term != aggregation:
+            spec.note(f"`{name}` is aggregated as {aggregation_text(term)}; {how}: {aggregation_text(aggregation)}")
 
 
-def note_uneven(devices: ExportDevices, pool: str, notes: ExportNotes) -> None:
+def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
     """Note that a pool has different numbers of devices on its machines, so that the system uses fewer."""
     if len(set(devices.counts)) > 1:
         counts = ", ".join(map(str, devices.counts))
-        notes.add(
-            f"{pool} has {counts} devices on its machines; {NAMES[notes.system]} needs the same number on each: "
+        spec.note(
+            f"{pool} has {counts} devices on its machines; {spec.name} needs the same number on each: "
             f"{devices.per_node} are used"
         )
 
 
-def recomputes(spec: ExportSpec, system: str) -> str:
-    """Return the note on a system that does not clip around the sampler's log-probs."""
-    extra = "" if spec.recomputes_logprobs else ": one more forward pass"
-    return f"the flow clips around the sampler's log-probs; {system} recomputes them{extra}"
+def trainer_pools(spec: ExportSpec, trainer: str) -> set[str]:
+    """Return the pools of policy, critic and reference without the sampler's; note that their devices are shared."""
+    home, sampling = spec.role("policy").pool, spec.role("sampler").pool
+    pools = {home}
+    trained_or_read: tuple[RoleName, ...] = ("critic", "reference")
+    for role in map(spec.role, trained_or_read):
+        if role.pool not in ("", home):
+            pools |= {role.pool} - {sampling}
+            spec.note(
+                f"{role.role} has the pool `{role.pool}`; {trainer} has policy, critic and reference on one: "
+                f"they share {spec.devices(*pools).devices} devices"
+            )
+    return pools
 
 
-def kl_estimator(kl: KL | None, system: str, notes: ExportNotes) -> str:
+def note_recomputed(spec: ExportSpec) -> None:
+    """Note that a system recomputes the log-probs that the flow clips around, if those are the sampler's."""
+    if spec.algorithm.surrogate.old == "sampler":
+        extra = "" if spec.recomputes_logprobs else ": one more forward pass"
+        spec.note(f"the flow clips around the sampler's log-probs; {spec.name} recomputes them{extra}")
+
+
+def kl_estimator(spec: ExportSpec) -> str:
     """Return the estimator of a system that has k1, k2 and k3 without a straight-through gradient; "" without a KL."""
+    kl = spec.algorithm.kl
     if kl is None:
         return ""
     if kl.straight_through or kl.estimator == "abs":
-        notes.add(
-            f"{system} estimates the KL by k1, k2 and k3 without a straight-through gradient: k2 for {kl.estimator}"
+        spec.note(
+            f"{spec.name} estimates the KL by k1, k2 and k3 without a straight-through gradient: k2 for {kl.estimator}"
         )
         return "k2"
     return kl.estimator
 
 
-def _of_the_flow(spec: ExportSpec, notes: ExportNotes) -> Iterator[str]:
-    algorithm, system = spec.algorithm, NAMES[notes.system]
+def _of_the_flow(spec: ExportSpec) -> Iterator[str]:
+    algorithm = spec.algorithm
     if algorithm.unsaid:
         yield f"nodes without a key are left out: {', '.join(f'`{name}`' for name in algorithm.unsaid)}"
-    for param in spec.others:
+    for param in spec.extra_params:
         yield f"no key names a model like `{param}`; it is left out"
-    if spec.has("judge"):
+    if "judge" in spec.parts:
         yield f"no key names a model that judges: serve `{spec.parts['judge']}`, and call it from the reward function"
     scores = ", ".join(map(str, algorithm.scores))
-    if algorithm.estimator == "gdpo" and notes.system == "verl":
+    if algorithm.estimator == "gdpo" and spec.system == "verl":
         names = " and ".join(f"`{name}`" for name in algorithm.components)
         yield f"REWARD_FILE's compute_score returns a dict: `score`, and each reward of {scores}, as {names}"
-    elif algorithm.estimator == "gdpo" and notes.system == "nemo-rl":
+    elif algorithm.estimator == "gdpo" and spec.system == "nemo-rl":
         yield f"NeMo RL's gdpo takes its rewards from the environment, without weights: the flow has {scores}"
     elif len(algorithm.scores) > 1:
-        yield f"{system} has one reward, the flow {len(algorithm.scores)}: the reward function has to add up {scores}"
+        yield (
+            f"{spec.name} has one reward, the flow {len(algorithm.scores)}: the reward function has to add up {scores}"
+        )
     elif algorithm.own_reward:
         yield f"the rule `{algorithm.rules[0]}` is ours: REWARD_FILE must be a file with one in the system's form"
 
@@ -99,18 +101,17 @@ def _of_lengths(spec: ExportSpec) -> Iterator[str]:
         yield f"the flow cuts responses at {spec.flow_max_tokens} tokens; the forecast, and so this file, at {tokens}"
 
 
-def _of_roles(spec: ExportSpec, system: System) -> Iterator[str]:
-    trained: tuple[Part, ...] = ("policy", "critic")
-    for placed in (spec.placed(part, "train") for part in trained):
-        if placed is None:
-            continue
+def _of_roles(spec: ExportSpec) -> Iterator[str]:
+    trained: tuple[RoleName, ...] = ("policy", "critic")
+    for role in filter(spec.is_placed, trained):
+        placed = spec.role(role)
         precision, offload = placed.running.precision, placed.running.offload
         if precision == "float32":
-            yield f"{placed.role} computes in float32; {NAMES[system]} in bfloat16, with weights and states in float32"
+            yield f"{placed.role} computes in float32; {spec.name} in bfloat16, with weights and states in float32"
         elif precision != "bfloat16":
-            yield f"{placed.role} computes in {precision}; {NAMES[system]} in bfloat16"
+            yield f"{placed.role} computes in {precision}; {spec.name} in bfloat16"
         if "gradients" in offload and len(offload) < 3:
-            yield f"{placed.role} offloads its gradients; {NAMES[system]} only together with weights and states"
-    sample = spec.placed("policy", "sample")
-    if sample is not None and sample.engine not in ("vllm", "sglang"):
-        yield f"{sample.role} runs on `{sample.engine}`; {NAMES[system]} samples with vllm"
+            yield f"{placed.role} offloads its gradients; {spec.name} only together with weights and states"
+    sample = spec.role("sampler")
+    if sample.engine not in ("", "vllm", "sglang"):
+        yield f"{sample.role} runs on `{sample.engine}`; {spec.name} samples with vllm"

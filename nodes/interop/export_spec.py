@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from flowgraph.analysis.roles import Use, roles
-from flowgraph.cluster.plan import Layout, PlacedRole, Plan, PlanAssumptions, RoleSettings
+from flowgraph.cluster.plan import PlacedRole, Plan, PlanAssumptions
 from flowgraph.errors import PlanError, UsageError
 from flowgraph.language.graph import Graph
 from nodes.interop.algorithm import Algorithm, read_algorithm
+from nodes.interop.keys import NAMES, System
 
 Part = Literal["policy", "critic", "reference", "reward", "judge"]
+RoleName = Literal["policy", "sampler", "critic", "reference", "reward"]
+ROLES: Mapping[RoleName, tuple[Part, Use]] = {
+    "policy": ("policy", "train"),
+    "sampler": ("policy", "sample"),
+    "critic": ("critic", "train"),
+    "reference": ("reference", "infer"),
+    "reward": ("reward", "infer"),
+}
 DEFAULT_PROMPT_TOKENS = 1024
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)([km]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1_000, "m": 1_000_000}
@@ -77,17 +87,34 @@ class LongestLengths:
     response_tokens: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportSpec:
-    """A plan and its algorithm; `parts` has the flow's parameter of each part: the policy, the critic and so on."""
+    """A plan and its algorithm for a version of a system, and notes on what that does differently.
 
+    `parts` has the flow's parameter of each part, `extra_params` are parameters without one: a second reference. The
+    algorithm's `max_tokens` are those of the forecast, `flow_max_tokens` those of the flow.
+    """
+
+    system: System
+    version: str
     plan: Plan
     assumed: PlanAssumptions
     algorithm: Algorithm
     parts: dict[Part, str]
-    others: tuple[str, ...]  # parameters without a part: a second reference, a second policy
-    longest: LongestLengths | None = None
-    flow_max_tokens: int = 0  # of a response; `algorithm` has that of the forecast
+    extra_params: tuple[str, ...]
+    longest: LongestLengths | None
+    flow_max_tokens: int
+    notes: list[str]
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the system, as its authors write it."""
+        return NAMES[self.system]
 
     @property
     def prompt_tokens(self) -> int:
@@ -103,7 +130,7 @@ class ExportSpec:
     @property
     def recomputes_logprobs(self) -> bool:
         """Return whether the forecast has a pass of the policy over its responses for their log-probs."""
-        role, tasks = f"{self.parts['policy']}.train", self.plan.step.tasks if self.plan.step is not None else ()
+        role, tasks = self.role("policy").role, self.plan.step.tasks if self.plan.step is not None else ()
         return any(task.kind == "logprob" and task.role == role for task in tasks)
 
     @property
@@ -120,69 +147,53 @@ class ExportSpec:
     @property
     def lag(self) -> int:
         """Return the age of the weights that generate responses, in updates."""
-        placed = self.placed("policy", "sample")
-        return placed.lag if placed is not None else 0
+        return self.role("sampler").lag
 
-    def model(self, part: Part) -> ExportModel:
-        """Return the model of a part."""
-        return ExportModel.read(self.assumed.models[self.parts[part]])
+    def model(self, part: Part) -> ExportModel | None:
+        """Return the model of a part, None if the flow does not have it."""
+        return ExportModel.read(self.assumed.models[self.parts[part]]) if part in self.parts else None
 
-    def has(self, part: Part) -> bool:
-        """Return whether the flow has this part."""
-        return part in self.parts
-
-    def placed(self, part: Part, use: Use) -> PlacedRole | None:
-        """Return where a part is placed for a use, None if it is not."""
+    def role(self, name: RoleName) -> PlacedRole:
+        """Return where and how a role runs; on one device, with neither pool nor engine, if it is not placed."""
+        part, use = ROLES[name]
         role = f"{self.parts.get(part, '')}.{use}"
-        return next((placed for placed in self.plan.placed if placed.role == role), None)
+        absent = PlacedRole(role=role, pool="", engine="")
+        return next((placed for placed in self.plan.placed if placed.role == role), absent)
 
-    def layout(self, part: Part, use: Use) -> Layout:
-        """Return the layout of a model for a use, as `critic` and `train`; one device if it is not placed."""
-        placed = self.placed(part, use)
-        return placed.layout if placed is not None else Layout()
-
-    def running(self, part: Part, use: Use) -> RoleSettings:
-        """Return how a part runs."""
-        placed = self.placed(part, use)
-        return placed.running if placed is not None else RoleSettings()
-
-    def engine(self, part: Part, use: Use, default: str) -> str:
-        """Return the engine of a part, or the default if it is not placed."""
-        placed = self.placed(part, use)
-        return placed.engine if placed is not None else default
-
-    def pool(self, part: Part, use: Use) -> str:
-        """Return the pool of a part, "" if it is not placed."""
-        placed = self.placed(part, use)
-        return placed.pool if placed is not None else ""
+    def is_placed(self, name: RoleName) -> bool:
+        """Return whether the plan has a role."""
+        return self.role(name).pool != ""
 
     def devices(self, *pools: str) -> ExportDevices:
         """Return the devices of these pools together, by machine."""
         machines = Counter(node for pool in self.plan.pools if pool.name in pools for node, _ in pool.devices)
         return ExportDevices(tuple(machines.values()), frozenset(machines))
 
-    def memory_bytes(self, pool: str) -> tuple[int, ...]:
-        """Return the memory of each device of a pool."""
-        places = next(own.devices for own in self.plan.pools if own.name == pool)
-        devices = (self.plan.cluster.device(node, index) for node, index in places)
-        return tuple(device.memory_bytes for device in devices if device is not None)
+    def row_tokens(self, name: RoleName) -> int:
+        """Return the tokens of a micro-batch on the devices that share its rows: the plan's, or else the flow's.
 
-    def budget_tokens(self, part: Part, use: Use) -> int:
-        """Return the tokens of a micro-batch on one device: the plan's, or else those of the flow's update.
-
-        Rows that sequence parallelism spreads count with the share of one device; the longest row has to fit.
+        The longest row has to fit. The share of one device, rounded up, is a whole number.
         """
-        update = (self.algorithm.critic if part == "critic" else None) or self.algorithm.policy
-        tokens = self.running(part, use).micro_batch_tokens or update.micro_batch_tokens
-        return -(-max(tokens, self.total_tokens) // self.layout(part, use).sequence)
+        update = (self.algorithm.critic if name == "critic" else None) or self.algorithm.policy
+        role = self.role(name)
+        tokens = max(role.running.micro_batch_tokens or update.micro_batch_tokens, self.total_tokens)
+        return -(-tokens // role.layout.sequence) * role.layout.sequence
 
 
-def export_spec(plan: Plan, graph: Graph, longest: LongestLengths | None = None) -> ExportSpec:
-    """Return what a plan and its graph are exported from.
+def export_spec(
+    plan: Plan,
+    graph: Graph,
+    system: System,
+    version: str,
+    longest: LongestLengths | None = None,
+    notes: Sequence[str] = (),
+) -> ExportSpec:
+    """Return what a plan and its graph are exported from, for a version of a system.
 
     Raises PlanError for a plan that does not say what it was made for, UsageError for a flow that generates nothing.
     """
-    if plan.assumed is None:
+    assumed = plan.assumed
+    if assumed is None:
         hint = "make the plan with `flowgraph plan`, which writes models, batch and lengths into it"
         raise PlanError("the plan does not say for which models and batch it was made", where="assumed", hint=hint)
     algorithm = read_algorithm(graph)
@@ -191,28 +202,34 @@ def export_spec(plan: Plan, graph: Graph, longest: LongestLengths | None = None)
         losses = [node.name for node in graph.all_nodes if node.op.name == "cross_entropy"]
         hint = f"{losses[0]} learns given responses; these systems have policy losses only" if losses else ""
         raise UsageError(what, where=graph.name, hint=hint)
-    without = set(plan.assumed.without)
-    parts: dict[Part, str] = {part: param for part, param in _parts(graph).items() if param not in without}
+    parts: dict[Part, str] = {part: param for part, param in _parts(graph).items() if param not in assumed.without}
     if "reference" not in parts:  # a run that leaves out the KL has a weight of 0 in its flow
         algorithm = replace(algorithm, kl_loss=None, kl_reward=None)
     for param in parts.values():
-        if param not in plan.assumed.models:
+        if param not in assumed.models:
             raise PlanError(f"no model is named for `{param}`", where="assumed.models")
-    others = {role.param for role in roles(graph)} - without - set(parts.values())
-    tokens = longest.response_tokens if longest is not None else max_tokens(plan.assumed.response_tokens)
-    forecast = replace(algorithm, max_tokens=tokens or algorithm.max_tokens)
-    return ExportSpec(plan, plan.assumed, forecast, parts, tuple(sorted(others)), longest, algorithm.max_tokens)
+    tokens = longest.response_tokens if longest is not None else max_tokens(assumed.response_tokens)
+    return ExportSpec(
+        system=system,
+        version=version,
+        plan=plan,
+        assumed=assumed,
+        algorithm=replace(algorithm, max_tokens=tokens or algorithm.max_tokens),
+        parts=parts,
+        extra_params=tuple(sorted({role.param for role in roles(graph)} - {*assumed.without, *parts.values()})),
+        longest=longest,
+        flow_max_tokens=algorithm.max_tokens,
+        notes=list(notes),
+    )
 
 
 def _parts(graph: Graph) -> dict[Part, str]:
     """Return the parts of a flow's models, by what the graph does with them; of several of one kind, the first."""
     kinds = {node.name: node.op.kind for node in graph.all_nodes}
     judged = {node.name for node in graph.all_nodes if node.op.name == "judged"}
-    found = roles(graph)
-    trained = {role.param for role in found if role.use == "train"}
-    sampled = {role.param for role in found if role.use == "sample"}
+    trained, sampled = ({role.param for role in roles(graph) if role.use == use} for use in ("train", "sample"))
     parts = dict[Part, str]()
-    for role in found:
+    for role in roles(graph):
         part: Part = "reference"
         if role.param in trained:
             part = "policy" if role.param in sampled else "critic"

@@ -38,15 +38,14 @@ class SystemRun:
     rows_at_once: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
 
 
-@dataclass(frozen=True)
-class Imported:
+@dataclass(frozen=True, kw_only=True)
+class Imported(SystemRun):
     """A run of another system as a shipped flow, its settings, models and batch, and where its roles run.
 
     `settings` are texts for `--set`. `unused` are models of the flow that the run does not have. `placement` names the
-    placement with these `parts`, if it has a name. `lag` is the age of the weights that generate responses, in updates.
-    `ignored` has the keys that nothing here depends on, each with the reason, or with the nearest key if the system
-    does not know it. `overrides` has all keys of the run with their texts; `again` has the words of those that no plan
-    holds, for a command of the system.
+    placement with these `parts`, if it has a name. `ignored` has the keys that nothing here depends on, each with the
+    reason, or with the nearest key if the system does not know it. `overrides` has all keys of the run with their
+    texts; `again` has the words of those that no plan holds, for a command of the system.
     """
 
     system: str
@@ -58,24 +57,16 @@ class Imported:
     batch: int
     prompt_tokens: int
     response_tokens: int
-    devices: int
-    devices_per_node: int
     placement: str
-    parts: tuple[SharedDevices, ...]
-    engines: Mapping[Use, str] = field(hash=False)
-    layouts: Mapping[str, Layout] = field(hash=False)
-    running: Mapping[str, RoleSettings] = field(hash=False)
-    lag: int
     ignored: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     overrides: Mapping[str, str] = field(hash=False)
     again: tuple[str, ...] = ()
-    rows_at_once: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
 
     @property
-    def system_run(self) -> SystemRun:
-        """Return where and how its roles run."""
-        return SystemRun(self.parts, self.engines, self.layouts, self.running, self.lag, self.rows_at_once)
+    def devices(self) -> int:
+        """Return the devices that its roles run on."""
+        return sum(part.devices for part in self.parts)
 
     @property
     def machines(self) -> tuple[int, int]:

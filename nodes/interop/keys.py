@@ -17,12 +17,9 @@ from typing import Any, Literal
 from flowgraph.errors import UnknownNameError, nearest
 
 System = Literal["verl", "openrlhf", "nemo-rl"]
-FOLDERS: Mapping[System, Path] = {
-    "verl": Path(__file__).with_name("verl"),
-    "openrlhf": Path(__file__).with_name("openrlhf"),
-    "nemo-rl": Path(__file__).with_name("nemo_rl"),
-}
-SYSTEMS: tuple[System, ...] = tuple(FOLDERS)
+NAMES: Mapping[System, str] = {"verl": "verl", "openrlhf": "OpenRLHF", "nemo-rl": "NeMo RL"}
+SYSTEMS: tuple[System, ...] = tuple(NAMES)
+FOLDERS: Mapping[System, Path] = {system: Path(__file__).with_name(system.replace("-", "_")) for system in SYSTEMS}
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,6 @@ class Keys:
 
     system: System
     version: str
-    read_from: tuple[str, ...]
     defaults: Mapping[str, Any] = field(repr=False, hash=False)
     open: frozenset[str] = frozenset()
     added: frozenset[str] = frozenset()
@@ -72,15 +68,8 @@ def keys(system: System, version: str) -> Keys:
     if version not in versions(system):
         raise UnknownNameError.of(f"version of {system}", version, versions(system))
     data = json.loads((FOLDERS[system] / "keys" / f"{version}.json").read_text(encoding="utf-8"))
-    return Keys(
-        system,
-        version,
-        tuple(data["read_from"]),
-        data["keys"],
-        frozenset(data["open"]),
-        frozenset(data.get("added", ())),
-        data.get("values", {}),
-    )
+    added, values = frozenset(data.get("added", ())), data.get("values", {})
+    return Keys(system, version, data["keys"], frozenset(data["open"]), added, values)
 
 
 @cache

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from flowgraph.errors import UsageError
 from nodes.interop.commands import CommandKey, StartedCommand, started
 from nodes.interop.config import Config
 from nodes.interop.imported import Imported
 from nodes.interop.openrlhf.read import read_openrlhf
 from nodes.interop.verl.read import read_verl
-from nodes.interop.yaml_keys import keys_of_yaml
+
+MAX_CHARACTERS = 200_000  # verl's whole configuration has 40,000
+MAX_DEPTH = 50
 
 
 def read_command(text: str) -> Imported:
@@ -36,3 +41,64 @@ def read_yaml(text: str) -> Imported:
     )
     overrides = tuple(key for key in keys if key.key.split(".")[0] not in ("defaults", "hydra"))
     return read_verl(Config.of(StartedCommand("verl", "a configuration", 1, overrides, inherited)))
+
+
+def keys_of_yaml(text: str) -> tuple[CommandKey, ...]:
+    """Return the keys of a YAML text with their lines, including Hydra's own (`defaults`, `hydra`).
+
+    Raises UsageError with the line for text that is not a YAML mapping, for a repeated key, and for an alias.
+    """
+    import yaml  # type: ignore[import-untyped, unused-ignore]
+
+    if len(text) > MAX_CHARACTERS:
+        raise _error(f"more than {MAX_CHARACTERS:,} characters are not a configuration", 0)
+    depth = 0
+    for line, content in enumerate(text.split("\n")):
+        for letter in content:
+            depth += (letter in "[{") - (letter in "]}")
+            if depth > MAX_DEPTH:  # the library would take minutes to read it
+                raise _error("nests too deep", line)
+    try:
+        aliases = [event for event in yaml.parse(text, Loader=yaml.SafeLoader) if isinstance(event, yaml.AliasEvent)]
+        root = yaml.compose(text, Loader=yaml.SafeLoader) if not aliases else None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "it nests too deep, or holds what YAML does not allow"
+        raise _error(f"is not YAML: {problem}", getattr(mark, "line", 0)) from None
+    if aliases:
+        raise _error("an alias stands for another part; write it out", aliases[0].start_mark.line)
+    if not isinstance(root, yaml.MappingNode):
+        raise _error("holds no keys", 0)
+    return _leaves(root)
+
+
+def _leaves(root: Any) -> tuple[CommandKey, ...]:
+    keys, inner = dict[str, CommandKey](), set[str]()
+    mappings = [("", root, 0)]
+    for prefix, mapping, depth in mappings:
+        for key, value in mapping.value:
+            line = key.start_mark.line
+            if not isinstance(key.value, str) or depth > MAX_DEPTH:
+                raise _error("is not a key of a configuration", line)
+            name = f"{prefix}{key.value}"
+            if name in keys:
+                raise _error(f"`{name}` is repeated; it is first on line {keys[name].line}", line)
+            keys[name] = CommandKey(name, _text(value), line + 1)
+            if value.id == "mapping" and value.value:
+                mappings.append((f"{name}.", value, depth + 1))
+            inner.add(name.rpartition(".")[0])
+    return tuple(sorted((key for name, key in keys.items() if name not in inner), key=lambda key: key.line))
+
+
+def _text(node: Any) -> str:
+    """Return a scalar's text, quoted if quotes make it a string; a list as Hydra writes it."""
+    if node.id == "sequence":
+        return f"[{','.join(_text(item) if item.id != 'mapping' else '{…}' for item in node.value[:1000])}]"
+    if node.id == "mapping":
+        return "{}"
+    quoted = node.style in ("'", '"') and not node.value.startswith("${")
+    return f"'{node.value}'" if quoted else str(node.value)
+
+
+def _error(what: str, line: int) -> UsageError:
+    return UsageError(what, where=f"line {line + 1}")

@@ -30,24 +30,6 @@ class Remark(str):
         return super().__new__(cls, "".join(letter if letter.isprintable() else " " for letter in text))
 
 
-def number(value: float) -> str:
-    """Return a number as YAML 1.1, Hydra and a shell all read it.
-
-    >>> number(1e-06), number(3.0), number(5)
-    ('1.0e-06', '3.0', '5')
-    """
-    text = repr(value)
-    if "e" not in text or isinstance(value, int):
-        return text
-    mantissa, _, exponent = text.partition("e")
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"
-
-
-def plain(text: str) -> bool:
-    """Return whether a text needs no quotes: it is not a number, nor a word of YAML or Hydra."""
-    return _PLAIN.fullmatch(text) is not None and text.casefold() not in _WORDS
-
-
 def hydra(value: Any) -> str:
     """Return a value of a Hydra override, quoted for a shell.
 
@@ -79,9 +61,11 @@ def yaml(value: Any) -> str:
 
 
 def _literal(value: Any) -> str:
+    """Return a number as YAML 1.1, Hydra and a shell all read it, or a word."""
     if isinstance(value, bool) or value is None:
-        return {True: "True", False: "False", None: "null"}[value]
-    return number(value)
+        return "null" if value is None else str(value)
+    mantissa, e, exponent = repr(value).partition("e")
+    return f"{mantissa if '.' in mantissa or not e else mantissa + '.0'}{e}{exponent}"
 
 
 def _override(value: Any) -> str:
@@ -89,7 +73,7 @@ def _override(value: Any) -> str:
         return f"[{','.join(map(_override, value))}]"
     if not isinstance(value, str):
         return _literal(value)
-    if plain(value):
+    if _PLAIN.fullmatch(value) is not None and value.casefold() not in _WORDS:
         return value
     # A backslash counts only before a quote (and at the end, where the closing quote follows).
     text = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), _escape_references(value))

@@ -39,17 +39,17 @@ _UNQUOTED_DEFAULT = re.compile(r"""[^'"\\$`]+""")
 _IN_DOUBLE_QUOTES = re.compile(r"""(?:[^"\\$`]|\\(?![$"\\`\n]))+""")
 
 
-def error_at(line: int, what: str, near: str = "") -> UsageError:
-    """Return an error about the word `near` on a line of a script."""
-    return UsageError(f"`{near}`: {what}" if near else what, where=f"line {line}")
+def error_at(line: int, what: str, word: str = "") -> UsageError:
+    """Return an error about a word, on a line of a script."""
+    return UsageError(f"`{word}`: {what}" if word else what, where=f"line {line}")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Word:
     """A word with its variables substituted, its line, and what in it only a running shell knows.
 
     `guessed` names variables that are assigned in several branches: the first is used. `raw` is the text before
-    substitution, as another shell reads it.
+    substitution, as another shell reads it. A word of which a part was `quoted` is a word even if it is empty.
     """
 
     text: str
@@ -57,29 +57,20 @@ class Word:
     unset: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
     raw: str = field(default="", compare=False, repr=False)
-
-
-Command = tuple[Word, ...]
-
-
-@dataclass
-class _Field:
-    """A word while it is read. `quoted`: some of it was in quotes, so it is a word even if it is empty."""
-
-    line: int
-    text: str = ""
-    raw: str = ""
-    unset: list[str] = field(default_factory=list[str])
-    guessed: list[str] = field(default_factory=list[str])
-    quoted: bool = False
+    quoted: bool = field(default=False, compare=False, repr=False)
 
     def add(self, text: str) -> None:
+        """Add a text that is the same before substitution."""
         self.text += text
         self.raw += text
 
-    def word(self) -> Word:
-        unset, guessed = (tuple(dict.fromkeys(names)) for names in (self.unset, self.guessed))
-        return Word(self.text, self.line, unset, guessed, self.raw)
+    def name(self, *, unset: Iterable[str] = (), guessed: Iterable[str] = ()) -> None:
+        """Name variables that it contains, each once."""
+        self.unset = tuple(dict.fromkeys((*self.unset, *unset)))
+        self.guessed = tuple(dict.fromkeys((*self.guessed, *guessed)))
+
+
+Command = tuple[Word, ...]
 
 
 def commands(text: str) -> list[Command]:
@@ -126,11 +117,11 @@ class _Shell:
         self.position = match.end()
         return match[0]
 
-    def take_until(self, mark: str, what: str, near: str) -> str:
+    def take_until(self, mark: str, what: str, word: str) -> str:
         """Return the text before the next `mark`, and go past the mark."""
         start, end = self.position, self.text.find(mark, self.position)
         if end < 0:
-            raise error_at(self.line, what, near)
+            raise error_at(self.line, what, word)
         self.position = end + len(mark)
         return self.text[start:end]
 
@@ -161,7 +152,10 @@ class _Shell:
             elif letter in "<>":
                 if words and words[-1].text.isdigit() and self.text[self.position - 1].isdigit():
                     words.pop()  # the number of a file descriptor: 2>&1
-                self._redirection()
+                operator = self.take(_REDIRECTION)
+                self.take(_BLANKS)
+                if self.peek() not in _SEPARATORS and (target := self.word()) and operator in ("<<", "<<-"):
+                    self.documents.append((target[0].text, operator == "<<-"))
             elif not words and (assignment := _ASSIGNMENT.match(self.text, self.position)):
                 self.position = assignment.end()
                 self._assign(assignment[1], appends=assignment[2] == "+=")
@@ -204,30 +198,27 @@ class _Shell:
         return commands
 
     def _assign(self, name: str, appends: bool) -> None:
-        is_array = self.peek() == "("
+        """Assign the value that follows; in a branch, which may not run, only if the variable has no value.
+
+        A variable without one has the first of the values that several branches assign.
+        """
+        is_array, old = self.peek() == "(", self.values.get(name, ())
         if is_array:
             value = self._array()
-        elif self.peek() in _SEPARATORS + " \t":
-            value = [Word("", self.line)]
         else:
-            value = self.word(splits=False) or [Word("", self.line)]
-        old = self.values.get(name, ())
+            empty = self.peek() in _SEPARATORS + " \t"
+            value = ([] if empty else self.word(splits=False)) or [Word("", self.line)]
         if self.conditions:
-            self._assign_in_branch(name, value)
+            is_known = not any(word.unset for word in value) and any(word.text for word in value)
+            if name in self.branch_values and name not in self.values and is_known:
+                self.values[name] = [replace(word, guessed=(name,)) for word in self.branch_values[name]]
+            elif name not in self.values and is_known:
+                self.branch_values[name] = value
         elif appends and old and not is_array:
             text, unset = old[0].text + value[0].text, old[0].unset + value[0].unset
             self.values[name] = [replace(old[0], text=text, unset=unset), *old[1:]]
         else:
             self.values[name] = [*old, *value] if appends else value
-
-    def _assign_in_branch(self, name: str, value: Sequence[Word]) -> None:
-        """Keep an earlier value, since the branch may not run; without one, use the first of several branches."""
-        if name in self.values or any(word.unset for word in value) or not any(word.text for word in value):
-            return
-        if name in self.branch_values:
-            self.values[name] = [replace(word, guessed=(name,)) for word in self.branch_values[name]]
-        else:
-            self.branch_values[name] = value
 
     def _array(self) -> list[Word]:
         line, words = self.line, list[Word]()
@@ -243,22 +234,15 @@ class _Shell:
                 raise error_at(self.line, "cannot stand in an array", self.peek())
             words += self.word()
 
-    def _redirection(self) -> None:
-        operator = self.take(_REDIRECTION)
-        self.take(_BLANKS)
-        if self.peek() not in _SEPARATORS and (words := self.word()) and operator in ("<<", "<<-"):
-            self.documents.append((words[0].text, operator == "<<-"))
-
     # ---------------------------------------------------------------------------------------- words
 
     def word(self, splits: bool = True) -> list[Word]:
         """Read one word; a variable without quotes may make it several words, or none."""
         fields = self._fields(_UNQUOTED, quoted=not splits)
-        return [part.word() for part in fields if part.text or part.quoted or part.unset]
+        return [part for part in fields if part.text or part.quoted or part.unset]
 
-    def _fields(self, unquoted: re.Pattern[str], quoted: bool) -> list[_Field]:
-        """Read what quotes, escapes, references and `unquoted` text make up."""
-        fields = [_Field(self.line)]
+    def _fields(self, unquoted: re.Pattern[str], quoted: bool) -> list[Word]:
+        fields = [Word("", self.line)]
         while letter := self.peek():
             if letter == "'":
                 fields[-1].add(self._single_quotes())
@@ -266,7 +250,13 @@ class _Shell:
             elif letter == '"':
                 self._double_quotes(fields)
             elif letter == "\\":
-                self._escape(fields[-1])
+                if _TRAILING_SPACES.match(self.text, self.position):
+                    raise error_at(self.line, "spaces follow it, so it does not continue the line", "\\")
+                escaped = self.text[self.position + 1 : self.position + 2]
+                self.position += 2
+                if escaped != "\n":
+                    fields[-1].add(escaped)
+                    fields[-1].quoted = True
             elif letter in "$`":
                 self._reference(fields, quoted)
             elif text := self.take(unquoted):
@@ -276,17 +266,17 @@ class _Shell:
         return fields
 
     def _single_quotes(self) -> str:
-        near = self.text[self.position : self.position + 12].strip()
+        word = self.text[self.position : self.position + 12].strip()
         self.position += 1
-        return self.take_until("'", "this quote is never closed", near)
+        return self.take_until("'", "this quote is never closed", word)
 
-    def _double_quotes(self, fields: list[_Field]) -> None:
-        line, near = self.line, self.text[self.position : self.position + 12].strip()
+    def _double_quotes(self, fields: list[Word]) -> None:
+        line, word = self.line, self.text[self.position : self.position + 12].strip()
         fields[-1].quoted = True
         self.position += 1
         while (letter := self.peek()) != '"':
             if not letter:
-                raise error_at(line, "this quote is never closed", near)
+                raise error_at(line, "this quote is never closed", word)
             if letter == "\\" and (escaped := self.text[self.position + 1 : self.position + 2]) in '$"\\`\n':
                 fields[-1].text += escaped.strip("\n")
                 fields[-1].raw += "\\\n" if escaped == "\n" else escaped
@@ -297,36 +287,23 @@ class _Shell:
                 fields[-1].add(self.take(_IN_DOUBLE_QUOTES))
         self.position += 1
 
-    def _escape(self, part: _Field) -> None:
-        if _TRAILING_SPACES.match(self.text, self.position):
-            raise error_at(self.line, "spaces follow it, so it does not continue the line", "\\")
-        escaped = self.text[self.position + 1 : self.position + 2]
-        self.position += 2
-        if escaped != "\n":
-            part.add(escaped)
-            part.quoted = True
-
     # ---------------------------------------------------------------------------------------- references
 
-    def _reference(self, fields: list[_Field], quoted: bool) -> None:
-        start, part = self.position, fields[-1]
-        self._substitute(fields, quoted)
-        part.raw += self.text[start : self.position]
-
-    def _substitute(self, fields: list[_Field], quoted: bool) -> None:
-        part, letter = fields[-1], self.peek()
+    def _reference(self, fields: list[Word], quoted: bool) -> None:
+        """Substitute the variable or the expression here, and name what only a running shell knows."""
+        part, letter, start = fields[-1], self.peek(), self.position
         self.position += 1
         if letter == "`":
             self.take_until("`", "is never closed", "`")
-            part.unset.append("a command's output")
+            part.name(unset=("a command's output",))
         elif self.text.startswith("((", self.position):
             try:
                 part.text += str(evaluate(self.take_balanced("(", ")")[1:-1], self._number))
             except Unknown as unknown:
-                part.unset.append(unknown.name)
+                part.name(unset=(unknown.name,))
         elif self.peek() == "(":
             self.take_balanced("(", ")")
-            part.unset.append("a command's output")
+            part.name(unset=("a command's output",))
         elif self.peek() == "{":
             self._parameter(fields, quoted)
         elif self.peek() == "'" and not quoted:
@@ -339,8 +316,9 @@ class _Shell:
             self.position += 1
         else:
             part.text += "$"
+        part.raw += self.text[start : self.position]
 
-    def _parameter(self, fields: list[_Field], quoted: bool) -> None:
+    def _parameter(self, fields: list[Word], quoted: bool) -> None:
         """Substitute `${NAME}`, `${NAME[@]}`, `${NAME:-default}`; name any other expansion."""
         line = self.line
         content = self.take_balanced("{", "}")
@@ -350,14 +328,14 @@ class _Shell:
         if match and name and match[2] and value is not None and not value:
             fields[-1].quoted = False
         if match and name and not match[4]:
-            whole = bool(match[2])
-            self._put(fields, value if whole and value is not None else self._value(name), quoted, whole)
+            is_array = bool(match[2])
+            self._put(fields, value if is_array and value is not None else self._value(name), quoted, is_array)
         elif match and name:
             self._put(fields, self._default(name, match[3] == ":", match[4], match[5], line), quoted)
         elif content.partition(":")[0] in ("@", "*"):
             fields[-1].quoted = fields[-1].quoted and not content.startswith("@")
         else:
-            fields[-1].unset.append(f"${{{content[:40]}}}")
+            fields[-1].name(unset=(f"${{{content[:40]}}}",))
 
     def _default(self, name: str, empty_is_unset: bool, operator: str, default: str, line: int) -> Sequence[Word]:
         value = self.values.get(name)
@@ -372,7 +350,7 @@ class _Shell:
         if operator != "+" and name == "HOME":
             return self._value(name)
         inner = _Shell(default, line, self)
-        return [part.word() for part in inner._fields(_UNQUOTED_DEFAULT, quoted=True)]
+        return inner._fields(_UNQUOTED_DEFAULT, quoted=True)
 
     def _value(self, name: str) -> Sequence[Word]:
         """Return the first word of a variable; the home directory stays `~`, and an unset variable is named."""
@@ -386,23 +364,22 @@ class _Shell:
             raise Unknown(word.unset[0])
         return word.text
 
-    def _put(self, fields: list[_Field], words: Iterable[Word], quoted: bool, whole: bool = False) -> None:
-        """Add words to the last field, split at spaces unless quoted; those of a `whole` array become fields."""
+    def _put(self, fields: list[Word], words: Iterable[Word], quoted: bool, is_array: bool = False) -> None:
+        """Add words to the last field, split at spaces unless quoted; those of an array become fields."""
         for index, word in enumerate(words):
-            if whole and index:
-                fields.append(_Field(self.line))
+            if is_array and index:
+                fields.append(Word("", self.line))
             last = fields[-1]
-            last.unset += word.unset
-            last.guessed += word.guessed
-            last.quoted = last.quoted or (whole and quoted)
+            last.name(unset=word.unset, guessed=word.guessed)
+            last.quoted = last.quoted or (is_array and quoted)
             for piece_index, piece in enumerate([word.text] if quoted else word.text.split()):
                 if piece_index:
-                    fields.append(_Field(self.line, guessed=list(word.guessed)))
+                    fields.append(Word("", self.line, guessed=word.guessed))
                 self.root.substituted += len(piece) + 1
                 if self.root.substituted > MAX_SUBSTITUTED:
                     raise error_at(self.line, "its variables grow without end")
                 fields[-1].text += piece
-            if whole:
+            if is_array:
                 last.line = word.line
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -32,46 +31,43 @@ def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[G
         for name, setting in node.op.settings.model_fields.items():
             is_default = not setting.is_required() and getattr(node.settings, name) == setting.default
             if name not in RESOURCE_SETTINGS and not is_default:
-                (written if _changes_text(graph, node, name, text, write) else lost).append((node, name))
-    shown = [(node, name, getattr(node.settings, name)) for node, name in lost if not _is_shared(node, name, written)]
-    return tuple(f"{node.name}.{name}={getattr(value, '__name__', value)}" for node, name, value in shown)
+                changed = (_written(write, variant) for variant in _with_other_values(graph, node, name))
+                (lost if all(variant == text for variant in changed) else written).append((node, name))
+    values = ((node, name, getattr(node.settings, name)) for node, name in lost if not _is_shared(node, name, written))
+    return tuple(f"{node.name}.{name}={getattr(value, '__name__', value)}" for node, name, value in values)
 
 
-def _changes_text(graph: Graph, node: Node, name: str, text: str, write: Callable[[Graph], str]) -> bool:
-    """Return whether another value of a setting changes the file, or is refused."""
-    for value in _other_values(node, name):
+def _written(write: Callable[[Graph], str], graph: Graph) -> str:
+    try:
+        return write(graph)
+    except FlowError:
+        return ""
+
+
+def _with_other_values(graph: Graph, owner: Node, name: str) -> Iterator[Graph]:
+    """Yield a graph with each of some other values of a node's setting, its default first."""
+    setting, value = owner.op.settings.model_fields[name], getattr(owner.settings, name)
+    values = list[Any]() if setting.is_required() else [setting.default]
+    if isinstance(value, bool):
+        values.append(not value)
+    elif isinstance(value, int):
+        values += [value + 1, value - 1]
+    elif isinstance(value, float):
+        values += [value / 2, value + 1]
+    values += [choice for choice in get_args(setting.annotation) if isinstance(choice, str) and choice != value]
+    settings_set = {field: getattr(owner.settings, field) for field in owner.settings.model_fields_set}
+    for candidate in values:
         try:
-            changed = rewrite(graph, partial(_with_setting, node.name, name, value))
+            settings = owner.op.settings(**{**settings_set, name: candidate})
         except ValidationError:
             continue  # out of its range
-        try:
-            if write(changed) != text:
-                return True
-        except FlowError:
-            return True
-    return False
+        yield rewrite(
+            graph, lambda node, new=settings: replace(node, settings=new) if node.name == owner.name else node
+        )
 
 
-def _other_values(node: Node, name: str) -> Iterator[Any]:
-    """Yield other values of a setting, its default first; some may be out of its range."""
-    setting, value = node.op.settings.model_fields[name], getattr(node.settings, name)
-    if not setting.is_required():
-        yield setting.default
-    if isinstance(value, bool):
-        yield not value
-    elif isinstance(value, int):
-        yield from (value + 1, value - 1)
-    elif isinstance(value, float):
-        yield from (value / 2, value + 1)
-    yield from (choice for choice in get_args(setting.annotation) if isinstance(choice, str) and choice != value)
-
-
-def _with_setting(owner: str, name: str, value: Any, node: Node) -> Node:
-    """Return the node called `owner` with another value of a setting; any other node as it is."""
-    if node.name != owner:
-        return node
-    settings = {field: getattr(node.settings, field) for field in node.settings.model_fields_set}
-    return replace(node, settings=node.op.settings(**{**settings, name: value}))
+def _with_settings(owner: str, settings: Any, node: Node) -> Node:
+    return replace(node, settings=settings) if node.name == owner else node
 
 
 def _is_shared(node: Node, name: str, written: list[tuple[Node, str]]) -> bool:
@@ -79,5 +75,5 @@ def _is_shared(node: Node, name: str, written: list[tuple[Node, str]]) -> bool:
     value = settings_of(node)[name]
     if (node.op.kind, name, value) == ("generate", "temperature", 0.0):
         return True  # a note names the estimator that reads greedy responses, if a system does not have it
-    others = (other for other, setting in written if setting == name and other.op is node.op)
-    return node.op.kind in SHARED_KINDS and any(settings_of(other)[name] == value for other in others)
+    peers = (peer for peer, setting in written if setting == name and peer.op is node.op)
+    return node.op.kind in SHARED_KINDS and any(settings_of(peer)[name] == value for peer in peers)

@@ -6,7 +6,7 @@ Losses with one ratio for each response are in `sequence.py`, those that choose 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,9 +16,6 @@ from flowgraph.language.loss import How
 from flowgraph.language.values import Mask
 from nodes.losses.terms import APPROX_KL, CLIPPED, MEAN, gains, log_ratio, masked, mean_of, surrogates, weighed
 from nodes.values import Advantages, Entropy, ImportanceWeights, LogProbs, Returns, Values
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 LOW = Metric("clip_fraction_low", about="share of tokens where the dual clip bounds the term")
 
@@ -101,10 +98,7 @@ def cispo_loss(
 
 
 @node(
-    metrics=(
-        Metric("clip_fraction", headline=True, about="share of tokens whose probability moved too far"),
-        APPROX_KL,
-    )
+    metrics=(Metric("clip_fraction", headline=True, about="share of tokens whose probability moved too far"), APPROX_KL)
 )
 def dppo_loss(
     new: Annotated[LogProbs, By.TRAINED],
@@ -129,22 +123,16 @@ def dppo_loss(
     import torch
 
     gain, difference = gains(advantages, mask), log_ratio(new, old, mask).detach()
-    moved = _moved(masked(new.data.detach(), mask), masked(old.data, mask), divergence)
+    after, before = masked(new.data.detach(), mask), masked(old.data, mask)
+    moved = after.exp() - before.exp()
+    if divergence == "kl":
+        rest_after, rest_before = (-torch.expm1(logprobs).clamp(max=-1e-8) for logprobs in (after, before))
+        kl = before.exp() * (before - after) + rest_before * (rest_before / rest_after).log()
+        moved = torch.sign(after - before) * kl
     within = torch.where(gain > 0, moved <= eps, moved >= -eps)
     terms = -gain * difference.exp().clamp(max=most) * masked(new.data, mask) * within
     measures = [mean_of("clip_fraction", (~within).float(), mask), mean_of("approx_kl", -difference, mask)]
     return Loss.of(weighed(terms, weights, mask), mask, aggregation, measures)
-
-
-def _moved(after: Tensor, before: Tensor, divergence: str) -> Tensor:
-    """Return the signed distance that each token's probability moved, from two log-probs [B, T]."""
-    import torch
-
-    if divergence == "tv":
-        return after.exp() - before.exp()
-    rest_after, rest_before = (-torch.expm1(logprobs).clamp(max=-1e-8) for logprobs in (after, before))
-    kl = before.exp() * (before - after) + rest_before * (rest_before / rest_after).log()
-    return torch.sign(after - before) * kl
 
 
 @node(

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 CHOICE = (
     Metric(
-        "covariance",
-        headline=True,
-        about="covariance of log-prob and advantage over tokens, which lowers the entropy",
+        "covariance", headline=True, about="covariance of log-prob and advantage over tokens, which lowers the entropy"
     ),
     Metric("chosen_fraction", about="share of tokens that are chosen"),
 )

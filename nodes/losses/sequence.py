@@ -12,17 +12,7 @@ from pydantic import Field
 from flowgraph import Loss, Metric, node
 from flowgraph.language import Aggregation, By, Corrects
 from flowgraph.language.values import Mask
-from nodes.losses.terms import (
-    APPROX_KL,
-    CLIPPED,
-    gains,
-    log_ratio,
-    masked,
-    mean_of,
-    row_means,
-    surrogates,
-    weighed,
-)
+from nodes.losses.terms import APPROX_KL, CLIPPED, gains, log_ratio, masked, mean_of, row_means, surrogates, weighed
 from nodes.values import Advantages, ImportanceWeights, LogProbs
 
 ROWS = Aggregation.SEQUENCE_MEAN

@@ -1,4 +1,7 @@
-"""From a plan to NeMo RL: which of its two trainers runs the flow, where it generates, and what has no key."""
+"""From a plan to NeMo RL: which of its two trainers runs the flow, where it generates, and what has no key.
+
+Its configurations cannot be read back, so what it runs of an exported plan follows from the plan too.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowgraph.analysis.roles import Use
-from nodes.interop.algorithm import Algorithm, aggregation_text
-from nodes.interop.export_notes import ExportNotes, kl_estimator, note_uneven, recomputes
-from nodes.interop.export_spec import ExportDevices, ExportSpec, Part
+from flowgraph.cluster.plan import Layout, Offloaded, PlacedRole, RoleSettings, Sharding
+from nodes.interop.algorithm import aggregation_text
+from nodes.interop.export_notes import kl_estimator, note_recomputed, note_uneven, trainer_pools
+from nodes.interop.export_spec import ExportDevices, ExportSpec, RoleName
+from nodes.interop.imported import SharedDevices, SystemRun
 
 # Source: NeMo RL 0.7.0, nemo_rl/algorithms/advantage_estimator.py: an estimator's name, and whether it leaves one out.
 ESTIMATORS: Mapping[str, tuple[str, bool]] = {
@@ -24,6 +29,9 @@ ESTIMATORS: Mapping[str, tuple[str, bool]] = {
 LOSSES = {"clipped", "policy_gradient", "cispo_loss", "gspo_loss"}
 LOGPROB_CHUNK = 1024
 """Tokens of a row whose logits are converted to float32 at once (`logprob_chunk_size`)."""
+OFFLOADED: tuple[Offloaded, ...] = ("parameters", "gradients", "optimizer")
+TRAINED: tuple[RoleName, ...] = ("policy", "critic")
+TRAINER: Mapping[RoleName, str] = {"policy": "policy.train", "critic": "critic.train", "reference": "ref.infer"}
 
 
 @dataclass(frozen=True)
@@ -42,70 +50,73 @@ class NemoRlCluster:
     sampling_per_node: int | None = None
 
 
-def nemo_rl_values(spec: ExportSpec, version: str, notes: ExportNotes) -> dict[str, Any]:
+def nemo_rl_values(spec: ExportSpec) -> dict[str, Any]:
     """Return the values of a version's template, and note what NeMo RL does differently because it has no key."""
-    cluster = cluster_of(spec, notes)
+    cluster = _cluster(spec)
+    policy, critic, sampler = spec.role("policy"), spec.role("critic"), spec.role("sampler")
     if spec.lag and not cluster.separate:
-        notes.add("NeMo RL needs separate devices for generation to have a lag; here they are shared, so there is none")
-    trained: tuple[Part, ...] = ("policy", "critic")
-    for part in trained:
-        _note_layout(spec, part, notes)
-    if spec.engine("policy", "sample", "vllm") == "sglang":
-        notes.add("sampling runs on sglang; the exported configuration is for vllm")
-    if spec.has("reference") and spec.layout("reference", "infer") != spec.layout("policy", "train"):
-        notes.add("NeMo RL keeps the reference in the policy's workers, in the policy's layout")
-    actor, value = spec.layout("policy", "train"), spec.layout("critic", "train")
-    trainer = _trainer(spec)
+        spec.note("NeMo RL needs separate devices for generation to have a lag; here they are shared, so there is none")
+    for name in TRAINED:
+        if spec.is_placed(name):
+            _note_layout(spec, spec.role(name))
+    if sampler.engine == "sglang":
+        spec.note("sampling runs on sglang; the exported configuration is for vllm")
+    if "reference" in spec.parts and spec.role("reference").layout != policy.layout:
+        spec.note("NeMo RL keeps the reference in the policy's workers, in the policy's layout")
+    reward = spec.role("reward")
     return {
-        "trainer": trainer,
-        "base": f"{trainer}_math_1B.yaml",
+        "trainer": _trainer(spec),
         "cluster": cluster,
         "lag": spec.lag if cluster.separate else 0,
-        "reward": spec.model("reward").name if spec.has("reward") else None,
-        "reward_devices": spec.devices(spec.pool("reward", "infer")),
-        "reward_layout": spec.layout("reward", "infer"),
-        "reward_offloads": "parameters" in spec.running("reward", "infer").offload,
-        "megatron": uses_megatron(spec, "policy"),
-        "value_megatron": uses_megatron(spec, "critic"),
-        "actor": actor,
-        "actor_running": spec.running("policy", "train"),
-        "value": value,
-        "value_running": spec.running("critic", "train"),
-        "value_rows": max(1, spec.budget_tokens("critic", "train") * value.sequence // spec.total_tokens),
-        "rollout": spec.layout("policy", "sample"),
-        "rollout_running": spec.running("policy", "sample"),
-        "logprob_chunk": LOGPROB_CHUNK if spec.running("policy", "train").logits == "chunked" else None,
-        "budget": spec.budget_tokens("policy", "train") * actor.sequence,
+        "reward": reward,
+        "reward_devices": spec.devices(reward.pool),
+        "actor": policy,
+        "value": critic,
+        "value_rows": max(1, spec.row_tokens("critic") // spec.total_tokens),
+        "rollout": sampler,
+        "logprob_chunk": LOGPROB_CHUNK if policy.running.logits == "chunked" else None,
+        "budget": spec.row_tokens("policy"),
         "train_rows": spec.minibatch * spec.algorithm.n,
-        **_algorithm(spec, notes),
+        **_algorithm(spec),
     }
 
 
-def uses_megatron(spec: ExportSpec, part: Part) -> bool:
-    """Return whether Megatron trains a part, not DTensor."""
-    return spec.engine(part, "train", "") == "megatron"
+def nemo_rl_run(spec: ExportSpec) -> SystemRun:
+    """Return where and how NeMo RL runs what is written for it, with the role names of shipped flows.
+
+    Source: NeMo RL 0.7.0: models/megatron/setup.py gives Megatron no FSDP; the policy's worker keeps the reference in
+    host memory and swaps it with the policy's weights; if generation shares devices, everything else is offloaded.
+    """
+    cluster, sampler = _cluster(spec), spec.role("sampler")
+    trainer = {shipped: name for name, shipped in TRAINER.items() if spec.is_placed(name)}
+    layouts, running = dict[str, Layout](), dict[str, RoleSettings]()
+    for shipped, name in trainer.items():
+        layouts[shipped] = _layout(spec.role("policy" if name == "reference" else name), cluster)
+        running[shipped] = _running(spec.role(name), sleeps=not cluster.separate)
+    data = max(1, cluster.sampling.devices // (sampler.layout.tensor * sampler.layout.pipeline))
+    layouts["policy.sample"] = sampler.layout.model_copy(update={"data": data})
+    running["policy.sample"] = sampler.running.model_copy(update={"sleeps": not cluster.separate})
+    home = SharedDevices((*trainer,), cluster.training.devices, cluster.per_node)
+    parts = [SharedDevices(("policy.sample",), cluster.sampling.devices, cluster.sampling.per_node)]
+    if not cluster.separate:
+        home, parts = SharedDevices((*trainer, "policy.sample"), cluster.training.devices, cluster.per_node), []
+    engine = "megatron" if spec.role("policy").engine == "megatron" else "fsdp"
+    engines: dict[Use, str] = {"train": engine, "sample": "vllm", "infer": engine}
+    return SystemRun(
+        parts=(home, *parts), engines=engines, layouts=layouts, running=running, lag=spec.lag if cluster.separate else 0
+    )
 
 
-def cluster_of(spec: ExportSpec, notes: ExportNotes) -> NemoRlCluster:
+def _cluster(spec: ExportSpec) -> NemoRlCluster:
     """Return the machines; separate generation has whole machines, or some devices of the only one."""
-    home, pool = spec.pool("policy", "train"), spec.pool("policy", "sample")
-    pools = {home}
-    others: tuple[tuple[Part, Use], ...] = (("critic", "train"), ("reference", "infer"))
-    for part, use in others:
-        placed = spec.placed(part, use)
-        if placed is not None and placed.pool != home:
-            pools |= {placed.pool} - {pool}
-            notes.add(
-                f"{placed.role} has the pool `{placed.pool}`; NeMo RL has policy, critic and reference on one: "
-                f"they share {spec.devices(*pools).devices} devices"
-            )
+    pool, pools = spec.role("sampler").pool, trainer_pools(spec, "NeMo RL")
     separate = pool not in ("", *pools)
     if separate and _trainer(spec) == "ppo":
-        notes.add("NeMo RL's PPO generates on the policy's devices; the devices of both pools are shared")
+        spec.note("NeMo RL's PPO generates on the policy's devices; the devices of both pools are shared")
         pools, separate = pools | {pool}, False
     training, sampling = spec.devices(*pools), spec.devices(pool)
-    note_uneven(training, "the trainer's pool", notes)
-    reward_pool = spec.pool("reward", "infer")
+    note_uneven(spec, training, "the trainer's pool")
+    reward_pool = spec.role("reward").pool
     reward = spec.devices(reward_pool) if reward_pool not in ("", *pools, pool) else None
     reward_nodes, reward_per_node = (reward.nodes, reward.per_node) if reward is not None else (0, 0)
     if not separate and training.nodes > 1:
@@ -117,7 +128,7 @@ def cluster_of(spec: ExportSpec, notes: ExportNotes) -> NemoRlCluster:
         return NemoRlCluster(1, per_node, training, sampling, True, None, sampling.per_node)
     if sampling.per_node != training.per_node:
         nodes = max(1, sampling.devices // training.per_node)
-        notes.add(
+        spec.note(
             f"generation has {sampling.devices} devices, {sampling.per_node} on each machine; NeMo RL gives it whole "
             f"machines: {nodes} with {training.per_node} each"
         )
@@ -130,84 +141,96 @@ def _trainer(spec: ExportSpec) -> str:
     return "ppo" if spec.algorithm.estimator == "gae" else "grpo"
 
 
-def _note_layout(spec: ExportSpec, part: Part, notes: ExportNotes) -> None:
-    """Note what the engine of a trained part cannot do of its layout and settings."""
-    placed = spec.placed(part, "train")
-    if placed is None:
-        return
+def _note_layout(spec: ExportSpec, placed: PlacedRole) -> None:
     layout, running, role = placed.layout, placed.running, placed.role
     if placed.engine == "megatron":
         if layout.sharding in ("gradients", "full") and layout.data > 1:
             sharded = "is fully sharded" if layout.sharding == "full" else "shards gradients"
-            notes.add(
+            spec.note(
                 f"{role} {sharded}; NeMo RL's Megatron shards the optimizer only: each of {layout.data} data ranks "
                 "holds all weights of its part"
             )
         return
     if layout.pipeline > 1 or layout.expert > 1:
-        notes.add(f"{role} has the layout {layout}; NeMo RL's DTensor has data, tensor and context ranks only")
+        spec.note(f"{role} has the layout {layout}; NeMo RL's DTensor has data, tensor and context ranks only")
     if layout.sharding != "full" and layout.data > 1:
-        notes.add(f"{role} shards {layout.sharding}; NeMo RL's DTensor shards weights, gradients and optimizer")
+        spec.note(f"{role} shards {layout.sharding}; NeMo RL's DTensor shards weights, gradients and optimizer")
     if running.checkpointing == "selective":
-        notes.add(f"{role} checkpoints some activations; NeMo RL's DTensor all or none: all")
+        spec.note(f"{role} checkpoints some activations; NeMo RL's DTensor all or none: all")
     if running.offload and len(running.offload) < 3:
-        notes.add(f"{role} offloads {'+'.join(running.offload)}; NeMo RL's DTensor all or nothing: cpu_offload")
+        spec.note(f"{role} offloads {'+'.join(running.offload)}; NeMo RL's DTensor all or nothing: cpu_offload")
 
 
-def _algorithm(spec: ExportSpec, notes: ExportNotes) -> dict[str, Any]:
+def _layout(placed: PlacedRole, cluster: NemoRlCluster) -> Layout:
+    layout, megatron = placed.layout, placed.engine == "megatron"
+    degree = layout.tensor * layout.sequence * (layout.pipeline if megatron else 1)
+    data = max(1, cluster.training.devices // degree)
+    if megatron:
+        sharding: Sharding = "none" if layout.sharding == "none" else "optimizer"
+        return layout.model_copy(update={"data": data, "sharding": sharding})
+    return Layout(data=data, tensor=layout.tensor, sequence=layout.sequence, sharding="full" if data > 1 else "none")
+
+
+def _running(placed: PlacedRole, sleeps: bool) -> RoleSettings:
+    planned = placed.running
+    update: dict[str, Any] = {"sleeps": sleeps}
+    if placed.role.endswith(".infer"):
+        update["offload"] = () if sleeps else ("parameters",)
+    elif placed.engine == "megatron":
+        update["offload"] = ("optimizer",) if "optimizer" in planned.offload else ()
+    else:
+        update["checkpointing"] = "none" if planned.checkpointing == "none" else "full"
+        update |= {"sleeps": False, "offload": OFFLOADED} if planned.offload else {}
+    return planned.model_copy(update=update)
+
+
+def _algorithm(spec: ExportSpec) -> dict[str, Any]:
     algorithm, surrogate, refill = spec.algorithm, spec.algorithm.surrogate, spec.algorithm.refill
     estimator, leave_one_out = ESTIMATORS.get(algorithm.estimator, ("grpo", False))
     if algorithm.estimator not in ESTIMATORS:
-        notes.add("NeMo RL does not have the flow's advantages: grpo replaces them")
+        spec.note("NeMo RL does not have the flow's advantages: grpo replaces them")
     if algorithm.estimator == "gpg_advantages":
-        notes.add("GPG's advantages are centred scores times alpha; NeMo RL has centred scores, alpha 1")
+        spec.note("GPG's advantages are centred scores times alpha; NeMo RL has centred scores, alpha 1")
     if surrogate.op not in LOSSES:
-        notes.add(f"NeMo RL does not have the loss `{surrogate.op}`: the clipped surrogate replaces it")
+        spec.note(f"NeMo RL does not have the loss `{surrogate.op}`: the clipped surrogate replaces it")
     if algorithm.entropy_weight:
-        notes.add(f"the entropy bonus of {algorithm.entropy_weight:g} is left out: NeMo RL has none")
-    if surrogate.old == "sampler":
-        notes.add(recomputes(spec, "NeMo RL"))
-    kl = algorithm.kl_loss or algorithm.kl_reward
-    kl_type = kl_estimator(kl, "NeMo RL", notes)
-    if kl is not None and kl.adaptive is not None:
-        notes.add("the flow adapts the weight of the KL; NeMo RL keeps the initial weight")
+        spec.note(f"the entropy bonus of {algorithm.entropy_weight:g} is left out: NeMo RL has none")
+    note_recomputed(spec)
+    kl_type = kl_estimator(spec)
+    if algorithm.kl is not None and algorithm.kl.adaptive is not None:
+        spec.note("the flow adapts the weight of the KL; NeMo RL keeps the initial weight")
     if algorithm.policy.epochs > 1 and algorithm.estimator != "gae":
-        notes.add(f"the flow makes {algorithm.policy.epochs} passes over a batch; NeMo RL's GRPO makes one")
+        spec.note(f"the flow makes {algorithm.policy.epochs} passes over a batch; NeMo RL's GRPO makes one")
     if algorithm.policy.optimizer == "sgd":
-        notes.add("the optimizer is SGD; NeMo RL uses AdamW")
+        spec.note("the optimizer is SGD; NeMo RL uses AdamW")
     if algorithm.rejection is not None:
-        notes.add("the flow leaves out tokens whose log-probs differ too much; NeMo RL does not")
+        spec.note("the flow leaves out tokens whose log-probs differ too much; NeMo RL does not")
     by_row = surrogate.op == "gspo_loss" or surrogate.aggregation == "sequence-mean"
-    _note_aggregation(algorithm, "sequence-mean" if by_row else "token-mean", notes)
+    aggregation = "sequence-mean" if by_row else "token-mean"
+    if surrogate.aggregation not in ("token-mean", "sequence-mean"):
+        spec.note(f"terms are aggregated as {aggregation_text(surrogate.aggregation)}; NeMo RL averages over tokens")
+    for name, term in algorithm.aggregations.items():
+        if term != aggregation and "entropy" not in name:
+            what = f"`{name}` is aggregated as {aggregation_text(term)}"
+            spec.note(f"{what}; NeMo RL aggregates it as the surrogate: {aggregation}")
     return {
         "estimator": estimator,
         "leave_one_out": leave_one_out,
         "normalizes": bool(algorithm.advantages.get("deviation", False)),
         "minus_baseline": algorithm.estimator == "centred_whitened",
         "by_token": not by_row,
-        "kl": kl,
         "kl_type": kl_type,
-        "correction": _correction(spec, notes),
+        "correction": _correction(spec),
         "multiplier": round(max(1.0, spec.assumed.batch / (refill["rounds"] if refill else 1) / spec.batch), 3),
     }
 
 
-def _note_aggregation(algorithm: Algorithm, aggregation: str, notes: ExportNotes) -> None:
-    own = algorithm.surrogate.aggregation
-    if own not in ("token-mean", "sequence-mean"):
-        notes.add(f"terms are aggregated as {aggregation_text(own)}; NeMo RL averages over tokens")
-    for name, own in algorithm.aggregations.items():
-        if own != aggregation and "entropy" not in name:
-            what = f"`{name}` is aggregated as {aggregation_text(own)}"
-            notes.add(f"{what}; NeMo RL aggregates it as the surrogate: {aggregation}")
-
-
-def _correction(spec: ExportSpec, notes: ExportNotes) -> dict[str, Any] | None:
+def _correction(spec: ExportSpec) -> dict[str, Any] | None:
     correction = spec.algorithm.correction
     if correction is None:
         return None
     if correction["normalized"] or correction["level"] == "sequence":
-        notes.add("importance weights are of whole responses or normalised; NeMo RL's are of tokens, not normalised")
+        spec.note("importance weights are of whole responses or normalised; NeMo RL's are of tokens, not normalised")
     if correction["cap"] is not None:
         return {"type": "tis", "high": correction["cap"], "low": None}
     return {"type": "icepop", "high": correction["high"] or 1e6, "low": correction["low"] or 0.0}

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from flowgraph.cluster.plan import Layout, Offloaded, RoleSettings, Sharding
 from flowgraph.errors import UsageError
-from nodes.interop.config import Config
+from nodes.interop.config import Config, Scalar, is_number, scalar
 from nodes.interop.imported import USUAL_DEVICES, Imported, SharedDevices, SystemRun, model_with_adapters
-from nodes.interop.scalars import Scalar, is_number, scalar
 from nodes.interop.shell import error_at
 from nodes.interop.shipped_flows import FLOWS, GROUP_NORMALIZED, MAX_STALENESS, ShippedFlow
 
@@ -62,7 +61,21 @@ def read_openrlhf(config: Config) -> Imported:
 def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
     """Return where and how a run has the roles of a flow."""
     parts, total_tokens = _parts(config, flow), _lengths(config)[0]
-    layouts = _layouts(config, {role: part.devices for part in parts for role in part.roles})
+    tensor, sequence = _degrees(config)
+    stage = 3 if _uses_fsdp(config) else config.integer("ds.zero_stage", "zero_stage")
+    if stage is None or stage not in range(4):
+        raise config.error("must be 0, 1, 2 or 3", "zero_stage", "ds.zero_stage")
+    layouts = dict[str, Layout]()
+    for role, devices in {role: part.devices for part in parts for role in part.roles}.items():
+        if role == "policy.sample":
+            engines, engine_tensor = _engines(config)
+            layouts[role] = Layout(data=engines, tensor=engine_tensor)
+            continue
+        data, remainder = divmod(devices, tensor * sequence)
+        if remainder:
+            raise error_at(config.run.line, f"{tensor * sequence} does not divide the {devices} devices of {role}")
+        sharding = SHARDINGS[stage] if devices > 1 else "none"
+        layouts[role] = Layout(data=data, tensor=tensor, sequence=sequence, sharding=sharding)
     lag = config.positive("train.async_queue_size", "async_queue_size") if _is_async(config) else 0
     running = _running(config, flow, total_tokens, shares_all=len(parts) == 1)
     return SystemRun(parts, {"train": "fsdp", "sample": "vllm", "infer": "fsdp"}, layouts, running, lag)
@@ -77,7 +90,6 @@ def _kl_weight(config: Config) -> float:
 
 
 def _flow(config: Config) -> ShippedFlow:
-    """Return the shipped flow that computes what the run does, or the nearest, with a note."""
     estimator, gspo = config.text(*ESTIMATOR), config.text(*LOSS) == "gspo"
     filters = config.flag("algo.dynamic_filtering_enable", "dynamic_filtering")
     if name := ESTIMATORS.get(estimator):
@@ -116,7 +128,6 @@ def _lengths(config: Config) -> tuple[int, int, int]:
 
 
 def _devices(config: Config, model: str) -> tuple[int, int]:
-    """Return the machines of a model, and its devices on each."""
     return (
         config.positive(f"{model}.num_nodes", f"{model}_num_nodes"),
         config.positive(f"{model}.num_gpus_per_node", f"{model}_num_gpus_per_node"),
@@ -168,38 +179,17 @@ def _uses_fsdp(config: Config) -> bool:
 
 
 def _degrees(config: Config) -> tuple[int, int]:
-    """Return the tensor and sequence degrees of all models that are trained or read."""
     tensor = config.optional_positive("ds.tensor_parallel_size", "ds_tensor_parallel_size", "fsdp.tp_size") or 1
     sequence = config.optional_positive("ds.ring_attn_size", "ring_attn_size", "fsdp.cp_size") or 1
     return tensor, sequence
 
 
-def _layouts(config: Config, devices: Mapping[str, int]) -> dict[str, Layout]:
-    """Return the layout of each role on its devices."""
-    tensor, sequence = _degrees(config)
-    stage = 3 if _uses_fsdp(config) else config.integer("ds.zero_stage", "zero_stage")
-    if stage is None or stage not in range(4):
-        raise config.error("must be 0, 1, 2 or 3", "zero_stage", "ds.zero_stage")
-    layouts = dict[str, Layout]()
-    for role, count in devices.items():
-        if role == "policy.sample":
-            engines, engine_tensor = _engines(config)
-            layouts[role] = Layout(data=engines, tensor=engine_tensor)
-            continue
-        if count % (tensor * sequence):
-            raise error_at(config.run.line, f"{tensor * sequence} does not divide the {count} devices of {role}")
-        sharding = SHARDINGS[stage] if count > 1 else "none"
-        layouts[role] = Layout(data=count // (tensor * sequence), tensor=tensor, sequence=sequence, sharding=sharding)
-    return layouts
-
-
 def _running(config: Config, flow: ShippedFlow, total_tokens: int, shares_all: bool) -> dict[str, RoleSettings]:
-    """Return how each role runs."""
     checkpoints = config.flag("actor.gradient_checkpointing_enable", "gradient_checkpointing")
     sleeps = config.flag("ds.enable_sleep", "deepspeed_enable_sleep", "fsdp.enable_sleep", "fsdp2_enable_sleep")
     sleeps = sleeps and shares_all
-    trained: tuple[Offloaded, ...] = ("optimizer",) if config.flag("ds.adam_offload", "adam_offload") else ()
-    trained = () if sleeps else trained
+    steps_on_host = config.flag("ds.adam_offload", "adam_offload") and not sleeps
+    trained: tuple[Offloaded, ...] = ("optimizer",) if steps_on_host else ()
     if config.flag("fsdp.cpu_offload", "fsdp2_cpu_offload"):
         trained = ("parameters", "gradients", "optimizer")
     train = RoleSettings(
@@ -263,7 +253,6 @@ def _models(config: Config, flow: ShippedFlow) -> dict[str, str]:
 
 
 def _settings(config: Config, flow: ShippedFlow, response: int) -> Iterator[tuple[str, Scalar]]:
-    """Yield the settings of the flow's nodes."""
     batch = config.positive(*BATCH)
     rows = config.positive("rollout.n_samples_per_prompt", "n_samples_per_prompt")
     yield f"{flow.sampler}.n", rows
@@ -314,7 +303,6 @@ def _surrogate(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]
 
 
 def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
-    """Yield the weights of the entropy bonus and of the KL, and the KL's estimator."""
     entropy = config.number("actor.entropy_coef", "entropy_loss_coef") or 0
     if flow.entropy:
         yield flow.entropy, entropy
@@ -331,8 +319,8 @@ def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
         elif estimator != "k3":
             config.note(f"the run estimates the KL by {estimator}; the flow `{flow.name}` by k3")
         if flow.kl_in_loss != in_loss and weight > 0:
-            term, other = ("reward", "loss") if flow.kl_in_loss else ("loss", "reward")
-            config.note(f"the run has the KL in the {term}; the flow `{flow.name}` has it in the {other}")
+            term, place = ("reward", "loss") if flow.kl_in_loss else ("loss", "reward")
+            config.note(f"the run has the KL in the {term}; the flow `{flow.name}` has it in the {place}")
     elif weight > 0:
         config.note(f"the KL to a reference is left out, and the reference: the flow `{flow.name}` has neither")
     if config.number("algo.kl.target", "kl_target") is not None:

@@ -6,14 +6,16 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
+from flowgraph.analysis.roles import Use
 from flowgraph.errors import UsageError
-from nodes.interop.config import Config
+from nodes.interop.config import Config, Scalar, is_number, scalar
 from nodes.interop.imported import Imported, SharedDevices, SystemRun, model_with_adapters
-from nodes.interop.scalars import Scalar, is_number, scalar
 from nodes.interop.shipped_flows import FLOWS, GROUP_NORMALIZED, MAX_STALENESS, ShippedFlow
-from nodes.interop.verl.roles import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, rows_at_once, running_of
+from nodes.interop.verl.roles import ACTOR, MODEL, ROLLOUT, in_chunks, layouts_of, running_of, trainer_of
 
 CORRECTION = "algorithm.rollout_correction"
+SAMPLERS = ("vllm", "sglang", "trtllm")
+KL_FLAGS = (f"{ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")
 REWARD = ("reward.reward_model", "reward_model")
 
 # Source: verl 0.9.1, `AdvantageEstimator` in verl/trainer/ppo/core_algos.py; the flow of GRPO's depends on the loss.
@@ -57,7 +59,15 @@ def read_verl(config: Config) -> Imported:
     unused = ("ref",) if "ref" in flow.params and not _has_kl(config) else ()
     if unused:
         config.note(f"verl runs no reference here; the plan leaves out that of the flow `{flow.name}`")
-    batch, models = _batch(config, flow), _models(config, flow)
+    if config.integer("data.train_batch_size"):
+        generated = config.optional_positive("data.gen_batch_size") if flow.name == "dapo" else None
+        batch = max(config.positive("data.train_batch_size"), generated or 0)
+    else:  # an asynchronous run generates from the prompts of all its minibatches
+        config.get("data.gen_batch_size")
+        batches = config.optional_positive("async_training.require_batches") or 1
+        steps = config.optional_positive("async_training.trigger_parameter_sync_step") or 1
+        batch = config.positive(f"{ACTOR}.ppo_mini_batch_size") * batches * steps
+    models = _models(config, flow)
     run = verl_run(config, flow)
     settings = list(_settings(config, flow, batch))
     _note_differences(config, flow, lag)
@@ -86,10 +96,16 @@ def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
         nodes = config.positive(*(f"{prefix}.nnodes" for prefix in prefixes))
         per_node = config.positive(*(f"{prefix}.n_gpus_per_node" for prefix in prefixes))
         parts.append(SharedDevices(("policy.sample",), nodes * per_node, per_node))
-    layouts, engines = layouts_of(config, flow, parts[0].devices, parts[-1].devices)
+    layouts = layouts_of(config, flow, parts[0].devices, parts[-1].devices)
+    sampler = config.text(f"{ROLLOUT}.name") or "vllm"
+    if sampler not in SAMPLERS:
+        config.note(f"no plan samples with `{sampler}`: vllm replaces it")
+        sampler = "vllm"
     total_tokens = config.positive("data.max_prompt_length") + config.positive("data.max_response_length")
-    running = running_of(config, flow, layouts, total_tokens, separate)
-    return SystemRun(tuple(parts), engines, layouts, running, lag, rows_at_once(config, flow))
+    running, rows_at_once = running_of(config, flow, layouts, total_tokens, separate)
+    engine = "megatron" if trainer_of(config) == "megatron" else "fsdp"
+    engines: dict[Use, str] = {"train": engine, "sample": sampler, "infer": engine}
+    return SystemRun(tuple(parts), engines, layouts, running, lag, rows_at_once)
 
 
 def _asynchrony(config: Config) -> tuple[bool, int]:
@@ -108,7 +124,6 @@ def _asynchrony(config: Config) -> tuple[bool, int]:
 
 
 def _flow(config: Config, lag: int) -> ShippedFlow:
-    """Return the shipped flow that computes what the run does, or the nearest, with a note."""
     estimator, mode = config.text("algorithm.adv_estimator"), config.text(f"{ACTOR}.policy_loss.loss_mode")
     filters = config.flag("algorithm.filter_groups.enable")
     if name := ESTIMATORS.get(estimator):
@@ -138,27 +153,8 @@ def _flow(config: Config, lag: int) -> ShippedFlow:
     return FLOWS["dr_grpo"]
 
 
-def _kl_in_loss(config: Config) -> bool:
-    return config.flag(f"{ACTOR}.use_kl_loss")
-
-
-def _kl_in_reward(config: Config) -> bool:
-    return config.flag("algorithm.use_kl_in_reward")
-
-
 def _has_kl(config: Config) -> bool:
-    return _kl_in_loss(config) or _kl_in_reward(config)
-
-
-def _batch(config: Config, flow: ShippedFlow) -> int:
-    """Return the prompts that a step generates from: those of all its minibatches in an asynchronous run."""
-    if not config.integer("data.train_batch_size"):
-        config.get("data.gen_batch_size")
-        batches = config.optional_positive("async_training.require_batches") or 1
-        steps = config.optional_positive("async_training.trigger_parameter_sync_step") or 1
-        return config.positive(f"{ACTOR}.ppo_mini_batch_size") * batches * steps
-    generated = config.optional_positive("data.gen_batch_size") if flow.name == "dapo" else None
-    return max(config.positive("data.train_batch_size"), generated or 0)
+    return any(map(config.flag, KL_FLAGS))
 
 
 def _models(config: Config, flow: ShippedFlow) -> dict[str, str]:
@@ -185,7 +181,6 @@ def _adapted(config: Config, name: str, prefix: str) -> str:
 
 
 def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[str, Scalar]]:
-    """Yield the settings of the flow's nodes."""
     yield f"{flow.sampler}.n", config.positive(f"{ROLLOUT}.n", "rollout.n")
     yield f"{flow.sampler}.temperature", config.number(f"{ROLLOUT}.temperature")
     yield f"{flow.sampler}.max_tokens", config.positive("data.max_response_length")
@@ -239,11 +234,6 @@ def _reward_weights(config: Config) -> Iterator[tuple[str, Scalar]]:
 
 
 def _items(text: str) -> list[str]:
-    """Return the items of a list as Hydra writes it.
-
-    >>> _items('["a", b]'), _items("")
-    (['a', 'b'], [])
-    """
     return [item.strip(" '\"") for item in text.strip("[]' ").split(",") if item.strip(" '\"")]
 
 
@@ -289,22 +279,19 @@ def _surrogate(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]
         yield f"{flow.loss}.tau_pos", config.number(f"{ACTOR}.tau_pos")
         yield f"{flow.loss}.tau_neg", config.number(f"{ACTOR}.tau_neg")
     aggregation = config.text(f"{ACTOR}.loss_agg_mode")
-    if flow.surrogate in ("clipped", "policy_gradient", "cispo_loss"):
-        yield f"{flow.loss}.aggregation", _aggregation(config, aggregation)
-    elif aggregation != "seq-mean-token-mean":
-        config.note(f"the run aggregates terms by `{aggregation}`; the flow `{flow.name}` averages over responses")
-
-
-def _aggregation(config: Config, aggregation: str) -> Scalar:
-    if aggregation == "seq-mean-token-sum-norm":
-        return config.integer(f"{ACTOR}.loss_scale_factor") or config.positive("data.max_response_length")
-    if aggregation not in AGGREGATIONS:
-        config.note(f"no loss here has the aggregation `{aggregation}`: the mean over tokens replaces it")
-    return AGGREGATIONS.get(aggregation, "token-mean")
+    if flow.surrogate not in ("clipped", "policy_gradient", "cispo_loss"):
+        if aggregation != "seq-mean-token-mean":
+            config.note(f"the run aggregates terms by `{aggregation}`; the flow `{flow.name}` averages over responses")
+    elif aggregation == "seq-mean-token-sum-norm":
+        length = config.integer(f"{ACTOR}.loss_scale_factor") or config.positive("data.max_response_length")
+        yield f"{flow.loss}.aggregation", length
+    else:
+        if aggregation not in AGGREGATIONS:
+            config.note(f"no loss here has the aggregation `{aggregation}`: the mean over tokens replaces it")
+        yield f"{flow.loss}.aggregation", AGGREGATIONS.get(aggregation, "token-mean")
 
 
 def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
-    """Yield the weights of the entropy bonus and of the KL, and the KL's estimator."""
     weight = config.number(f"{ACTOR}.entropy_coeff") or 0
     config.get(f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type")
     config.get("algorithm.kl_ctrl.kl_coef", "algorithm.kl_ctrl.type", "algorithm.kl_penalty")
@@ -316,7 +303,7 @@ def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
         if _has_kl(config):
             config.note(f"the KL to a reference is left out, and the reference: the flow `{flow.name}` has neither")
         return
-    in_loss, in_reward = _kl_in_loss(config), _kl_in_reward(config)
+    in_loss, in_reward = map(config.flag, KL_FLAGS)
     loss_weight, reward_weight = config.number(f"{ACTOR}.kl_loss_coef"), config.number("algorithm.kl_ctrl.kl_coef")
     reward_weight = reward_weight if in_reward else 0.0
     if flow.kl_in_loss:
@@ -340,7 +327,6 @@ def _terms(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
 
 
 def _note_differences(config: Config, flow: ShippedFlow, lag: int) -> None:
-    """Note what the run does and no shipped flow does."""
     if config.flag(*(f"{prefix}.enable" for prefix in REWARD)):
         name = config.text(f"{REWARD[0]}.model_path", f"{REWARD[1]}.model_path", f"{REWARD[1]}.model.path")
         nodes, per_node = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import get_args
 
-from flowgraph.analysis.roles import Use
 from flowgraph.cluster.plan import Checkpointing, Layout, Offloaded, RoleSettings, Sharding
 from nodes.interop.config import Config
 from nodes.interop.imported import SystemRun
@@ -16,21 +16,24 @@ MODEL = "actor_rollout_ref.model"
 PREFIXES = {"policy.train": ACTOR, "critic.train": "critic", "ref.infer": REF}
 FUSED = f"{MODEL}.use_fused_kernels"
 MAX_DEVICES = 65_536  # of a cluster; more would take long to divide
-SAMPLERS = ("vllm", "sglang", "trtllm")
 
 
-def layouts_of(
-    config: Config, flow: ShippedFlow, devices: int, sampling_devices: int
-) -> tuple[dict[str, Layout], dict[Use, str]]:
-    """Return the layout of each role, and the engine of each use."""
+def layouts_of(config: Config, flow: ShippedFlow, devices: int, sampling_devices: int) -> dict[str, Layout]:
+    """Return the layout of each role; raises UsageError if it does not divide the devices."""
     if max(devices, sampling_devices) > MAX_DEVICES:
         what = f"{max(devices, sampling_devices):,} devices, where a cluster has at most {MAX_DEVICES:,}"
         raise config.error(what, "nnodes")
-    trainer = _trainer(config)
-    layouts = {
-        "policy.train": _trained(config, ACTOR, devices, trainer),
-        "policy.sample": _sampled(config, sampling_devices),
-    }
+    trainer = trainer_of(config)
+    layouts = {"policy.train": _trained(config, ACTOR, devices, trainer)}
+    # Experts are spread over all devices of an engine, also over tensor ranks.
+    tensor = config.positive(f"{ROLLOUT}.tensor_model_parallel_size")
+    pipeline = config.optional_positive(f"{ROLLOUT}.pipeline_model_parallel_size") or 1
+    data_of_engine = config.optional_positive(f"{ROLLOUT}.data_parallel_size") or 1
+    expert = (config.optional_positive(f"{ROLLOUT}.expert_parallel_size") or 1) // tensor
+    data = _divided(config, sampling_devices, tensor * pipeline, f"{ROLLOUT}.tensor_model_parallel_size")
+    expert = max(data_of_engine, expert)
+    _divided(config, data, expert, f"{ROLLOUT}.data_parallel_size")
+    layouts["policy.sample"] = Layout(data=data, tensor=tensor, pipeline=pipeline, expert=expert)
     if "critic" in flow.params:
         layouts["critic.train"] = _trained(config, "critic", devices, trainer)
     if "ref" in flow.params:
@@ -39,39 +42,37 @@ def layouts_of(
                 "verl holds the reference's weights in float32 (model_dtype); the forecast in bfloat16, half of it"
             )
         layouts["ref.infer"] = _trained(config, REF, devices, trainer)
-    sampler = config.text(f"{ROLLOUT}.name") or "vllm"
-    if sampler not in SAMPLERS:
-        config.note(f"no plan samples with `{sampler}`: vllm replaces it")
-        sampler = "vllm"
-    engine = "megatron" if trainer == "megatron" else "fsdp"
-    return layouts, {"train": engine, "sample": sampler, "infer": engine}
-
-
-def rows_at_once(config: Config, flow: ShippedFlow) -> dict[str, int]:
-    """Return the rows of a micro-batch of each role that counts rows without padding, not tokens.
-
-    Megatron's rows are packed; FSDP's are where `use_remove_padding` is on.
-    """
-    packed = _trainer(config) == "megatron" or config.flag(f"{MODEL}.use_remove_padding")
-    rows = {role: _micro_batch(config, role, 1, 1)[0] for role in flow.roles if role in PREFIXES}
-    return {role: count for role, count in rows.items() if count is not None and packed}
+    return layouts
 
 
 def running_of(
     config: Config, flow: ShippedFlow, layouts: Mapping[str, Layout], total_tokens: int, separate: bool
-) -> dict[str, RoleSettings]:
-    """Return how each role runs: its checkpointing, offload and token budget, and the cache share of the sampler."""
-    trainer = _trainer(config)
-    running = dict[str, RoleSettings]()
+) -> tuple[dict[str, RoleSettings], dict[str, int]]:
+    """Return how each role runs, and the rows of a micro-batch of those that count rows without padding, not tokens.
+
+    Megatron's rows are packed; FSDP's are where `use_remove_padding` is on.
+    """
+    trainer = trainer_of(config)
+    running, rows_at_once = dict[str, RoleSettings](), dict[str, int]()
     for role in (role for role in flow.roles if role in PREFIXES):
         engine = _engine_prefix(config, PREFIXES[role], trainer)
         offload, sleeps = (_megatron_offload if trainer == "megatron" else _fsdp_offload)(config, role, engine)
+        checkpointing: Checkpointing = "none"
+        if not role.endswith(".infer") and trainer == "megatron":
+            granularity = config.text(f"{engine}.override_transformer_config.recompute_granularity")
+            checkpointing = "full" if granularity == "full" else "selective" if granularity == "selective" else "none"
+        elif not role.endswith(".infer"):
+            model = "critic.model" if role.startswith("critic") else MODEL
+            checkpointing = "full" if config.flag(f"{model}.enable_gradient_checkpointing") else "none"
+        rows, tokens = _micro_batch(config, role, total_tokens, layouts[role].sequence)
+        if (trainer == "megatron" or config.flag(f"{MODEL}.use_remove_padding")) and rows is not None:
+            rows_at_once[role] = rows
         has_logits = not role.startswith("critic")  # a critic returns one number for each token
         running[role] = RoleSettings(
             precision="bfloat16",
-            checkpointing=_checkpointing(config, role, engine, trainer == "megatron"),
+            checkpointing=checkpointing,
             offload=offload,
-            micro_batch_tokens=_micro_batch(config, role, total_tokens, layouts[role].sequence)[1],
+            micro_batch_tokens=tokens,
             logits="whole" if has_logits and not config.flag(FUSED) else "chunked",
             sleeps=sleeps,
         )
@@ -80,7 +81,7 @@ def running_of(
         cache_share=config.share(f"{ROLLOUT}.gpu_memory_utilization"),
         sleeps=config.flag(f"{ROLLOUT}.free_cache_engine") and not separate,
     )
-    return running
+    return running, rows_at_once
 
 
 def in_chunks(config: Config, run: SystemRun) -> SystemRun:
@@ -92,7 +93,7 @@ def in_chunks(config: Config, run: SystemRun) -> SystemRun:
     return replace(run, running=running)
 
 
-def _trainer(config: Config) -> str:
+def trainer_of(config: Config) -> str:
     """Return the training engine: fsdp, megatron, or another one, which the plan replaces by FSDP."""
     engine = config.text("model_engine")
     if (
@@ -108,24 +109,11 @@ def _trainer(config: Config) -> str:
 
 
 def _engine_prefix(config: Config, prefix: str, trainer: str) -> str:
-    """Return the prefix of the keys of a model's engine."""
     if trainer != "fsdp":
         return f"{prefix}.{trainer}"
     if prefix != "critic":
         return f"{prefix}.fsdp_config"
-    return "critic.fsdp" if config.known.knows("critic.fsdp.param_offload") else "critic.model.fsdp_config"
-
-
-def _sampled(config: Config, devices: int) -> Layout:
-    """Return the layout of the sampler. Experts are spread over all devices of an engine, also over tensor ranks."""
-    tensor = config.positive(f"{ROLLOUT}.tensor_model_parallel_size")
-    pipeline = config.optional_positive(f"{ROLLOUT}.pipeline_model_parallel_size") or 1
-    data_of_engine = config.optional_positive(f"{ROLLOUT}.data_parallel_size") or 1
-    expert = (config.optional_positive(f"{ROLLOUT}.expert_parallel_size") or 1) // tensor
-    data = _divided(config, devices, tensor * pipeline, f"{ROLLOUT}.tensor_model_parallel_size")
-    expert = max(data_of_engine, expert)
-    _divided(config, data, expert, f"{ROLLOUT}.data_parallel_size")
-    return Layout(data=data, tensor=tensor, pipeline=pipeline, expert=expert)
+    return "critic.fsdp" if config.table.knows("critic.fsdp.param_offload") else "critic.model.fsdp_config"
 
 
 def _trained(config: Config, prefix: str, devices: int, trainer: str) -> Layout:
@@ -196,16 +184,6 @@ def _divided(config: Config, devices: int, degree: int, key: str) -> int:
     return devices // degree
 
 
-def _checkpointing(config: Config, role: str, engine: str, megatron: bool) -> Checkpointing:
-    if role.endswith(".infer"):
-        return "none"
-    if megatron:
-        granularity = config.text(f"{engine}.override_transformer_config.recompute_granularity")
-        return "full" if granularity == "full" else "selective" if granularity == "selective" else "none"
-    model = "critic.model" if role.startswith("critic") else MODEL
-    return "full" if config.flag(f"{model}.enable_gradient_checkpointing") else "none"
-
-
 def _megatron_offload(config: Config, role: str, engine: str) -> tuple[tuple[Offloaded, ...], bool]:
     """Return whether Megatron's optimizer steps on the host, and whether the model sleeps between uses.
 
@@ -247,12 +225,8 @@ def _fsdp_offload(config: Config, role: str, engine: str) -> tuple[tuple[Offload
         return (("parameters",) if everything or parameters else ()), False
     if parameters and optimizer and not everything:
         return (), True
-    states: tuple[tuple[Offloaded, bool], ...] = (
-        ("parameters", parameters or everything),
-        ("gradients", gradients),
-        ("optimizer", optimizer or everything),
-    )
-    return tuple(name for name, offloaded in states if offloaded), False
+    offloads = {"parameters": parameters or everything, "gradients": gradients, "optimizer": optimizer or everything}
+    return tuple(name for name in get_args(Offloaded) if offloads[name]), False
 
 
 def _micro_batch(config: Config, role: str, total_tokens: int, sequence: int) -> tuple[int | None, int | None]:

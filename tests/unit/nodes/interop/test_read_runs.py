@@ -152,7 +152,7 @@ def test_gpg_of_the_classic_form_is_the_flow_that_ships() -> None:
     assert (found.system, found.version, found.flow) == ("verl", "0.9.1", "gpg")
     assert found.models == {"policy": "Qwen/Qwen2-7B-Instruct"}
     assert (found.batch, found.prompt_tokens, found.response_tokens) == (1024, 512, 1024)
-    assert (found.devices, found.devices_per_node) == (16, 8)
+    assert (found.devices, found.parts[0].devices_per_node) == (16, 8)
     assert found.engines == {"train": "fsdp", "sample": "sglang", "infer": "fsdp"}
     assert found.layouts["policy.train"] == Layout(data=16, sharding="full")
     assert found.layouts["policy.sample"] == Layout(data=8, tensor=2)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from flowgraph.errors import UsageError
 from nodes.interop import read_command, read_yaml
 from nodes.interop.commands import started
+from nodes.interop.config import resolve_reference, scalar
+from nodes.interop.read_runs import keys_of_yaml
 from nodes.interop.rendering import flag, hydra, yaml
-from nodes.interop.scalars import resolve_reference, scalar
-from nodes.interop.yaml_keys import keys_of_yaml
 from tests.looped import looped
 
 VERL = "python3 -m verl.trainer.main_ppo"
