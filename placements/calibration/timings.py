@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from statistics import median
 from typing import Any, Final
 
 from flowgraph.errors import DataError, UsageError
-from placements.calibration.fit_constants import refuse_no_seconds
 
 STEP: Final = "step"
 """The name of a whole step among timings; it takes precedence over a node of this name."""
@@ -80,6 +80,18 @@ def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for step in steps for name in step)
     values = {name: [step[name] for step in steps[1:] if name in step] for name in names}
     return {name: median(later) if later else steps[0][name] for name, later in values.items()}
+
+
+def refuse_no_seconds(label: str, value: Any) -> None:
+    """Raise DataError for a value that is not a number of seconds above 0; `label` describes it."""
+    try:
+        if not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0:
+            return
+    except OverflowError:
+        pass
+    text = repr(value) if isinstance(value, str) else str(value)
+    shown = text if len(text) <= 40 else f"{text[:40]}…"
+    raise DataError.out_of_range(label, "seconds", shown, "any number above 0")
 
 
 def _nodes_s(line: Any, where: str) -> Mapping[str, float]:

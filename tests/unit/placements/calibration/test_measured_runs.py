@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowgraph.errors import DataError
-from placements.calibration.measured_runs import MeasuredRun, repair
+from placements.calibration.measured_runs import ForecastErrors, MeasuredRun, repair
 from placements.calibration.timings import Timing, seconds_by_node
 from placements.search.block_placements import homes_of
 from placements.search.search import find
@@ -54,6 +54,12 @@ def test_a_line_that_is_no_table_is_refused(line: Any) -> None:
     with pytest.raises(DataError) as raised:
         seconds_by_node([step(update=1.0), line], "m")
     assert str(raised.value) == "m:2: has no table of seconds by node, as `time.nodes_s`"
+
+
+def test_misses_carry_their_sign() -> None:
+    found = ForecastErrors.of([1.0 / 2.0, 1.0 / 1.0, 0.8 / 1.0])
+    assert (found.bias, found.median, found.worst, found.count) == pytest.approx((-0.2, 0.2, 0.5, 3))
+    assert str(found) == "median |error| 20.0%, bias -20.0%, worst 50% of 3"
 
 
 def test_what_the_host_took_scales_host_work_and_nothing_else() -> None:
