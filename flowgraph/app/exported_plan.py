@@ -20,7 +20,7 @@ from placements.search import as_run
 if TYPE_CHECKING:
     from flowgraph.app.problem import PreparedProblem
     from nodes.interop import Exported
-    from placements.search.ranked_plan import RankedPlan
+    from placements.search.plan_builder import RankedPlan
 
 WORTH_SHARE = 0.02  # of a step, that another plan has to save before it is written to be compared
 

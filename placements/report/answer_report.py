@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from placements.format import COLUMNS, broken
-from placements.report.search_report import MEASURES, search_report, what_if_text
-from placements.report.staleness_report import staleness_text
+from placements.format import COLUMNS, broken, table
+from placements.report.search_report import MEASURES, search_report, show_s, what_if_text
+from placements.search.plan_builder import RankedPlan
 from placements.search.plan_options import PlanAnswer
-from placements.search.ranked_plan import RankedPlan
 from placements.search.search import SearchResult, value_of
 from placements.search.staleness import StalenessOption
 from placements.solver.problem import Objective
@@ -18,11 +18,38 @@ from placements.workload.batch_partition import BatchSizes, batch_text
 
 def answer_text(answer: PlanAnswer, top: int) -> str:
     """Return the best plan with at most `top` of those that were found, then other staleness and what-ifs."""
-    objective = answer.search.objective
-    parts = [search_report(answer.search, answer.plan, top=top, objective=objective)]
+    parts = [search_report(answer.search, answer.plan, top=top)]
     parts += [staleness_text(answer.staleness, answer.problem.lag)] if answer.staleness else []
-    parts += [what_if_text(answer.search, answer.what_if, objective)] if answer.what_if else []
+    parts += [what_if_text(answer.search, answer.what_if)] if answer.what_if else []
     return "\n\n".join(parts)
+
+
+def staleness_text(options: Sequence[StalenessOption], chosen: int) -> str:
+    """Return the seconds of a step, the ratio of devices and the syncs at each staleness, the chosen one marked."""
+    rows = [
+        [
+            "→" if option.staleness == chosen else "",
+            str(option.staleness),
+            show_s(option.step_s),
+            f"{option.step_s / options[0].step_s - 1:+.0%}",
+            _ratio(option),
+            f"synced every {option.sync_every} updates" if option.sync_every > 1 else "synced after each update",
+        ]
+        for option in options
+    ]
+    return "\n".join(["staleness, in updates; the least within 1% of the shortest step is taken", *table(rows)])
+
+
+def _ratio(option: StalenessOption) -> str:
+    """Return how many devices sample and how many train; those that do both are counted separately."""
+    counts = Counter[str]()
+    for block, pool in option.found.best.blocks:
+        uses = {option.found.setting.roles[place].use for place in block} & {"sample", "train"}
+        if uses:
+            counts["do both" if len(uses) == 2 else uses.pop()] += sum(pool.devices)
+    if len(option.found.best.blocks) == 1 and counts["do both"]:
+        return f"all on {counts['do both']}"
+    return ", ".join(f"{count} {use}" for use in ("do both", "sample", "train") if (count := counts[use]))
 
 
 def batch_lines(sizes: BatchSizes) -> list[str]:

@@ -1,20 +1,74 @@
-"""Why a role is on its pool, as text, and plans beside each other."""
+"""Why each role of a plan is on its pool, and plans next to each other: as data and as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from flowgraph.cluster.cluster import DeviceKind, show_bytes
 from flowgraph.cluster.plan import Plan
 from placements.format import COLUMNS, flowing, pool_sizes, table
 from placements.memory.footprint import fits
 from placements.report.search_report import Played, show_s, why_slower
-from placements.search.alternatives import AlternativeLayout, AlternativePool
-from placements.search.search import TIED_SHARE
+from placements.search.alternatives import (
+    AlternativeLayout,
+    AlternativePool,
+    CurrentPlan,
+    alternative_layouts,
+    alternative_pools,
+    parts_of,
+)
+from placements.search.named_placements import Parts
+from placements.search.pool_options import PoolOptions
+from placements.search.search import TIED_SHARE, solved
 from placements.step.task_rows import TaskRow, task_rows
 from placements.workload.batch_partition import many
+from placements.workload.planning_problem import PlanningProblem
 
 ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The alternatives of a plan whose seconds are known."""
+
+    problem: PlanningProblem
+    plan: Plan
+    current: CurrentPlan
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Return the roles by the pool that they share."""
+        return parts_of(self.plan)
+
+    def neighbours(self, role: str) -> tuple[str, ...]:
+        """Return the roles on the pool of a role, itself included."""
+        return next(part for part in self.parts if role in part)
+
+    def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
+        """Return the best plan with the role on each other pool, and on one of its own."""
+        return tuple(alternative_pools(self.problem, self.parts, role))
+
+    def faster_text(self) -> str:
+        """Return the step of the same pools at their fastest; "" where the plan is as fast."""
+        return fastest_text(self.current, solved(self.problem, PoolOptions(self.problem), self.parts))
+
+    def text(self, role: str, pools: Sequence[AlternativePool]) -> str:
+        """Return the seconds of a step with the role on these pools, the best first, as text."""
+        return alternatives_text(role, self.neighbours(role), self.current, pools)
+
+    def layouts_text(self, role: str) -> str:
+        """Return the layouts that the role could have on its pool, as text."""
+        home = next(placed for placed in self.plan.placed if placed.role == role)
+        pool = next(pool for pool in self.plan.pools if pool.name == home.pool)
+        return layouts_text(role, alternative_layouts(self.problem, self.plan, role), len(pool.devices))
+
+
+def explain(problem: PlanningProblem, plan: Plan) -> Explanation:
+    """Return the alternatives of a plan; all seconds of its step must be known."""
+    assert plan.step is not None and plan.step.period_s is not None, "only a plan of known seconds can be explained"
+    return Explanation(problem, plan, CurrentPlan(plan.step, plan.step.period_s, len(plan.used())))
 
 
 def alternatives_text(role: str, home: Sequence[str], here: Played, moved: Sequence[AlternativePool]) -> str:
@@ -27,18 +81,15 @@ def alternatives_text(role: str, home: Sequence[str], here: Played, moved: Seque
         if move.ranked is None:
             unfit.append([place, "does not fit", "", ""])
         else:
-            played.append((move.ranked.step_s, [place, *_change(here, move.ranked)]))
+            there = move.ranked
+            change = there.step_s / here.step_s - 1
+            near = "a tie" if change > -TIED_SHARE else "better than this plan"
+            why = why_slower(there, here) if change > TIED_SHARE else near
+            why += f", on {many(there.devices, 'device')}" if there.devices != here.devices else ""
+            played.append((there.step_s, [place, show_s(there.step_s), f"{change:+.1%}", why]))
     played.sort(key=lambda row: row[0])
     head = f"{role} {where}: {show_s(here.step_s)} a step"
     return "\n".join([head, *flowing([*(cells for _, cells in played), *unfit], "; ")])
-
-
-def _change(played: Played, there: Played) -> list[str]:
-    change = there.step_s / played.step_s - 1
-    near = "a tie" if change > -TIED_SHARE else "better than this plan"
-    why = why_slower(there, played) if change > TIED_SHARE else near
-    why += f", on {many(there.devices, 'device')}" if there.devices != played.devices else ""
-    return [show_s(there.step_s), f"{change:+.1%}", why]
 
 
 def fastest_text(here: Played, best: Played | None) -> str:

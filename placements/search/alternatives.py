@@ -10,9 +10,8 @@ from flowgraph.cluster.plan import Layout, Plan, RoleSettings, StepForecast
 from placements.memory.footprint import room_bytes
 from placements.search.infeasibility import overflows
 from placements.search.named_placements import Parts
-from placements.search.plan_builder import forecast_again
+from placements.search.plan_builder import RankedPlan, forecast_again
 from placements.search.pool_options import PoolOptions
-from placements.search.ranked_plan import RankedPlan
 from placements.search.role_options import all_role_options
 from placements.search.search import solved
 from placements.step.role_costs import footprint

@@ -11,12 +11,10 @@ from itertools import dropwhile
 from math import fsum, inf
 from time import perf_counter
 
-from placements.search.block_placements import Block
 from placements.search.infeasibility import class_counts, nothing_fits, overflows
 from placements.search.named_placements import VARIANTS, Parts, PlacementVariant, variant
-from placements.search.plan_builder import has_room
+from placements.search.plan_builder import Block, RankedPlan, has_room
 from placements.search.pool_options import PoolOptions, pool_option_of
-from placements.search.ranked_plan import RankedPlan
 from placements.search.sensitivity import Regret, regrets
 from placements.solver.exact import ROUNDING, WITHIN, Keys, assignments_below, is_below, keys_of
 from placements.solver.problem import Assignment, Objective, Option, Problem, Solution, assignment_of

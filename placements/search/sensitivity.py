@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placements.search.plan_builder import RankedPlan
 from placements.search.pool_options import pool_option_of
-from placements.search.ranked_plan import RankedPlan
 from placements.solver.problem import Objective
 from placements.step.barriers import barriers_of
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flowgraph.errors import ResourceError
-from placements.search.block_placements import homes_of
+from placements.search.plan_builder import homes_of
 from placements.search.search import PlanRequest, SearchResult, find
 from placements.step.step_forecast import synced_every
 from placements.workload.planning_problem import PlanningProblem

@@ -15,9 +15,8 @@ from math import inf
 from flowgraph.app import make_request
 from flowgraph.app.problem import prepare
 from flowgraph.errors import ResourceError
-from placements.search.plan_builder import has_room
+from placements.search.plan_builder import RankedPlan, has_room
 from placements.search.pool_options import PoolOptions, pool_option_of
-from placements.search.ranked_plan import RankedPlan
 from placements.search.search import SearchResult, find
 from placements.solver.problem import Block, Option
 from placements.workload.planning_problem import PlanningProblem

@@ -10,7 +10,7 @@ import pytest
 from flowgraph.errors import DataError
 from placements.calibration.measured_runs import ForecastErrors, MeasuredRun, repair
 from placements.calibration.timings import Timing, seconds_by_node
-from placements.search.block_placements import homes_of
+from placements.search.plan_builder import homes_of
 from placements.search.search import find
 from placements.step.step_forecast import node_seconds, step_of
 from tests.looped import looped

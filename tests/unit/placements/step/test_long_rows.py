@@ -17,8 +17,7 @@ from placements.hardware.engine_constants import TrainingConstants, constants
 from placements.memory.activations import EAGER, kept_numbers
 from placements.memory.footprint import GIB, MemoryConstants, room_bytes
 from placements.memory.training import TrainingSettings, training_bytes
-from placements.report.chunked_logits import relied_on
-from placements.report.search_report import search_report
+from placements.report.search_report import relied_on, search_report
 from placements.search.role_options import RoleOption, all_role_options, role_options
 from placements.search.search import find
 from placements.step.role_costs import footprint, passing_seconds
