@@ -9,9 +9,8 @@ from typing import Any
 from placements.format import COLUMNS, broken, table
 from placements.report.search_report import MEASURES, search_report, show_s, what_if_text
 from placements.search.plan_builder import RankedPlan
-from placements.search.plan_options import PlanAnswer
+from placements.search.plan_options import PlanAnswer, StalenessOption
 from placements.search.search import SearchResult, value_of
-from placements.search.staleness import StalenessOption
 from placements.solver.problem import Objective
 from placements.workload.batch_partition import BatchSizes, batch_text
 

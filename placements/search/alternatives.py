@@ -12,7 +12,7 @@ from placements.search.infeasibility import overflows
 from placements.search.named_placements import Parts
 from placements.search.plan_builder import RankedPlan, forecast_again
 from placements.search.pool_options import PoolOptions
-from placements.search.role_options import all_role_options
+from placements.search.role_options import RoleOptions
 from placements.search.search import solved
 from placements.step.role_costs import footprint
 from placements.step.role_placements import RolePlacement, homes_by
@@ -78,7 +78,8 @@ def alternative_layouts(setting: PlanningProblem, plan: Plan, role: str) -> tupl
     home = next(home for home in homes_by(setting, plan) if home.role.name == role)
     own = home.layout, home.running
     runnings = dict[Layout, list[RoleSettings]]()
-    for option in all_role_options(setting, home.role, home.seat):
+    every = RoleOptions(setting, home.role, home.seat, exhaustive=True).all
+    for option in sorted(every, key=lambda option: sum(option.stages_s)):
         runnings.setdefault(option.layout, []).append(option.running)
     alternatives = {own: _alternative(setting, plan, home, *own, own=True)}
     for layout, ways in runnings.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from placements.hardware.device_profiles import profile
@@ -26,21 +25,20 @@ def scale_notes(problem: PlanningProblem) -> list[str]:
     for device in dict.fromkeys(of.model or of.kind for of in problem.classes):
         here = [scale for scale in calibration.scales if scale.device == device]
         measured = {scale.phase for scale in here if scale.role}
-        shown = [scale for scale in here if scale.role or scale.phase not in measured]
-        factors = ", ".join(f"{f'{each.phase} {each.role}'.strip()} ×{each.factor:.2f}" for each in shown)
-        other = f"the calibration by {calibration.source} has no scale for {device}, whose seconds are not scaled"
-        notes.append(f"calibrated on {device} by {calibration.source}: {factors}" if shown else other)
+        printed = [scale for scale in here if scale.role or scale.phase not in measured]
+        factors = ", ".join(f"{f'{scale.phase} {scale.role}'.strip()} ×{scale.factor:.2f}" for scale in printed)
+        unscaled = f"the calibration by {calibration.source} has no scale for {device}, whose seconds are not scaled"
+        notes.append(f"calibrated on {device} by {calibration.source}: {factors}" if printed else unscaled)
     return notes
 
 
 def cautions(problem: PlanningProblem) -> tuple[str, ...]:
-    """Return a note for each requirement of a problem that its models, devices or flow do not guarantee."""
-    return (*_beyond_positions(problem), *_widened_weights(problem), *_uncorrected_staleness(problem))
+    """Return a note for each requirement of a problem that its models, devices or flow do not guarantee.
 
-
-def _beyond_positions(problem: PlanningProblem) -> Iterator[str]:
-    """Yield a note for each model that reads or generates rows with more tokens than it has positions."""
-    models = dict[tuple[str, int], tuple[int, list[str]]]()
+    These are models with fewer positions than the longest row has tokens, devices without arithmetic in the precision
+    of the weights that generate responses, and staleness for which the flow declares no bound.
+    """
+    notes, models = list[str](), dict[tuple[str, int], tuple[int, list[str]]]()
     for role in problem.roles:
         shape = problem.shape(role)
         tokens = max((load.longest_tokens for load in problem.loads_of(role)), default=0)
@@ -48,33 +46,24 @@ def _beyond_positions(problem: PlanningProblem) -> Iterator[str]:
             longest, params = models.get((shape.base, shape.positions), (0, []))
             models[shape.base, shape.positions] = max(longest, tokens), [*params, role.param]
     for (base, positions), (tokens, params) in models.items():
-        yield (
+        notes.append(
             f"rows have up to {tokens:,} tokens, and {base} ({', '.join(dict.fromkeys(params))}) has {positions:,} "
             f"positions: scale its rotary embeddings in config.json, or make rows shorter (--prompt-tokens, "
             f"--response-tokens, max_tokens)"
         )
-
-
-def _widened_weights(problem: PlanningProblem) -> Iterator[str]:
-    """Yield a note for each device without arithmetic in the precision of the weights that generate responses."""
     precision = problem.sampling_precision
-    if precision not in ("fp8", "fp4") or not any(role.use == "sample" for role in problem.roles):
-        return
+    narrow = precision in ("fp8", "fp4") and any(role.use == "sample" for role in problem.roles)
     for model in dict.fromkeys(devices.model for devices in problem.classes if devices.model):
-        peaks = profile(model).peak_flops
-        if precision not in peaks:
+        if narrow and precision not in (peaks := profile(model).peak_flops):
             wider = next(wider for wider in WIDER[precision] if wider in peaks)
-            yield (
+            notes.append(
                 f"{model} has no {precision} arithmetic: weights of {precision} are converted to {wider} in each "
                 f"product, which saves memory, not operations; not every engine does this"
             )
-
-
-def _uncorrected_staleness(problem: PlanningProblem) -> Iterator[str]:
-    """Yield a note where you ask for staleness and the flow declares no bound for it."""
     if problem.staleness and not problem.staleness_bound and problem.synced:
         param = next(iter(problem.synced)).partition(".")[0]
-        yield (
+        notes.append(
             f"{problem.graph.name} declares no staleness bound: its loss is not corrected for stale "
             f"rollouts until the flow has `generate(stale({param}, at_most={problem.staleness}), …)`"
         )
+    return tuple(notes)

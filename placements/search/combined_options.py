@@ -76,6 +76,10 @@ class CombinedOptions:
         peak: Ints = held[REST] + np.maximum(held[OVER], held[FIRST] + held[SECOND] + syncs)
         return peak
 
+    def columns(self) -> tuple[list[list[int]], list[list[float]], list[int], list[int]]:
+        """Return of each way the options of its roles, the seconds of its stages, and its bytes: peak, then host."""
+        return self.picks.T.tolist(), self.stages_s.T.tolist(), self.peak.tolist(), self.held[HOST].tolist()
+
     def some(self, which: Any) -> CombinedOptions:
         """Return the ways that an index or a mask of numpy selects."""
         stages_s, held, picks = self.stages_s[:, which], self.held[:, which], self.picks[:, which]

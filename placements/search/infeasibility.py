@@ -15,8 +15,8 @@ from placements.memory.footprint import Bytes, Footprint, room_bytes
 from placements.memory.pool_peaks import PoolPeak, worst
 from placements.memory.serving import generation_bytes
 from placements.search.memory_reductions import ReducedProblem, fewest, shortened, smallest_changes, with_machines
-from placements.search.role_options import role_options
-from placements.step.memory_forecast import PoolMemory, residents
+from placements.search.role_options import RoleOptions
+from placements.step.memory_forecast import residents
 from placements.step.role_costs import DeviceGroup, footprint
 from placements.workload.planning_problem import PlanningProblem
 
@@ -62,8 +62,21 @@ def nothing_fits(setting: PlanningProblem, fits: Fits) -> ResourceError:
     """
     options = [smallest_option(setting, role) for role in setting.roles]
     what, notes = _missing(options)
-    changes = " · ".join(_changes_that_fit(setting, fits))
-    hint = f"smallest changes that fit: {changes}" if changes else _hint_without_changes(setting, options)
+    without_engine = [option for option in options if isinstance(option, Role)]
+    engines = [(role.use, engine) for role in without_engine for engine in setting.engines_of(role.use)]
+    misplaced = next((pair for pair in engines if setting.kind not in setting.support_of(pair[1]).devices), None)
+    if changes := " · ".join(_changes_that_fit(setting, fits)):
+        hint = f"smallest changes that fit: {changes}"
+    elif misplaced is not None:
+        use, engine = misplaced
+        kinds = " and ".join(sorted(setting.support_of(engine).devices))
+        hint = f"`{engine}` runs on {kinds}: leave out --engine {use}={engine}"
+    elif any(of.kind != "cpu" for of in setting.classes):
+        hint = "no larger cluster of these machines, no larger batch and no shorter responses fit"
+    else:
+        held = [option.held.at_work for option in options if isinstance(option, SmallestOption)]
+        fixed = sum(map(_states_bytes, held)) + max((parts.get("context", 0) for parts in held), default=0)
+        hint = f"no smaller batch fits: the process, models, gradients and optimizer alone take {show_bytes(fixed)}"
     return ResourceError.no_placement(setting.graph.name, class_counts(setting), what, notes, hint)
 
 
@@ -83,19 +96,6 @@ def _missing(options: Sequence[SmallestOption | Role]) -> tuple[str, list[str]]:
     parts = {str(part): size for part, size in largest.held.at_work.items() if size}
     notes = [f"{largest.layout} {largest.running}", show_parts(parts)]
     return f"{largest.role.name} needs {largest}, {room}", notes
-
-
-def _hint_without_changes(setting: PlanningProblem, options: Sequence[SmallestOption | Role]) -> str:
-    for role in (option for option in options if isinstance(option, Role)):
-        for engine in setting.engines_of(role.use):
-            devices = setting.support_of(engine).devices
-            if setting.kind not in devices:
-                return f"`{engine}` runs on {' and '.join(sorted(devices))}: leave out --engine {role.use}={engine}"
-    if any(of.kind != "cpu" for of in setting.classes):
-        return "no larger cluster of these machines, no larger batch and no shorter responses fit"
-    held = [option.held.at_work for option in options if isinstance(option, SmallestOption)]
-    fixed = sum(map(_states_bytes, held)) + max((parts.get("context", 0) for parts in held), default=0)
-    return f"no smaller batch fits: the process, models, gradients and optimizer alone take {show_bytes(fixed)}"
 
 
 def _states_bytes(parts: Bytes) -> int:
@@ -124,7 +124,7 @@ def smallest_option(setting: PlanningProblem, role: Role) -> SmallestOption | Ro
 
 def _smallest_options(setting: PlanningProblem, role: Role, group: DeviceGroup) -> Iterator[SmallestOption]:
     host_bytes = group.of.host_memory_bytes // group.of.node_devices
-    fitting = [option for option in role_options(setting, role, group) if option.host_bytes <= host_bytes]
+    fitting = [option for option in RoleOptions(setting, role, group).undominated if option.host_bytes <= host_bytes]
     for option in fitting:
         held = footprint(setting, role, group, option.engine, option.layout, option.running)
         yield SmallestOption(role, group, option.layout, option.running, held)
@@ -157,33 +157,29 @@ def overflows(plan: Plan, setting: PlanningProblem, on: str) -> Iterator[Resourc
     """
     for pool in residents(setting, plan):
         peak = worst(pool.peaks)
-        if peak is not None and peak.peak_bytes > pool.room_bytes:
-            yield _overflow(plan, setting, on, pool, peak)
-
-
-def _overflow(plan: Plan, setting: PlanningProblem, on: str, pool: PoolMemory, peak: PoolPeak) -> ResourceError:
-    phase = f"{'on the way to' if peak.entering else 'in'} {peak.phase}"
-    room = f"{show_bytes(peak.peak_bytes - pool.room_bytes)} more than the {show_bytes(pool.room_bytes)} that"
-    of_pool = "" if len(plan.pools) == 1 else f" in pool `{pool.pool}`"
-    devices = "its device" if pool.devices == 1 else f"{'each' if pool.even else 'the smallest'} of its devices"
-    fills = pool.room_bytes != pool.memory_bytes
-    whose = f"a plan fills of {devices}{of_pool}" if fills else f"{devices}{of_pool} has"
-    what = f"{peak.role} needs {show_bytes(peak.peak_bytes)} {phase}, {room} {whose}"
-    micro = {placed.role: placed.running.micro_batch_tokens or 0 for placed in plan.placed}
-    start = ReducedProblem(setting, {role: tokens for role, tokens in micro.items() if tokens})
-    changes = smallest_changes(start, lambda changed: _fits(plan, changed))
-    if changes:
-        hint = f"smallest changes that fit: {' · '.join(changes)}"
-    elif setting.kind == "gpu":
-        hint = "plan it anew for this cluster"
-    else:
-        states = sum(map(_states_bytes, peak.roles.values()))
-        hint = f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(states)}"
-    return ResourceError.no_placement(plan.flow, on, what, _notes(peak), hint)
+        if peak is None or peak.peak_bytes <= pool.room_bytes:
+            continue
+        phase = f"{'on the way to' if peak.entering else 'in'} {peak.phase}"
+        room = f"{show_bytes(peak.peak_bytes - pool.room_bytes)} more than the {show_bytes(pool.room_bytes)} that"
+        of_pool = "" if len(plan.pools) == 1 else f" in pool `{pool.pool}`"
+        devices = "its device" if pool.devices == 1 else f"{'each' if pool.even else 'the smallest'} of its devices"
+        fills = pool.room_bytes != pool.memory_bytes
+        whose = f"a plan fills of {devices}{of_pool}" if fills else f"{devices}{of_pool} has"
+        what = f"{peak.role} needs {show_bytes(peak.peak_bytes)} {phase}, {room} {whose}"
+        micro = {placed.role: placed.running.micro_batch_tokens or 0 for placed in plan.placed}
+        start = ReducedProblem(setting, {role: tokens for role, tokens in micro.items() if tokens})
+        changes = smallest_changes(start, lambda changed: _fits(plan, changed))
+        if changes:
+            hint = f"smallest changes that fit: {' · '.join(changes)}"
+        elif setting.kind == "gpu":
+            hint = "plan it anew for this cluster"
+        else:
+            states = sum(map(_states_bytes, peak.roles.values()))
+            hint = f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(states)}"
+        yield ResourceError.no_placement(plan.flow, on, what, _notes(peak), hint)
 
 
 def _fits(plan: Plan, changed: ReducedProblem) -> bool:
-    """Return whether all of a plan fits in a changed setting."""
     placed = list(plan.placed)
     for index, role in enumerate(placed):
         if role.role in changed.micro_batches:
@@ -204,8 +200,8 @@ def _notes(peak: PoolPeak) -> list[str]:
         if part != "context" and size
     ]
     resting.append((sum(parts.get("context", 0) for parts in peak.roles.values()), "the process"))
-    beside = " · ".join(f"{name} {show_bytes(size)}" for size, name in sorted(resting, reverse=True))
-    return [show_parts(own), f"beside it: {beside}"]
+    neighbours = " · ".join(f"{name} {show_bytes(size)}" for size, name in sorted(resting, reverse=True))
+    return [show_parts(own), f"beside it: {neighbours}"]
 
 
 # ---------------------------------------------------------------------------------------- changes after which a search
@@ -234,7 +230,16 @@ def _changes_that_fit(setting: PlanningProblem, fits: Fits) -> Iterator[str]:
 
 def larger_settings(setting: PlanningProblem) -> Iterator[Iterator[tuple[str, PlanningProblem]]]:
     """Yield kinds of change, each as ever larger changes: host memory, rows, responses, narrower weights."""
-    yield (_with_host_memory(setting, times) for times in LARGER_HOSTS)
+
+    def with_host_memory(times: int) -> tuple[str, PlanningProblem]:
+        nodes = [
+            node.model_copy(update={"host_memory_bytes": times * node.host_memory_bytes})
+            for node in setting.cluster.nodes
+        ]
+        sizes_text = " and ".join(show_bytes(times * of.host_memory_bytes) for of in setting.classes)
+        return f"{sizes_text} of host memory", replace(setting, cluster=Cluster(nodes=tuple(nodes)))
+
+    yield map(with_host_memory, LARGER_HOSTS)
     if setting.most_ranks < sum(of.count for of in setting.classes):
         counts = (setting.prompts * times for times in LARGER_BATCHES)
         yield ((f"--batch {prompts}", replace(setting, prompts=prompts)) for prompts in counts)
@@ -243,12 +248,3 @@ def larger_settings(setting: PlanningProblem) -> Iterator[Iterator[tuple[str, Pl
     yield ((f"responses of at most {limit:,} tokens", shortened(setting, limit)) for limit in limits if limit >= 1)
     if setting.sampling_precision == "bfloat16":
         yield iter([("--precision fp8", replace(setting, sampling="fp8"))])
-
-
-def _with_host_memory(setting: PlanningProblem, times: int) -> tuple[str, PlanningProblem]:
-    """Return the host memory multiplied, and the setting with it."""
-    nodes = tuple(
-        node.model_copy(update={"host_memory_bytes": times * node.host_memory_bytes}) for node in setting.cluster.nodes
-    )
-    sizes_text = " and ".join(show_bytes(times * of.host_memory_bytes) for of in setting.classes)
-    return f"{sizes_text} of host memory", replace(setting, cluster=Cluster(nodes=nodes))

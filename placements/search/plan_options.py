@@ -12,15 +12,69 @@ from flowgraph.errors import PlanError, ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
 from placements.search.cautions import cautions
 from placements.search.named_placements import variant
+from placements.search.plan_builder import homes_of
 from placements.search.search import PlanRequest, SearchResult, find, pinned
-from placements.search.staleness import MAX_STALENESS, StalenessOption, best_staleness, stalenesses
 from placements.search.what_if import WhatIf, changed
 from placements.solver.problem import Objective, fused
 from placements.solver.solve import Method
+from placements.step.step_forecast import synced_every
 from placements.workload.batch_partition import many
 from placements.workload.planning_problem import PlanningProblem
 
+WORTH_SHARE = 0.01  # of a step, that one more update of staleness has to save
+MAX_STALENESS = 8  # updates that are considered where a flow states no bound
+CANDIDATES = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class StalenessOption:
+    """One staleness, with the search for it: rollout and training devices, and how often weights are synced."""
+
+    staleness: int
+    found: SearchResult
+
+    @property
+    def step_s(self) -> float:
+        """Return the seconds of a step."""
+        return self.found.best.step_s
+
+    @property
+    def ratio(self) -> tuple[int, int]:
+        """Count the rollout devices and the training devices; where one pool does both, its devices count twice."""
+        roles = self.found.setting.roles
+        generate = train = 0
+        for block, option in self.found.best.blocks:
+            uses = {roles[place].use for place in block}
+            generate += sum(option.devices) * ("sample" in uses)
+            train += sum(option.devices) * ("train" in uses)
+        return generate, train
+
+    @property
+    def sync_every(self) -> int:
+        """Return after how many updates weights are brought to the rollout engine."""
+        best = self.found.best
+        return synced_every(best.setting, homes_of(best.setting, best.blocks))
+
+
+def stalenesses(
+    setting: PlanningProblem, at_most: int, request: PlanRequest | None = None
+) -> tuple[StalenessOption, ...]:
+    """Return the best plan of each staleness up to a bound; those for which nothing fits are left out."""
+    options = list[StalenessOption]()
+    for staleness in sorted({*(candidate for candidate in CANDIDATES if candidate < at_most), at_most}):
+        try:
+            options.append(StalenessOption(staleness, find(replace(setting, staleness=staleness), request)))
+        except ResourceError:
+            continue
+    return tuple(options)
+
+
+def best_staleness(options: Sequence[StalenessOption]) -> StalenessOption:
+    """Return the smallest staleness whose step is within a hundredth of the shortest."""
+    shortest_s = min(option.step_s for option in options)
+    return next(option for option in options if option.step_s <= shortest_s * (1 + WORTH_SHARE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +129,7 @@ class PlanOptions:
             pins=_pins(self.pin, problem),
             placement=variant(self.placement).name if self.placement else "",
         )
-        _refuse_contradictions(request, problem)
-        _refuse_too_few_devices(request, problem)
+        _refuse_impossible_pools(request, problem)
         unpriced = dict.fromkeys(of.model or f"{of.kind}s" for of in problem.classes if of.price_per_hour is None)
         if request.objective == "cost" and unpriced:
             hint = "say `price_per_hour` of each machine in a cluster's file"
@@ -99,8 +152,12 @@ class PlanOptions:
         notes = [note for note in cautions(problem) if note not in known]
         for note in notes:
             say(note)
-        self._refuse_streamed_without_lag(problem, say)
-        search = next((each.found for each in tried if each.staleness == problem.staleness), None)
+        if self.streamed and not problem.lag:
+            if self.staleness != "auto":
+                why = "a response that continues in the next step has tokens of older weights, and no staleness was"
+                raise UsageError(f"{why} asked for", where="--streamed", hint="--staleness 1, or auto")
+            say("--streamed changes nothing: no staleness makes the step shorter")
+        search = next((option.found for option in tried if option.staleness == problem.staleness), None)
         if search is None or self.robust:
             search = find(problem, request, robust=self.robust)
         search = replace(search, named=()) if self.objective == "devices" else search
@@ -142,15 +199,6 @@ class PlanOptions:
             raise UsageError(what, where=f"--staleness {chosen}", hint=f"--staleness {bound}, or auto")
         return chosen, tried
 
-    def _refuse_streamed_without_lag(self, problem: PlanningProblem, say: Say) -> None:
-        """Refuse partial rollouts that continue across steps where weights may not lag; with `auto`, say so."""
-        if not self.streamed or problem.lag:
-            return
-        why = "a response that continues in the next step has tokens of older weights, and no staleness was asked for"
-        if self.staleness != "auto":
-            raise UsageError(why, where="--streamed", hint="--staleness 1, or auto")
-        say("--streamed changes nothing: no staleness makes the step shorter")
-
     def _what_if(self, problem: PlanningProblem, text: str, clusters: Callable[[str], Cluster]) -> WhatIf:
         """Search again with one thing changed. Raises UsageError for nominal seconds beside those of known devices."""
         other = changed(problem, text, clusters)
@@ -190,21 +238,11 @@ def _pins(texts: Sequence[str], problem: PlanningProblem) -> Mapping[str, str]:
     return pins
 
 
-def _refuse_too_few_devices(request: PlanRequest, problem: PlanningProblem) -> None:
-    """Refuse a named placement with more pools than there are devices."""
+def _refuse_impossible_pools(request: PlanRequest, problem: PlanningProblem) -> None:
+    """Refuse a placement with more pools than devices, and pins and a placement where they contradict each other."""
     chosen = variant(request.placement) if request.placement else None
     parts = chosen.parts_of(problem.graph) if chosen is not None else ()
     devices = sum(of.count for of in problem.classes)
-    if chosen is not None and len(parts) > devices:
-        pools = f"{chosen.name} puts {problem.graph.name} on {len(parts)} pools, which take a device each"
-        notes = [f"pool{place}: {', '.join(part)}" for place, part in enumerate(parts)]
-        what = f"{pools}; the cluster has {many(devices, f'{problem.kind} device')}"
-        hint = f"--cluster {len(parts)}xcpu" if problem.kind == "cpu" else f"{len(parts)} gpu devices at least"
-        raise PlanError(what, where=f"plan of {problem.graph.name}", notes=notes, hint=hint)
-
-
-def _refuse_contradictions(request: PlanRequest, problem: PlanningProblem) -> None:
-    """Refuse pins and a placement where one shares a pool that the other keeps apart."""
     together, apart = pinned(problem, request)
     blocks = fused(together, len(problem.roles))
     for pair in apart:
@@ -213,3 +251,9 @@ def _refuse_contradictions(request: PlanRequest, problem: PlanningProblem) -> No
             pins = " ".join(f"--pin {role}={pool}" for role, pool in request.pins.items())
             what = f"{names} would share a pool and be apart"
             raise UsageError(what, where=f"--placement {request.placement} {pins}", hint="leave one of them out")
+    if chosen is not None and len(parts) > devices:
+        pools = f"{chosen.name} puts {problem.graph.name} on {len(parts)} pools, which take a device each"
+        notes = [f"pool{place}: {', '.join(part)}" for place, part in enumerate(parts)]
+        what = f"{pools}; the cluster has {many(devices, f'{problem.kind} device')}"
+        hint = f"--cluster {len(parts)}xcpu" if problem.kind == "cpu" else f"{len(parts)} gpu devices at least"
+        raise PlanError(what, where=f"plan of {problem.graph.name}", notes=notes, hint=hint)

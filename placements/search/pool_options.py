@@ -14,7 +14,7 @@ from flowgraph.analysis.roles import USES, Role
 from flowgraph.cluster.plan import Layout
 from placements.hardware.topology import sizes
 from placements.memory.footprint import room_bytes
-from placements.search.combined_options import HOST, SYNC_BYTES, CombinedOptions
+from placements.search.combined_options import SYNC_BYTES, CombinedOptions
 from placements.search.dominance import RoleOption
 from placements.search.role_options import RoleOptions
 from placements.solver.problem import Option
@@ -52,7 +52,7 @@ class PoolOptions:
         self.cut = False
         """Whether some pool combined only the fastest options of its first roles with those of the next."""
         self._options = cache(self._compute_options)
-        self._role_options = cache(self._compute_role_options)
+        self._role_options = cache(lambda place, group: RoleOptions(setting, setting.roles[place], group))
         self._combined_role = cache(self._combine_role)
         self._all_fastest = cache(self._combine_fastest)
         self._carried = cache(self._combine_carried)
@@ -87,19 +87,6 @@ class PoolOptions:
             for option in self._options(block, devices, group)
         )
 
-    def all_options(self, block: frozenset[int]) -> list[Option]:
-        """Return every way to run a block on any pool that fits: each option of a role with each of the others."""
-        places, options, shared = tuple(sorted(block)), list[Option](), self._generates(block)
-        for devices, group in self.groups:
-            role_options = [self.role_options(place, group).undominated for place in places]
-            if all(role_options):
-                combined = self._empty(group)
-                for place in places:
-                    combined = combined.with_one_more(self._combined_role(place, group, shared, fastest=False))
-                pool_options = self._pool_options(block, group, self._fitting(combined, group), role_options)
-                options += [self._option(devices, places, option) for option in pool_options]
-        return options
-
     def pool_options(self, block: frozenset[int], group: DeviceGroup) -> list[PoolOption]:
         """Return the ways to run a block there that fit, fastest first; none is slower than another in every stage."""
         places, shared = tuple(sorted(block)), self._generates(block)
@@ -123,23 +110,19 @@ class PoolOptions:
         options = [option for _, group in self.groups[-1:] for option in self.pool_options(everyone, group)]
         return min((sum(option.stages_s) for option in options), default=inf)
 
-    # ------------------------------------------------------------------------------------ roles that are alike
-
     @cached_property
     def _alike(self) -> list[list[int]]:
         """Return for each role the places of those that can be exchanged: as much work, models of the same sizes."""
-        kinds = [self._kind_of(place, role) for place, role in enumerate(self.setting.roles)]
+        setting, kinds = self.setting, list[object]()
+        for place, role in enumerate(setting.roles):
+            if role.use != "infer" or any(place in group for group in setting.together):
+                kinds.append(place)
+                continue
+            loads = tuple(replace(load, node="", role=ANY_ROLE) for load in setting.loads_of(role))
+            factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
+            whole_rows = bool(setting.whole_rows.intersection(role.nodes))
+            kinds.append((setting.shape(role), loads, factors, whole_rows, self.barriers.beside.get(place)))
         return [[place for place, kind in enumerate(kinds) if kind == own] for own in kinds]
-
-    def _kind_of(self, place: int, role: Role) -> object:
-        """Return what roles that can be exchanged have in common; the place of one that cannot be."""
-        setting = self.setting
-        if role.use != "infer" or any(place in group for group in setting.together):
-            return place
-        loads = tuple(replace(load, node="", role=ANY_ROLE) for load in setting.loads_of(role))
-        factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
-        whole_rows = bool(setting.whole_rows.intersection(role.nodes))
-        return setting.shape(role), loads, factors, whole_rows, self.barriers.beside.get(place)
 
     def _compute_options(self, block: frozenset[int], devices: tuple[int, ...], group: DeviceGroup) -> list[Option]:
         """Return the options of a block on one pool: those of the first block of roles that are alike, exchanged."""
@@ -156,8 +139,6 @@ class PoolOptions:
             key = pool_option_of(option)
             exchanged.append(replace(option, key=replace(key, roles=tuple(key.roles[index] for index in order))))
         return exchanged
-
-    # ------------------------------------------------------------------------------------ what a search is offered
 
     def _option(self, devices: tuple[int, ...], places: Sequence[int], pooled: PoolOption) -> Option:
         """Return a pool option with the minimum seconds that its pool is busy in each span of a step, as it is played.
@@ -225,9 +206,8 @@ class PoolOptions:
         combined: CombinedOptions,
         role_options: Sequence[Sequence[RoleOption]],
     ) -> list[PoolOption]:
-        names = {self.setting.roles[place].name for place in block}
+        names, sync_s = {self.setting.roles[place].name for place in block}, 0.0
         # Both ends of a sync are busy as long as the slower one, which the search's maximum over pools makes of these.
-        sync_s = 0.0
         for target, source in self.setting.synced.items():
             sync_s += self._sync_s(group, source in names, target in names, target)
         return [
@@ -238,19 +218,10 @@ class PoolOptions:
                 peak_bytes=peak,
                 host_bytes=host,
             )
-            for picks, stages, peak, host in zip(
-                combined.picks.T.tolist(),
-                combined.stages_s.T.tolist(),
-                combined.peak.tolist(),
-                combined.held[HOST].tolist(),
-                strict=True,
-            )
+            for picks, stages, peak, host in zip(*combined.columns(), strict=True)
         ]
 
     # ------------------------------------------------------------------------------------ combinations
-
-    def _compute_role_options(self, place: int, group: DeviceGroup) -> RoleOptions:
-        return RoleOptions(self.setting, self.setting.roles[place], group)
 
     def _combine_role(self, place: int, group: DeviceGroup, shared: bool, fastest: bool) -> CombinedOptions:
         """Return the options of one role, those of training slowed in a pool that is shared with generation."""

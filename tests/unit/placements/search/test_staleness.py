@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placements.report.answer_report import staleness_text
-from placements.search.staleness import CANDIDATES, best_staleness, stalenesses
+from placements.search.plan_options import CANDIDATES, best_staleness, stalenesses
 from tests.looped import looped
 from tests.unit.placements.small_settings import setting_of
 
