@@ -114,9 +114,9 @@ def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
         return
     devices, stages_s, cost = _checked(problem, options)
     times_s = objective_arrays(problem).times(stages_s, np.array([option.busy_s for option in options]))
-    for device_class, most in enumerate(problem.capacity):
+    for device_class, available in enumerate(problem.capacity):
         counts = devices[device_class]
-        columns = np.flatnonzero((counts > 0) & (counts <= most))
+        columns = np.flatnonzero((counts > 0) & (counts <= available))
         if columns.size:
             # Equal devices: the shorter comes first, so that the first that is fast enough is a good one.
             sort = np.lexsort((*times_s[::-1, columns], stages_s[:, columns].sum(0), counts[columns]))
