@@ -90,8 +90,8 @@ def refuse_no_seconds(label: str, value: Any) -> None:
     except OverflowError:
         pass
     text = repr(value) if isinstance(value, str) else str(value)
-    shown = text if len(text) <= 40 else f"{text[:40]}…"
-    raise DataError.out_of_range(label, "seconds", shown, "any number above 0")
+    printed = text if len(text) <= 40 else f"{text[:40]}…"
+    raise DataError.out_of_range(label, "seconds", printed, "any number above 0")
 
 
 def _nodes_s(line: Any, where: str) -> Mapping[str, float]:

@@ -42,11 +42,11 @@ def staleness_text(options: Sequence[StalenessOption], chosen: int) -> str:
 def _ratio(option: StalenessOption) -> str:
     """Return how many devices sample and how many train; those that do both are counted separately."""
     counts = Counter[str]()
-    for block, pool in option.found.best.blocks:
-        uses = {option.found.setting.roles[place].use for place in block} & {"sample", "train"}
+    for block, pool in option.search.best.blocks:
+        uses = {option.search.setting.roles[place].use for place in block} & {"sample", "train"}
         if uses:
             counts["do both" if len(uses) == 2 else uses.pop()] += sum(pool.devices)
-    if len(option.found.best.blocks) == 1 and counts["do both"]:
+    if len(option.search.best.blocks) == 1 and counts["do both"]:
         return f"all on {counts['do both']}"
     return ", ".join(f"{count} {use}" for use in ("do both", "sample", "train") if (count := counts[use]))
 
@@ -61,16 +61,17 @@ def indented(lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         first, *rest = broken(line, ", ", COLUMNS - 4)
         yield f"  {first}"
-        yield from (f"    {more}" for more in rest)
+        yield from (f"    {text}" for text in rest)
 
 
 def answer_data(answer: PlanAnswer, top: int, notes: Sequence[str]) -> dict[str, Any]:
     """Return the search with at most `top` of its plans, the notes, what-ifs and other staleness as data."""
     objective = answer.search.objective
     what_if = {
-        each.change: None if each.found is None else _ranked_data(each.found.best, objective) for each in answer.what_if
+        what_if.change: None if what_if.search is None else _ranked_data(what_if.search.best, objective)
+        for what_if in answer.what_if
     }
-    staleness = [_staleness_data(each) for each in answer.staleness]
+    staleness = [_staleness_data(option) for option in answer.staleness]
     return {**_search_data(answer.search, top), "notes": list(notes), "what_if": what_if, "staleness": staleness}
 
 
@@ -90,8 +91,8 @@ def _search_data(search: SearchResult, top: int) -> dict[str, Any]:
             "played": search.played,
             "search_s": search.seconds,
         },
-        "ranked": [_ranked_data(each, objective) for each in search.ranked[:top]],
-        "named": {v.name: None if each is None else _ranked_data(each, objective) for v, each in search.named},
+        "ranked": [_ranked_data(plan, objective) for plan in search.ranked[:top]],
+        "named": {v.name: None if plan is None else _ranked_data(plan, objective) for v, plan in search.named},
     }
 
 

@@ -80,9 +80,9 @@ def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
     for asleep in (False, True):
         for layout, running in options[:MOST_TRIED]:
             update = {"layout": layout, "running": running.model_copy(update={"sleeps": home.shared})}
-            placed = (each.model_copy(update=update) if each.role == home.role.name else each for each in plan.placed)
-            other = plan.model_copy(update={"placed": tuple(placed)})
-            yield _put_away(other) if asleep else other
+            placed = (role.model_copy(update=update) if role.role == home.role.name else role for role in plan.placed)
+            changed = plan.model_copy(update={"placed": tuple(placed)})
+            yield _put_away(changed) if asleep else changed
 
 
 def _homes(problem: PlanningProblem, run: _SystemRun) -> Iterator[RolePlacement]:
@@ -110,13 +110,13 @@ def _faults(problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan
     for error in overflows(plan, problem, plan.flow):
         yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
     for pool in dict.fromkeys(home.pool for home in homes):
-        here = [home for home in homes if home.pool == pool]
-        of = here[0].seat.of
+        in_pool = [home for home in homes if home.pool == pool]
+        of = in_pool[0].seat.of
         room = of.host_memory_bytes // of.node_devices
         needs = 0
-        for home in here:
-            held = footprint(problem, home.role, home.seat, home.engine, home.layout, home.running)
-            needs += total_bytes(held.host) + home.running.sleeps * total_bytes(held.asleep_host)
+        for home in in_pool:
+            bytes_of = footprint(problem, home.role, home.seat, home.engine, home.layout, home.running)
+            needs += total_bytes(bytes_of.host) + home.running.sleeps * total_bytes(bytes_of.asleep_host)
         if needs > room:
             what = f"`{pool}` keeps {show_bytes(needs)} in host memory for each device"
             yield f"{what}, {show_bytes(needs - room)} more than its share of {show_bytes(room)}"
@@ -127,11 +127,11 @@ def _faults(problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan
 
 def _put_away(plan: Plan) -> Plan:
     """Return a plan in which nothing that shares a pool stays on its devices while others work."""
-    pools = [each.pool for each in plan.placed]
+    pools = [role.pool for role in plan.placed]
     placed = (
-        each.model_copy(update={"running": each.running.model_copy(update={"sleeps": True, "offload": ()})})
-        if pools.count(each.pool) > 1
-        else each
-        for each in plan.placed
+        role.model_copy(update={"running": role.running.model_copy(update={"sleeps": True, "offload": ()})})
+        if pools.count(role.pool) > 1
+        else role
+        for role in plan.placed
     )
     return plan.model_copy(update={"placed": tuple(placed)})

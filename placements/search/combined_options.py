@@ -34,13 +34,13 @@ MAX_BYTES = 2**58  # more than any device has, and few enough that those of 16 r
 class CombinedOptions:
     """Ways to run some roles on one pool, one a column: `picks` says which option of each role it takes.
 
-    `stages_s` has a row for each stage, `held` one for each kind of bytes named above, `picks` one for each role.
+    `stages_s` has a row for each stage, `memory` one for each kind of bytes named above, `picks` one for each role.
     `sync_bytes` pass through a device when weights are brought to one of several roles. `cut` says that more ways were
     undominated than were carried on, so that a faster one may be missing.
     """
 
     stages_s: Floats
-    held: Ints
+    memory: Ints
     picks: Ints
     sync_bytes: int = SYNC_BYTES
     cut: bool = False
@@ -57,33 +57,33 @@ class CombinedOptions:
             (option.rest_bytes, option.over_bytes, option.wakes_bytes, 0, option.host_bytes, option.context_bytes, bit)
             for option in options
         ]
-        held = [[min(number, MAX_BYTES) for number in row] for row in rows]
+        memory = [[min(number, MAX_BYTES) for number in row] for row in rows]
         stages_s = slowed * np.array([option.stages_s for option in options], float)
         for index, option in enumerate(options):
             stages_s[index, -1] += option.ready_s
             stages_s[index, option.last_stage] -= (slowed - 1) * option.moved_s
-        return cls(stages_s.T, np.array(held, np.int64).T, np.arange(len(options), dtype=np.int64)[None])
+        return cls(stages_s.T, np.array(memory, np.int64).T, np.arange(len(options), dtype=np.int64)[None])
 
     def __len__(self) -> int:
         """Count the ways."""
-        return int(self.held.shape[1])
+        return int(self.memory.shape[1])
 
     @property
     def peak(self) -> Ints:
         """Return the most that a device holds while a role works, or wakes before another is put away."""
         syncs = self.sync_bytes if len(self.picks) > 1 else 0
-        held = self.held
-        peak: Ints = held[REST] + np.maximum(held[OVER], held[FIRST] + held[SECOND] + syncs)
+        memory = self.memory
+        peak: Ints = memory[REST] + np.maximum(memory[OVER], memory[FIRST] + memory[SECOND] + syncs)
         return peak
 
     def columns(self) -> tuple[list[list[int]], list[list[float]], list[int], list[int]]:
         """Return of each way the options of its roles, the seconds of its stages, and its bytes: peak, then host."""
-        return self.picks.T.tolist(), self.stages_s.T.tolist(), self.peak.tolist(), self.held[HOST].tolist()
+        return self.picks.T.tolist(), self.stages_s.T.tolist(), self.peak.tolist(), self.memory[HOST].tolist()
 
     def some(self, which: Any) -> CombinedOptions:
         """Return the ways that an index or a mask of numpy selects."""
-        stages_s, held, picks = self.stages_s[:, which], self.held[:, which], self.picks[:, which]
-        return CombinedOptions(stages_s, held, picks, self.sync_bytes, self.cut)
+        stages_s, memory, picks = self.stages_s[:, which], self.memory[:, which], self.picks[:, which]
+        return CombinedOptions(stages_s, memory, picks, self.sync_bytes, self.cut)
 
     def with_one_more(self, role: CombinedOptions) -> CombinedOptions:
         """Return every way of these roles with every way of one more; engines share the context of their process."""
@@ -91,25 +91,25 @@ class CombinedOptions:
         if len(self) != 1 or len(role) != 1:
             first, second = np.divmod(np.arange(len(self) * len(role)), len(role))
             before, after = self.some(first), role.some(second)
-        a, b = before.held, after.held
-        held = a + b  # rest and host add up
-        held[REST] -= b[CONTEXT] * ((a[ENGINES] & b[ENGINES]) != 0)
-        held[OVER] = np.maximum(a[OVER], b[OVER])
-        held[FIRST] = np.maximum(a[FIRST], b[FIRST])
-        held[SECOND] = np.maximum(a[SECOND], np.minimum(a[FIRST], b[FIRST]))
-        held[CONTEXT] = a[CONTEXT]
-        held[ENGINES] = a[ENGINES] | b[ENGINES]
+        a, b = before.memory, after.memory
+        memory = a + b  # rest and host add up
+        memory[REST] -= b[CONTEXT] * ((a[ENGINES] & b[ENGINES]) != 0)
+        memory[OVER] = np.maximum(a[OVER], b[OVER])
+        memory[FIRST] = np.maximum(a[FIRST], b[FIRST])
+        memory[SECOND] = np.maximum(a[SECOND], np.minimum(a[FIRST], b[FIRST]))
+        memory[CONTEXT] = a[CONTEXT]
+        memory[ENGINES] = a[ENGINES] | b[ENGINES]
         picks = np.concatenate([before.picks, after.picks])
-        return CombinedOptions(before.stages_s + after.stages_s, held, picks, self.sync_bytes, self.cut)
+        return CombinedOptions(before.stages_s + after.stages_s, memory, picks, self.sync_bytes, self.cut)
 
     def fitting(self, room_bytes: int, host_bytes: int, rest: Sequence[CombinedOptions] = ()) -> CombinedOptions:
         """Return the ways that fit in what a plan may fill of a device, and in its share of the host.
 
         Ways that leave no room for the roles of `rest` are left out: each of those adds at least its minimum.
         """
-        rest_bytes = sum(int((role.held[REST] - role.held[CONTEXT]).min()) for role in rest)
-        rest_host_bytes = sum(int(role.held[HOST].min()) for role in rest)
-        fits = (self.peak + rest_bytes <= room_bytes) & (self.held[HOST] + rest_host_bytes <= host_bytes)
+        rest_bytes = sum(int((role.memory[REST] - role.memory[CONTEXT]).min()) for role in rest)
+        rest_host_bytes = sum(int(role.memory[HOST].min()) for role in rest)
+        fits = (self.peak + rest_bytes <= room_bytes) & (self.memory[HOST] + rest_host_bytes <= host_bytes)
         return self if fits.all() else self.some(fits)
 
     def undominated(self, maximum: int | None = CARRIED_AT_MOST, *, bytes_too: bool = True) -> CombinedOptions:
@@ -119,8 +119,8 @@ class CombinedOptions:
         """
         if len(self) <= 1:
             return self
-        order = np.lexsort((self.held[HOST], self.peak, self.stages_s.sum(axis=0)))
-        numbers = np.concatenate([self.stages_s, self.held[:MINIMISED]]) if bytes_too else self.stages_s
+        order = np.lexsort((self.memory[HOST], self.peak, self.stages_s.sum(axis=0)))
+        numbers = np.concatenate([self.stages_s, self.memory[:MINIMISED]]) if bytes_too else self.stages_s
         numbers = numbers[:, order]
         left, front = np.arange(len(order)), list[int]()
         while len(left) and (maximum is None or len(front) < maximum):

@@ -38,7 +38,7 @@ class SmallestOption:
     group: DeviceGroup
     layout: Layout
     running: RoleSettings
-    held: Footprint
+    footprint: Footprint
 
     @property
     def room_bytes(self) -> int:
@@ -48,11 +48,11 @@ class SmallestOption:
     @property
     def over_bytes(self) -> int:
         """Return what is missing on each device; below 0 if nothing is."""
-        return self.held.peak_bytes - self.room_bytes
+        return self.footprint.peak_bytes - self.room_bytes
 
     def __str__(self) -> str:
         where = "its device" if self.group.devices == 1 else f"each of {self.group.devices} devices"
-        return f"{show_bytes(self.held.peak_bytes)} on {where}"
+        return f"{show_bytes(self.footprint.peak_bytes)} on {where}"
 
 
 def nothing_fits(setting: PlanningProblem, fits: Fits) -> ResourceError:
@@ -74,8 +74,8 @@ def nothing_fits(setting: PlanningProblem, fits: Fits) -> ResourceError:
     elif any(of.kind != "cpu" for of in setting.classes):
         hint = "no larger cluster of these machines, no larger batch and no shorter responses fit"
     else:
-        held = [option.held.at_work for option in options if isinstance(option, SmallestOption)]
-        fixed = sum(map(_states_bytes, held)) + max((parts.get("context", 0) for parts in held), default=0)
+        at_work = [option.footprint.at_work for option in options if isinstance(option, SmallestOption)]
+        fixed = sum(map(_states_bytes, at_work)) + max((parts.get("context", 0) for parts in at_work), default=0)
         hint = f"no smaller batch fits: the process, models, gradients and optimizer alone take {show_bytes(fixed)}"
     return ResourceError.no_placement(setting.graph.name, class_counts(setting), what, notes, hint)
 
@@ -89,11 +89,11 @@ def _missing(options: Sequence[SmallestOption | Role]) -> tuple[str, list[str]]:
         return f"no engine runs {name} on any number of its devices", []
     largest = max(fitting, key=lambda option: option.over_bytes)
     if largest.over_bytes <= 0:
-        alone = " · ".join(f"{option.role.name} {option}" for option in fitting)
-        return "each role fits alone, but not all of them together", [alone]
+        sizes_alone = " · ".join(f"{option.role.name} {option}" for option in fitting)
+        return "each role fits alone, but not all of them together", [sizes_alone]
     fills = "that it has" if largest.room_bytes == largest.group.of.memory_bytes else "that a plan fills"
     room = f"{show_bytes(largest.over_bytes)} more than the {show_bytes(largest.room_bytes)} {fills}"
-    parts = {str(part): size for part, size in largest.held.at_work.items() if size}
+    parts = {str(part): size for part, size in largest.footprint.at_work.items() if size}
     notes = [f"{largest.layout} {largest.running}", show_parts(parts)]
     return f"{largest.role.name} needs {largest}, {room}", notes
 
@@ -126,8 +126,8 @@ def _smallest_options(setting: PlanningProblem, role: Role, group: DeviceGroup) 
     host_bytes = group.of.host_memory_bytes // group.of.node_devices
     fitting = [option for option in RoleOptions(setting, role, group).undominated if option.host_bytes <= host_bytes]
     for option in fitting:
-        held = footprint(setting, role, group, option.engine, option.layout, option.running)
-        yield SmallestOption(role, group, option.layout, option.running, held)
+        smallest = footprint(setting, role, group, option.engine, option.layout, option.running)
+        yield SmallestOption(role, group, option.layout, option.running, smallest)
     if role.use != "sample" or fitting or group.of.kind == "cpu":
         return
     shape, longest = setting.shape(role), max(load.longest_tokens for load in setting.loads_of(role))
@@ -135,7 +135,7 @@ def _smallest_options(setting: PlanningProblem, role: Role, group: DeviceGroup) 
         if tensor > min(group.devices, group.of.reach) or group.devices % tensor or shape.heads % tensor:
             continue
         layout = Layout(data=group.devices // tensor, tensor=tensor)
-        held = generation_bytes(
+        smallest = generation_bytes(
             shape,
             layout,
             precision=setting.sampling_precision,
@@ -143,7 +143,7 @@ def _smallest_options(setting: PlanningProblem, role: Role, group: DeviceGroup) 
             device_bytes=group.of.memory_bytes,
             cache_tokens=longest,
         )
-        yield SmallestOption(role, group, layout, RoleSettings(precision=setting.sampling_precision), held)
+        yield SmallestOption(role, group, layout, RoleSettings(precision=setting.sampling_precision), smallest)
 
 
 # ---------------------------------------------------------------------------------------- a plan that does not fit
@@ -191,7 +191,7 @@ def _fits(plan: Plan, changed: ReducedProblem) -> bool:
 
 def _notes(peak: PoolPeak) -> list[str]:
     """Return what the role at work holds, and what is held beside it, largest first."""
-    own = {str(part): size for part, size in peak.roles[peak.role].items() if part != "context" and size}
+    parts = {str(part): size for part, size in peak.roles[peak.role].items() if part != "context" and size}
     resting = [
         (size, f"{role} {part}")
         for role, parts in peak.roles.items()
@@ -201,7 +201,7 @@ def _notes(peak: PoolPeak) -> list[str]:
     ]
     resting.append((sum(parts.get("context", 0) for parts in peak.roles.values()), "the process"))
     neighbours = " · ".join(f"{name} {show_bytes(size)}" for size, name in sorted(resting, reverse=True))
-    return [show_parts(own), f"beside it: {neighbours}"]
+    return [show_parts(parts), f"beside it: {neighbours}"]
 
 
 # ---------------------------------------------------------------------------------------- changes after which a search

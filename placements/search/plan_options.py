@@ -33,19 +33,19 @@ class StalenessOption:
     """One staleness, with the search for it: rollout and training devices, and how often weights are synced."""
 
     staleness: int
-    found: SearchResult
+    search: SearchResult
 
     @property
     def step_s(self) -> float:
         """Return the seconds of a step."""
-        return self.found.best.step_s
+        return self.search.best.step_s
 
     @property
     def ratio(self) -> tuple[int, int]:
         """Count the rollout devices and the training devices; where one pool does both, its devices count twice."""
-        roles = self.found.setting.roles
+        roles = self.search.setting.roles
         generate = train = 0
-        for block, option in self.found.best.blocks:
+        for block, option in self.search.best.blocks:
             uses = {roles[place].use for place in block}
             generate += sum(option.devices) * ("sample" in uses)
             train += sum(option.devices) * ("train" in uses)
@@ -54,7 +54,7 @@ class StalenessOption:
     @property
     def sync_every(self) -> int:
         """Return after how many updates weights are brought to the rollout engine."""
-        best = self.found.best
+        best = self.search.best
         return synced_every(best.setting, homes_of(best.setting, best.blocks))
 
 
@@ -144,12 +144,12 @@ class PlanOptions:
         `problem` has the ratio and the streamed rollouts of these options already, see `devices_ratio`. `say` receives
         notes as they arise. Raises UsageError for options that contradict each other, ResourceError where nothing fits.
         """
-        request, known = self.request(problem), cautions(problem)
+        request, earlier = self.request(problem), cautions(problem)
         staleness, tried = self._stalenesses(problem, request)
         if staleness is not None:
             problem = replace(problem, staleness=staleness)
             assumed = assumed.model_copy(update={"staleness": staleness})
-        notes = [note for note in cautions(problem) if note not in known]
+        notes = [note for note in cautions(problem) if note not in earlier]
         for note in notes:
             say(note)
         if self.streamed and not problem.lag:
@@ -157,7 +157,7 @@ class PlanOptions:
                 why = "a response that continues in the next step has tokens of older weights, and no staleness was"
                 raise UsageError(f"{why} asked for", where="--streamed", hint="--staleness 1, or auto")
             say("--streamed changes nothing: no staleness makes the step shorter")
-        search = next((option.found for option in tried if option.staleness == problem.staleness), None)
+        search = next((option.search for option in tried if option.staleness == problem.staleness), None)
         if search is None or self.robust:
             search = find(problem, request, robust=self.robust)
         search = replace(search, named=()) if self.objective == "devices" else search
@@ -201,12 +201,12 @@ class PlanOptions:
 
     def _what_if(self, problem: PlanningProblem, text: str, clusters: Callable[[str], Cluster]) -> WhatIf:
         """Search again with one thing changed. Raises UsageError for nominal seconds beside those of known devices."""
-        other = changed(problem, text, clusters)
-        if (unknown := of_unknown_speed(other.cluster)) and not of_unknown_speed(problem.cluster):
+        tried = changed(problem, text, clusters)
+        if (unknown := of_unknown_speed(tried.cluster)) and not of_unknown_speed(problem.cluster):
             hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"
             raise UsageError(f"the speed of {unknown}, is not known", where=f"--what-if {text}", hint=hint)
         try:
-            return WhatIf(text, find(other, self.request(other)))
+            return WhatIf(text, find(tried, self.request(tried)))
         except ResourceError:
             return WhatIf(text, None)
 
@@ -215,20 +215,20 @@ def _is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0
 
 
-def _one_of(option: str, text: str, known: Sequence[Any]) -> Any:
-    if text not in known:
-        raise UsageError(f"no `{text}`", where=option, hint=nearest(text, known))
+def _one_of(option: str, text: str, choices: Sequence[Any]) -> Any:
+    if text not in choices:
+        raise UsageError(f"no `{text}`", where=option, hint=nearest(text, choices))
     return text
 
 
 def _pins(texts: Sequence[str], problem: PlanningProblem) -> Mapping[str, str]:
-    known, pins = [role.name for role in problem.roles], dict[str, str]()
+    choices, pins = [role.name for role in problem.roles], dict[str, str]()
     for text in texts:
         role, equals, pool = text.partition("=")
         if not equals or not pool:
-            raise UsageError("should be ROLE=POOL", where=f"--pin {text}", hint=f"--pin {known[0]}=pool0")
-        if role not in known:
-            raise UsageError(f"no role `{role}`", where=f"--pin {text}", hint=nearest(role, known))
+            raise UsageError("should be ROLE=POOL", where=f"--pin {text}", hint=f"--pin {choices[0]}=pool0")
+        if role not in choices:
+            raise UsageError(f"no role `{role}`", where=f"--pin {text}", hint=nearest(role, choices))
         if pool == HOST:
             what = f"`{HOST}` is where nodes run that have no role"
             raise UsageError(what, where=f"--pin {text}", hint="another name")

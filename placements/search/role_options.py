@@ -392,13 +392,14 @@ class RoleOptions:
 
     def _option(self, timed: TimedLayout, footprint: Footprint | None = None) -> RoleOption:
         """Return a layout with its bytes: of this footprint, which sleeping does not change, or of its own."""
-        held = footprint or self._footprint(timed)
+        footprint = footprint or self._footprint(timed)
         moved, woken, stages, running = 0.0, 0.0, list(timed.stages_s), timed.running
         if self.role.use != "sample":
-            woken = woken_seconds(held, self.group, running).total_s or 0.0
-            moved = woken + (offloaded_seconds(held, self.group, timed.layout, running, self._loads).total_s or 0.0)
+            woken = woken_seconds(footprint, self.group, running).total_s or 0.0
+            offloaded = offloaded_seconds(footprint, self.group, timed.layout, running, self._loads)
+            moved = woken + (offloaded.total_s or 0.0)
         stages[self._loads[-1].stage] += moved
-        wakes_bytes, ready_s = waking_bytes(held) if running.sleeps else 0, 0.0
+        wakes_bytes, ready_s = waking_bytes(footprint) if running.sleeps else 0, 0.0
         if self.role.name in self.setting.synced:
             device, ranks = self.group.links.device, timed.layout.tensor * timed.layout.pipeline
             installed_bytes = WRITTEN * (WEIGHT_BYTES * self._shape.trained) / ranks
@@ -408,11 +409,11 @@ class RoleOptions:
             layout=timed.layout,
             running=running,
             stages_s=tuple(stages),
-            rest_bytes=total_bytes(held.asleep if running.sleeps else held.resident),
-            peak_bytes=held.peak_bytes,
-            host_bytes=total_bytes(held.host) + (total_bytes(held.asleep_host) if running.sleeps else 0),
+            rest_bytes=total_bytes(footprint.asleep if running.sleeps else footprint.resident),
+            peak_bytes=footprint.peak_bytes,
+            host_bytes=total_bytes(footprint.host) + (total_bytes(footprint.asleep_host) if running.sleeps else 0),
             wakes_bytes=wakes_bytes,
-            context_bytes=held.asleep.get("context", 0),
+            context_bytes=footprint.asleep.get("context", 0),
             moved_s=moved,
             woken_s=woken,
             ready_s=ready_s,
@@ -423,6 +424,6 @@ def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ..
     """Return how ranks may share their state: one rank as an engine calls that, stages never by full sharding."""
     if data == 1 and "none" in support.sharding:
         return ("none",)
-    wanted: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
-    offered: tuple[Sharding, ...] = tuple(sharding for sharding in wanted if sharding in support.sharding)
+    sensible: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
+    offered: tuple[Sharding, ...] = tuple(sharding for sharding in sensible if sharding in support.sharding)
     return offered or (("none",) if "none" in support.sharding else ())

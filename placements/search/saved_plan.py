@@ -83,13 +83,13 @@ class SavedPlan:
         try:
             if self.plan.step is not None:
                 step_seconds(self.plan.step, self.where)
-            found = list(self.role_faults())
-            forecast = None if found else self.timed_forecast()[0]
+            faults = list(self.role_faults())
+            forecast = None if faults else self.timed_forecast()[0]
         except FlowError as error:
             yield error
             return
         if forecast is None or (self.ran and fullest_share(forecast) <= 1):
-            yield from found
+            yield from faults
         else:
             yield from self.overflows(forecast)
 
@@ -102,14 +102,14 @@ class SavedPlan:
 
 def _no_cache(home: RolePlacement, room: int, longest: int, where: str) -> FlowError:
     share, layout = home.running.cache_share, home.layout
-    given = f"with cache_share={share:g} and tensor={layout.tensor}" if share is not None else f"with {layout}"
-    held = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
-    return PlanError.unreadable(where, home.role.name, f"{given} {held}, but its longest row has {longest:,}")
+    settings = f"with cache_share={share:g} and tensor={layout.tensor}" if share is not None else f"with {layout}"
+    room_text = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
+    return PlanError.unreadable(where, home.role.name, f"{settings} {room_text}, but its longest row has {longest:,}")
 
 
 def fullest_share(plan: Plan) -> float:
     """Return the largest share of a device's memory that a plan's forecast takes; 0 where nothing is forecast."""
-    forecasts = {each.pool: each for each in plan.forecast}
+    forecasts = {forecast.pool: forecast for forecast in plan.forecast}
     peaks = ((forecasts[pool.name].worst, pool_sizes(plan, pool)) for pool in plan.pools if pool.name in forecasts)
     return max((peak.memory_bytes / min(sizes) for peak, sizes in peaks if peak is not None and sizes), default=0.0)
 

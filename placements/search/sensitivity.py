@@ -64,9 +64,9 @@ def _sampled_seconds(plan: RankedPlan, error: float, draws: int) -> NDArray[floa
         spans_s, busy_s = numpy.tile(option.stages_s, (draws, 1)), numpy.full(draws, option.busy_s)
         for place, role in zip(sorted(block), pool_option_of(option).roles, strict=True):
             random = numpy.random.default_rng((SEED, place, sum(option.devices)))
-            more = random.uniform(1 - error, 1 + error, draws) - 1
-            spans_s += numpy.outer(more, barriers.spans_s(place, role.stages_s)) * barriers.share
-            busy_s += more * sum(role.stages_s)
+            change = random.uniform(1 - error, 1 + error, draws) - 1
+            spans_s += numpy.outer(change, barriers.spans_s(place, role.stages_s)) * barriers.share
+            busy_s += change * sum(role.stages_s)
         spans_s = numpy.maximum(spans_s, numpy.multiply(barriers.share, barriers.host_s))
         slowest, busiest = numpy.maximum(slowest, spans_s), numpy.maximum(busiest, busy_s)
     summed: NDArray[float64] = slowest.sum(axis=1) / barriers.tokens
