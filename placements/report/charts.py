@@ -78,7 +78,6 @@ def _role_settings(homes: Sequence[RolePlacement]) -> dict[str, object]:
 
 
 def _how(search: SearchResult, plan: Plan) -> str:
-    """Return how the plan that is drawn compares with the best of the search."""
     named = [ranked for _, ranked in search.named if ranked is not None]
     if is_plan(search.best, plan):
         faster = any(ranked.step_s < search.best.step_s * 0.9995 for ranked in named)
@@ -91,7 +90,6 @@ def _how(search: SearchResult, plan: Plan) -> str:
 
 
 def _strips_about(strips: Sequence[Strip]) -> str:
-    """Return which strip is the fastest, the slowest, and which do not fit."""
     timed = [(strip.seconds, strip.label) for strip in strips if strip.seconds is not None]
     (shortest_s, fastest), (longest_s, slowest) = min(timed), max(timed)
     sentences = [f"The fastest is {fastest}: {show_s(shortest_s)} a step."]
@@ -162,14 +160,12 @@ def on_front(point: Point, points: Sequence[Point]) -> bool:
 
 
 def _label(search: SearchResult, ranked: RankedPlan) -> str:
-    """Return the first named placement with a candidate's parts, else its pools."""
     parts = tuple(sorted(ranked.parts()))
     names = (variant.name for variant, _ in by_name(search) if sorted_parts(search, variant) == parts)
     return next(names, "") or pools_of(ranked)
 
 
 def _dots_about(search: SearchResult, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
-    """Yield the number of candidates, the figures of the best, and the candidate with the least memory."""
     best, smallest = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
     yield f"{many(len(dots), 'plan')} played."
     yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."

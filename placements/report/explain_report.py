@@ -170,7 +170,6 @@ def _seconds(row: TaskRow | None) -> str:
 
 
 def _fullest(plan: Plan) -> str:
-    """Return the bytes on the fullest device of a plan, by its share of the device, and whether they fit."""
     rooms = {pool.name: min(pool_sizes(plan, pool), default=0) for pool in plan.pools}
     peaks = [(peak.memory_bytes, pool.pool, peak.role) for pool in plan.forecast for peak in pool.peaks]
     if not peaks:

@@ -236,7 +236,6 @@ def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
 
 
 def _chunked_logits(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """Yield the roles that fit only with logits in chunks, and how much more each would take without."""
     if roles := relied_on(problem, plan):
         texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
         yield from broken(f"logits come in chunks, a fused loss: all at once they do not fit, {texts}", ", ")
@@ -273,7 +272,6 @@ def _figures(ranked: RankedPlan, measure: ObjectiveMeasure) -> list[str]:
 
 
 def _difference(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure, tie: str) -> str:
-    """Return how much more a plan takes than the best: a share of it, or a number of devices."""
     excess = ranked.devices - best.devices
     if measure.unit == "devices" and excess:
         return f"{'+' if excess > 0 else '-'}{_devices(abs(excess))}"

@@ -22,8 +22,6 @@ MOST_TRIED = 200  # layouts of the trained role, fastest first, where the plan's
 
 
 class _SharedDevices(Protocol):
-    """Roles that share devices, and how many."""
-
     @property
     def roles(self) -> Sequence[str]: ...
     @property
@@ -77,16 +75,23 @@ def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
         for option in RoleOptions(problem, home.role, seat).timed
         if footprint(problem, home.role, seat, option.engine, option.layout, option.running).peak_bytes <= room
     ]
+    pools = [role.pool for role in plan.placed]
+    put_away = {"sleeps": True, "offload": ()}  # of what shares a pool, while others work
     for asleep in (False, True):
         for layout, running in options[:MOST_TRIED]:
-            update = {"layout": layout, "running": running.model_copy(update={"sleeps": home.shared})}
-            placed = (role.model_copy(update=update) if role.role == home.role.name else role for role in plan.placed)
-            changed = plan.model_copy(update={"placed": tuple(placed)})
-            yield _put_away(changed) if asleep else changed
+            changes = {"layout": layout, "running": running.model_copy(update={"sleeps": home.shared})}
+            placed = [role.model_copy(update=changes) if role.role == home.role.name else role for role in plan.placed]
+            if asleep:
+                placed = [
+                    role.model_copy(update={"running": role.running.model_copy(update=put_away)})
+                    if pools.count(role.pool) > 1
+                    else role
+                    for role in placed
+                ]
+            yield plan.model_copy(update={"placed": tuple(placed)})
 
 
 def _homes(problem: PlanningProblem, run: _SystemRun) -> Iterator[RolePlacement]:
-    """Yield where each role of a run lives: in the pools that it shares, in the layouts that it says."""
     roles = {role.name: role for role in problem.roles}
     for number, part in enumerate(run.parts):
         names = [name for name in part.roles if name in roles]
@@ -123,15 +128,3 @@ def _faults(problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan
     unknown = [task.name for task in plan.step.tasks if task.seconds is None] if plan.step is not None else []
     if unknown:
         yield f"the cache has no room for the longest row, or its speed is not known: {', '.join(unknown)}"
-
-
-def _put_away(plan: Plan) -> Plan:
-    """Return a plan in which nothing that shares a pool stays on its devices while others work."""
-    pools = [role.pool for role in plan.placed]
-    placed = (
-        role.model_copy(update={"running": role.running.model_copy(update={"sleeps": True, "offload": ()})})
-        if pools.count(role.pool) > 1
-        else role
-        for role in plan.placed
-    )
-    return plan.model_copy(update={"placed": tuple(placed)})

@@ -81,7 +81,6 @@ def nothing_fits(setting: PlanningProblem, fits: Fits) -> ResourceError:
 
 
 def _missing(options: Sequence[SmallestOption | Role]) -> tuple[str, list[str]]:
-    """Return what lacks memory, and in a line or two what it holds."""
     without_engine = next((option for option in options if isinstance(option, Role)), None)
     fitting = [option for option in options if isinstance(option, SmallestOption)]
     if without_engine is not None or not fitting:
@@ -190,7 +189,6 @@ def _fits(plan: Plan, changed: ReducedProblem) -> bool:
 
 
 def _notes(peak: PoolPeak) -> list[str]:
-    """Return what the role at work holds, and what is held beside it, largest first."""
     parts = {str(part): size for part, size in peak.roles[peak.role].items() if part != "context" and size}
     resting = [
         (size, f"{role} {part}")

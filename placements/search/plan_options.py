@@ -200,7 +200,6 @@ class PlanOptions:
         return chosen, tried
 
     def _what_if(self, problem: PlanningProblem, text: str, clusters: Callable[[str], Cluster]) -> WhatIf:
-        """Search again with one thing changed. Raises UsageError for nominal seconds beside those of known devices."""
         tried = changed(problem, text, clusters)
         if (unknown := of_unknown_speed(tried.cluster)) and not of_unknown_speed(problem.cluster):
             hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"

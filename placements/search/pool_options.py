@@ -191,7 +191,6 @@ class PoolOptions:
         return any(self.setting.roles[place].use == "sample" for place in places)
 
     def _slowed(self, place: int, shared: bool) -> float:
-        """Return by how much a role's work is slowed: training in a pool that is shared with generation."""
         return self.setting.host.slowed_share if shared and self.setting.roles[place].use == "train" else 1.0
 
     def _fastest_s(self, place: int, group: DeviceGroup) -> float:
@@ -257,7 +256,6 @@ class PoolOptions:
         return combined if not rest else self._none
 
     def _combine_carried(self, places: tuple[int, ...], group: DeviceGroup, shared: bool) -> CombinedOptions:
-        """Return the fastest combinations of the first roles of a pool, which the next one is combined with."""
         if not places:
             return self._empty(group)
         carried = self._carried(places[:-1], group, shared)

@@ -214,7 +214,6 @@ class RoleOptions:
             yield degree
 
     def _row_bytes(self, tensor: int, sequence: int, *, checkpointed: bool) -> float:
-        """Return what a device holds of the longest row: all layers, one if `checkpointed` or without gradients."""
         layout = Layout(tensor=tensor, sequence=sequence)
         if self.role.use == "train":
             numbers = row_numbers(self._shape, layout, "full" if checkpointed else "none")

@@ -68,7 +68,11 @@ class SavedPlan:
             longest = max(load.longest_tokens for load in self.problem.loads_of(home.role))
             room = self._cache_tokens(home, tensor, home.running.cache_share or 1.0) if shares else longest
             if room < longest:
-                yield _no_cache(home, room, longest, self.where)
+                share, layout = home.running.cache_share, home.layout
+                served = f"cache_share={share:g} and tensor={layout.tensor}" if share is not None else layout
+                holds = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
+                why = f"with {served} {holds}, but its longest row has {longest:,}"
+                yield PlanError.unreadable(self.where, home.role.name, why)
             if tensor > of.reach and not self.ran and (not shares or self._cache_tokens(home, of.reach, 1.0)):
                 domain = f"no domain there has more than {many(of.reach, 'device')}"
                 name = f"{self.where}: {home.role.name}"
@@ -94,17 +98,9 @@ class SavedPlan:
             yield from self.overflows(forecast)
 
     def _cache_tokens(self, home: RolePlacement, tensor: int, share: float) -> int:
-        """Return the tokens of a sampler's cache, if its weights were cut into `tensor` shards and had that share."""
         device, precision = home.seat.links.device, home.running.precision
         shape, serving = self.problem.shape(home.role), self.problem.serving_of(home.engine)
         return cache_tokens(shape, device, tensor, share, serving, precision)
-
-
-def _no_cache(home: RolePlacement, room: int, longest: int, where: str) -> FlowError:
-    share, layout = home.running.cache_share, home.layout
-    settings = f"with cache_share={share:g} and tensor={layout.tensor}" if share is not None else f"with {layout}"
-    room_text = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
-    return PlanError.unreadable(where, home.role.name, f"{settings} {room_text}, but its longest row has {longest:,}")
 
 
 def fullest_share(plan: Plan) -> float:

@@ -258,7 +258,6 @@ def waiting_at_stages(problem: Problem, pools: PoolOptions, method: Method = "au
 
 
 def _bounds(minimum: Keys | None, best: RankedPlan, objective: Objective) -> tuple[float | None, float | None]:
-    """Return the bounds of the objective and of seconds, by the keys that no plan goes below."""
     if minimum is None or objective == "cost":
         return (None if minimum is None else minimum[0]), None
     if objective == "step":

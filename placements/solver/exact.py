@@ -105,7 +105,6 @@ class _PartitionSearch:
             waiting = waiting.some(np.arange(together, firsts.size))
 
     def _solve(self, cover: Indices, examined_at_most: int) -> float:
-        """Solve one cover; return the least first key of the boxes left open."""
         cover = cover[cover < len(self.tables)]
         tables = Cover.of([self.tables[at] for at in cover], self.problem.capacity, objective_arrays(self.problem))
         solved = solve_cover(tables, self.most, examined_at_most=examined_at_most)

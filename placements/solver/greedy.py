@@ -214,7 +214,6 @@ class _LocalSearch:
                 self._keep(partition, [(table.roles, table.options[int(order)]) for table, order in picked])
 
     def _try(self, *partitions: Partition) -> list[Partition]:
-        """Allocate devices to partitions not tried yet; return those that fit, best first."""
         untried = (partition for partition in dict.fromkeys(partitions) if partition not in self._tried)
         new = list(filter(self._may_be_best, untried))
         self._tried.update(new)
@@ -252,7 +251,6 @@ class _LocalSearch:
         return not self.found or bool(first <= min(assignment.value for assignment in self.found.values()))
 
     def _neighbours(self, partition: Partition) -> Iterator[Partition]:
-        """Return the partitions with two blocks merged, or with one unit of roles moved to another block or its own."""
         for first, second in combinations(partition, 2):
             yield _ordered(partition, {first, second}, [first | second])
         for unit in self.units:

@@ -278,7 +278,6 @@ class RelaxedCovers:
         return bound
 
     def _best(self, numbers: Numbers) -> Numbers:
-        """Return the least of the options of each table, [row, table]."""
         return np.asarray(np.minimum.reduceat(numbers, self.starts, axis=1))
 
 
