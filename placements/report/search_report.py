@@ -18,11 +18,10 @@ from placements.hardware.engine_constants import HOST
 from placements.memory.footprint import room_bytes
 from placements.report.published_errors import error_lines
 from placements.search.alternatives import CurrentPlan
-from placements.search.combined_options import CARRIED_AT_MOST
+from placements.search.dominance import CARRIED_AT_MOST
 from placements.search.named_placements import PlacementVariant, name_of
 from placements.search.plan_builder import RankedPlan
-from placements.search.search import TIED_SHARE, SearchResult
-from placements.search.sensitivity import COST_ERROR, DRAWS
+from placements.search.search import COST_ERROR, DRAWS, TIED_SHARE, SearchResult
 from placements.search.what_if import WhatIf
 from placements.solver.problem import Objective
 from placements.step.memory_forecast import footprint_of

@@ -14,8 +14,7 @@ from flowgraph.analysis.roles import USES, Role
 from flowgraph.cluster.plan import Layout
 from placements.hardware.topology import sizes
 from placements.memory.footprint import room_bytes
-from placements.search.combined_options import SYNC_BYTES, CombinedOptions
-from placements.search.dominance import RoleOption
+from placements.search.dominance import SYNC_BYTES, CombinedOptions, RoleOption
 from placements.search.role_options import RoleOptions
 from placements.solver.problem import Option
 from placements.step.barriers import StepBarriers, barriers_of

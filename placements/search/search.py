@@ -1,4 +1,4 @@
-"""From a planning problem to its best plans: the search, its best solutions played as steps, and named placements.
+"""From a planning problem to its best plans: the search, its best solutions played as steps, and their regrets.
 
 A pure function of its arguments: files, printing and drawing are for the command line.
 """
@@ -11,14 +11,17 @@ from itertools import combinations, dropwhile
 from math import fsum, inf
 from time import perf_counter
 
+import numpy as np
+from numpy.typing import NDArray
+
 from placements.search.infeasibility import class_counts, nothing_fits, overflows
 from placements.search.named_placements import VARIANTS, Parts, PlacementVariant, variant
 from placements.search.plan_builder import Block, RankedPlan, has_room
 from placements.search.pool_options import PoolOptions, pool_option_of
-from placements.search.sensitivity import Regret, regrets
 from placements.solver.exact import ROUNDING, WITHIN, Keys, assignments_below, is_below, keys_of
 from placements.solver.problem import Assignment, Objective, Option, Problem, Solution, assignment_of
 from placements.solver.solve import Method, is_exact, solve
+from placements.step.barriers import barriers_of
 from placements.workload.planning_problem import PlanningProblem
 
 Pairs = tuple[frozenset[int], ...]
@@ -28,6 +31,22 @@ PROMISING = 20  # of these, how many are played first: those of the fewest secon
 NAMED_REPLAYED = 5  # of the best solutions of each named placement
 NAMED_AT_MOST = 10  # more, of those that may be better
 TIED_SHARE = 0.05  # plans nearer than this are ties, as near as forecasts are. Source: HybridFlow's own, section 8
+COST_ERROR = 0.2  # the forecast's own: half of the published steps are nearer than this
+DRAWS = 256
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Regret:
+    """How a plan does when seconds are other than forecast: how often it is the best, else how much more it takes.
+
+    `mean` and `worst` are shares of what the best plan takes: of its seconds, or of its cost.
+    """
+
+    ranked: RankedPlan
+    best_share: float
+    mean: float
+    worst: float
 
 
 @dataclass(frozen=True)
@@ -109,10 +128,7 @@ def find(setting: PlanningProblem, request: PlanRequest | None = None, *, robust
     cut, played = pools.cut, _PlayedPlans(setting, request.objective)
     played.add([answer.best, *answer.runners_up][:REPLAYED])
     played.add(waiting_at_stages(options, pools, request.method)[:PROMISING])
-    named = tuple(
-        (placement_variant, solved(setting, pools, placement_variant.parts_of(setting.graph), request.objective))
-        for placement_variant in VARIANTS
-    )
+    named = tuple((form, solved(setting, pools, form.parts_of(setting.graph), request.objective)) for form in VARIANTS)
     if not (request.placement or request.pins):
         played.add_ranked(plan for _, plan in named if plan is not None)
     minimum = played.play_below(options, answer, exactly=is_exact(options, request.method))
@@ -128,7 +144,9 @@ def find(setting: PlanningProblem, request: PlanRequest | None = None, *, robust
         if setting.kind == "cpu" and played.lacks_room(ranked[0]):
             for fault in overflows(ranked[0].plan(), setting, class_counts(setting)):
                 raise fault
-    bound, bound_s = _bounds(minimum, ranked[0], request.objective)
+    bound, second = minimum or (None, None)
+    of_fewest = second if bound is not None and bound >= ranked[0].devices else None
+    bound_s = {"step": bound, "cost": None, "devices": of_fewest}[request.objective]
     return SearchResult(
         setting=setting,
         answer=answer,
@@ -257,14 +275,6 @@ def waiting_at_stages(problem: Problem, pools: PoolOptions, method: Method = "au
     ]
 
 
-def _bounds(minimum: Keys | None, best: RankedPlan, objective: Objective) -> tuple[float | None, float | None]:
-    if minimum is None or objective == "cost":
-        return (None if minimum is None else minimum[0]), None
-    if objective == "step":
-        return minimum[0], minimum[0]
-    return minimum[0], minimum[1] if minimum[0] >= best.devices else None
-
-
 def _share_below(bound: float, value: float) -> float:
     share = 1 - bound / value if value else 0.0
     return share if share > ROUNDING else 0.0
@@ -346,3 +356,34 @@ def solved(
     played.add(waiting_at_stages(options, pools)[:NAMED_REPLAYED])
     played.play_below(options, answer, exactly=is_exact(options), at_most=NAMED_AT_MOST)
     return next((plan for plan in played.ranked() if not played.lacks_room(plan)), None)
+
+
+def regrets(
+    plans: Sequence[RankedPlan], objective: Objective = "step", *, error: float = COST_ERROR, draws: int = DRAWS
+) -> tuple[Regret, ...]:
+    """Return the regret of each plan among these, in their order, where each role's seconds are off by up to `error`.
+
+    Each role in each pool size has its own random factor between 1 - error and 1 + error, the same for all plans. A
+    plan is valued as the search does: by its seconds, or by what these cost. A number of devices is not forecast, so
+    then plans have the regret of their seconds. The same plans give the same regrets.
+    """
+    values = list[NDArray[np.float64]]()
+    for plan in plans:
+        barriers = barriers_of(plan.setting)
+        slowest, busiest = np.zeros((draws, barriers.spans)), np.zeros(draws)
+        for block, option in plan.blocks:
+            spans_s, busy_s = np.tile(option.stages_s, (draws, 1)), np.full(draws, option.busy_s)
+            for place, role in zip(sorted(block), pool_option_of(option).roles, strict=True):
+                random = np.random.default_rng((SEED, place, sum(option.devices)))
+                change = random.uniform(1 - error, 1 + error, draws) - 1
+                spans_s += np.outer(change, barriers.spans_s(place, role.stages_s)) * barriers.share
+                busy_s += change * sum(role.stages_s)
+            spans_s = np.maximum(spans_s, np.multiply(barriers.share, barriers.host_s))
+            slowest, busiest = np.maximum(slowest, spans_s), np.maximum(busiest, busy_s)
+        step_s = slowest.sum(axis=1) / barriers.tokens
+        step_s = step_s if barriers.tokens == 1 else np.maximum(step_s, busiest)
+        values.append(step_s * sum(option.cost for _, option in plan.blocks) if objective == "cost" else step_s)
+    lost = np.stack(values) / np.min(values, axis=0) - 1
+    wins = np.isclose(lost, 0.0).mean(axis=1)
+    rows = zip(plans, wins, lost.mean(axis=1), lost.max(axis=1), strict=True)
+    return tuple(Regret(plan, float(win), float(mean), float(worst)) for plan, win, mean, worst in rows)

@@ -15,7 +15,7 @@ from benchmarks.flows.seven_rewards import seven_rewards
 from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.hardware.engine_constants import host_constants
 from placements.memory.footprint import fits, room_bytes
-from placements.search.combined_options import (
+from placements.search.dominance import (
     CARRIED_AT_MOST,
     FIRST,
     HOST,
