@@ -121,7 +121,7 @@ class PoolOptions:
             factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
             whole_rows = bool(setting.whole_rows.intersection(role.nodes))
             kinds.append((setting.shape(role), loads, factors, whole_rows, self.barriers.beside.get(place)))
-        return [[place for place, kind in enumerate(kinds) if kind == own] for own in kinds]
+        return [[place for place, alike in enumerate(kinds) if alike == kind] for kind in kinds]
 
     def _compute_options(self, block: frozenset[int], devices: tuple[int, ...], group: DeviceGroup) -> list[Option]:
         """Return the options of a block on one pool: those of the first block of roles that are alike, exchanged."""
@@ -152,8 +152,7 @@ class PoolOptions:
             busy_s += seconds
         shared = self._generates(places)
         for place, option in zip(places, pooled.roles, strict=True):
-            slowed = self._slowed(place, shared)
-            last = option.last_stage
+            slowed, last = self._slowed(place, shared), option.last_stage
             over_s = (slowed - 1) * option.moved_s + option.woken_s
             spans_s[barriers.of_stage[last]] -= over_s
             busy_s -= over_s
@@ -161,9 +160,15 @@ class PoolOptions:
                 spans_s[barriers.of_stage[stage]] -= slowed * option.stages_s[stage] - over_s * (stage == last)
         options = {setting.roles[place].name: option for place, option in zip(places, pooled.roles, strict=True)}
         for target, source in setting.synced.items():
-            sync_s = barriers.synced * self._own_sync_s(group, target, options.get(source), options.get(target))
-            busy_s += sync_s
-            spans_s[0] += sync_s if target in barriers.syncs else 0.0
+            # A pool with both ends decides all of a sync: nothing where both use one copy of the weights. Syncs between
+            # pools take no less than either end needs.
+            trains, generates = options.get(source), options.get(target)
+            ends = [(end.engine, end.layout, end.running) for end in (trains, generates) if end]
+            if ends and ends != ends[:1] * 2:
+                layouts = trains.layout if trains else None, generates.layout if generates else None
+                sync_s = barriers.synced * self._minimum_sync_s(group, target, *layouts)
+                busy_s += sync_s
+                spans_s[0] += sync_s if target in barriers.syncs else 0.0
         return Option(
             devices=devices,
             stages_s=tuple(barriers.share * max(span) for span in zip(spans_s, barriers.host_s, strict=True)),
@@ -171,20 +176,6 @@ class PoolOptions:
             key=pooled,
             pool_s=busy_s if barriers.tokens > 1 else None,
         )
-
-    def _own_sync_s(
-        self, group: DeviceGroup, target: str, trains: RoleOption | None, generates: RoleOption | None
-    ) -> float:
-        """Return the minimum seconds of a sync by what this pool alone decides; 0 if it has neither end.
-
-        A pool with both ends decides all of it: nothing where both use one copy of the weights. Syncs between pools
-        take no less than either end needs.
-        """
-        ends = [(end.engine, end.layout, end.running) for end in (trains, generates) if end]
-        if not ends or ends == ends[:1] * 2:
-            return 0.0
-        layouts = trains.layout if trains else None, generates.layout if generates else None
-        return self._minimum_sync_s(group, target, *layouts)
 
     def _generates(self, places: Iterable[int]) -> bool:
         return any(self.setting.roles[place].use == "sample" for place in places)
@@ -314,6 +305,6 @@ def minimum_sync_s(
     # As to another pool like this one, whose own part is left out: a slower one only takes longer.
     replicas = generates.data if generates is not None else 1
     parts = sync_seconds(size_bytes, count, links, group.devices, links, group.devices, replicas).parts
-    own = ("pause", "install", "transfer") if generates is not None else ("pause", "gather")
+    names = ("pause", "install", "transfer") if generates is not None else ("pause", "gather")
     sent_s = 0.0 if generates is not None else size_bytes / network_bytes_per_s(links)
-    return factor * (fsum(parts.get(name) or 0.0 for name in own) + sent_s)
+    return factor * (fsum(parts.get(name) or 0.0 for name in names) + sent_s)

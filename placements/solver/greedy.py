@@ -9,7 +9,7 @@ that holds for every partition, so that its gap is known. Not here: the proven a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from time import perf_counter
 
@@ -17,9 +17,9 @@ import numpy as np
 
 from placements.solver.branch_and_bound import FAR, Cover, solve_cover
 from placements.solver.option_table import (
+    JoinedTables,
     Numbers,
     ObjectiveArrays,
-    OptionTable,
     bits,
     block_of,
     objective_arrays,
@@ -69,40 +69,7 @@ def solve_greedy(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class BlockOptions:
-    """The options of one block on every class of device."""
-
-    tables: tuple[OptionTable, ...]
-    used: Numbers
-    """Devices of each class, [class, option]."""
-    share: Numbers
-    times_s: Numbers
-    devices: Numbers
-    cost: Numbers
-    least_s: Numbers
-
-    @classmethod
-    def of(cls, tables: Sequence[OptionTable], capacity: Sequence[int]) -> BlockOptions:
-        """Put the tables of a block side by side."""
-        devices = np.concatenate([table.devices for table in tables])
-        classes = np.concatenate([np.full(table.devices.size, table.device_class) for table in tables])
-        used = np.array([np.where(classes == number, devices, 0.0) for number in range(len(capacity))])
-        share = (used / np.array(capacity, dtype=np.float64)[:, None]).sum(0)
-        times_s = np.concatenate([table.times_s for table in tables], axis=1)
-        cost = np.concatenate([table.cost for table in tables])
-        return cls(tuple(tables), used, share, times_s, devices, cost, times_s.min(1))
-
-    def at(self, row: int) -> tuple[OptionTable, int]:
-        """Return the table and the column of a row."""
-        for table in self.tables:
-            if row < table.devices.size:
-                return table, row
-            row -= table.devices.size
-        raise IndexError(row)
-
-
-def allocate(blocks: Sequence[BlockOptions], capacity: Sequence[int], goal: ObjectiveArrays) -> list[int] | None:
+def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: ObjectiveArrays) -> list[int] | None:
     """Return the option of each block: the fewest devices, then more where they gain most; None if they do not fit.
 
     Source: Fox (1966), Management Science 13:210-216, of marginal allocation; here for gains that may be of
@@ -125,7 +92,7 @@ def allocate(blocks: Sequence[BlockOptions], capacity: Sequence[int], goal: Obje
     return None
 
 
-def fewest(blocks: Sequence[BlockOptions], capacity: Sequence[int]) -> list[int] | None:
+def fewest(blocks: Sequence[JoinedTables], capacity: Sequence[int]) -> list[int] | None:
     """Return the option of each block of the least share of its class that is left, the blocks in most need first."""
     free = np.array(capacity, dtype=np.float64)
     rows = [0] * len(blocks)
@@ -140,7 +107,7 @@ def fewest(blocks: Sequence[BlockOptions], capacity: Sequence[int]) -> list[int]
 
 
 def _gains(
-    blocks: Sequence[BlockOptions],
+    blocks: Sequence[JoinedTables],
     rows: Sequence[int],
     at: int,
     longest_s: Numbers,
@@ -176,14 +143,11 @@ class _LocalSearch:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.goal = problem, objective_arrays(problem)
         self.units = tuple(bits(block) for block in fused(problem.together, len(problem.roles)))
+        self.rank = partial(rank, problem)
         self.found: dict[Partition, Assignment] = {}
         self.examined = 0
-        self._rows: dict[int, BlockOptions | None] = {}
+        self._rows: dict[int, JoinedTables | None] = {}
         self._tried: set[Partition] = set()
-
-    def rank(self, choice: Assignment) -> tuple[object, ...]:
-        """Return what choices are sorted by."""
-        return rank(self.problem, choice)
 
     def run(self, width: int) -> None:
         """Walk until no neighbour is better than the partition from which it was reached."""
@@ -233,10 +197,10 @@ class _LocalSearch:
         if before is None or self.rank(choice) < self.rank(before):
             self.found[partition] = choice
 
-    def _block(self, roles: int) -> BlockOptions | None:
+    def _block(self, roles: int) -> JoinedTables | None:
         if roles not in self._rows:
             tables = tuple(tables_of_block(self.problem, block_of(roles)))
-            self._rows[roles] = BlockOptions.of(tables, self.problem.capacity) if tables else None
+            self._rows[roles] = JoinedTables.of(tables, self.problem.capacity) if tables else None
         return self._rows[roles]
 
     def _may_be_best(self, partition: Partition) -> bool:
@@ -244,7 +208,7 @@ class _LocalSearch:
         blocks = [rows for rows in map(self._block, partition) if rows is not None]
         if len(blocks) < len(partition):
             return False
-        longest_s = np.max([block.least_s for block in blocks], axis=0)
+        longest_s = np.max([block.times_s.min(1) for block in blocks], axis=0)
         devices = np.sum([block.devices.min() for block in blocks], axis=0)
         cost = np.sum([block.cost.min() for block in blocks], axis=0)
         first, _ = self.goal.keys(self.goal.step_s(longest_s), devices, cost)

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from placements.solver.branch_and_bound import CELLS_AT_ONCE, FAR
-from placements.solver.option_table import Bits, Indices, Numbers, ObjectiveArrays, OptionTable, block_of
+from placements.solver.option_table import Bits, Indices, JoinedTables, Numbers, ObjectiveArrays, OptionTable, block_of
 from placements.solver.problem import Problem
 
 BISECTIONS = 8
@@ -173,15 +173,51 @@ def least_value(
     drops options that no choice that good can hold, until the fewest devices that hold every role are too many. Source:
     destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
     """
-    relaxed = RelaxedCovers.of(tables, roles, capacity, goal)
-    low, high = relaxed.bound(FAR), value
+    options = JoinedTables.of(tables, capacity)
+    low, high = _relaxed_bound(options, roles, capacity, goal, FAR), value
     if low >= high * (1 - PRECISION):
         return min(low, high)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        smallest = relaxed.bound(middle)
-        low, high = (max(low, middle), high) if smallest > middle else (max(low, min(smallest, middle)), middle)
+        bound = _relaxed_bound(options, roles, capacity, goal, middle)
+        low, high = (max(low, middle), high) if bound > middle else (max(low, min(bound, middle)), middle)
     return low
+
+
+def _relaxed_bound(
+    options: JoinedTables, roles: int, capacity: Sequence[int], goal: ObjectiveArrays, limit: float
+) -> float:
+    """Bound the choices whose first key is at most `limit`, of any options that hold every role; FAR if none do.
+
+    Each resource is covered by itself: the devices of each class, and of all as a sum of shares; money; and keys.
+    """
+    blocks = np.array([table.roles for table in options.tables])
+    sizes = [table.devices.size for table in options.tables]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    room = np.array([*capacity, len(capacity) * (1 + 1e-9), limit if goal.objective == "cost" else FAR])
+    holds = (blocks >> np.arange(roles)[:, None]) & 1 > 0
+    everyone, bound, low_s = (1 << roles) - 1, 0.0, np.zeros(len(options.times_s))
+    rest = np.zeros((len(room) + 2, blocks.size))
+    for _ in range(ROUNDS_AT_MOST):
+        step_s = goal.step_s(np.maximum(options.times_s, low_s[:, None]))
+        used = np.vstack([options.used, options.share, step_s * options.cost, options.devices, options.cost])
+        with_rest = used + np.repeat(rest, sizes, axis=1)
+        fit = (goal.keys(step_s, *with_rest[-2:])[0] <= limit) & (with_rest[:-2] <= room[:, None]).all(0)
+        block = np.full((1 << roles, len(used)), FAR)
+        np.minimum.at(block, blocks, np.minimum.reduceat(np.where(fit, used, FAR), starts, axis=1).T)
+        smallest = covering(np.ascontiguousarray(block.T))
+        if (smallest[:-2, everyone] > room).any():
+            return FAR
+        rest = smallest[:, everyone ^ blocks]
+        # The slowest block of a stage takes no less than each role does in its best block.
+        best_s = np.minimum.reduceat(np.where(fit, options.times_s, FAR), starts, axis=1)
+        low_s = np.maximum(low_s, np.where(holds[:, None, :], best_s, FAR).min(2).max(0))
+        first, _ = goal.keys(goal.step_s(low_s), *smallest[-2:, everyone])
+        spent = smallest[-3, everyone] if goal.objective == "cost" else first
+        before, bound = bound, float(np.maximum(first, spent))
+        if bound <= before * (1 + PRECISION):
+            break
+    return bound
 
 
 def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence[int]) -> list[tuple[int, ...]]:
@@ -209,76 +245,6 @@ def covering(block: Numbers) -> Numbers:
         parts = _parts(roles)
         smallest[:, roles] = (block[:, parts] + smallest[:, roles ^ parts]).min(1)
     return smallest
-
-
-@dataclass(frozen=True, eq=False)
-class RelaxedCovers:
-    """Every option of every block side by side, to be taken without regard to which go together."""
-
-    goal: ObjectiveArrays
-    roles: int
-    blocks: Indices
-    """The block of each table, as bits."""
-    starts: Indices
-    """Where the options of each table begin."""
-    times_s: Numbers
-    devices: Numbers
-    cost: Numbers
-    used: Numbers
-    """Of each class, and of all as the sum of shares, what an option takes, [resource, option]."""
-    room: Numbers
-
-    @classmethod
-    def of(
-        cls, tables: Sequence[OptionTable], roles: int, capacity: Sequence[int], goal: ObjectiveArrays
-    ) -> RelaxedCovers:
-        """Put tables side by side."""
-        sizes = [table.devices.size for table in tables]
-        classes = np.repeat([table.device_class for table in tables], sizes)
-        devices = np.concatenate([table.devices for table in tables])
-        each_class = [np.where(classes == number, devices, 0.0) for number in range(len(capacity))]
-        shares = devices / np.array(capacity, dtype=np.float64)[classes]
-        return cls(
-            goal,
-            roles,
-            np.array([table.roles for table in tables]),
-            np.concatenate([[0], np.cumsum(sizes)[:-1]]),
-            np.concatenate([table.times_s for table in tables], axis=1),
-            devices,
-            np.concatenate([table.cost for table in tables]),
-            np.array([*each_class, shares]),
-            np.array([*capacity, len(capacity) * (1 + 1e-9)], dtype=np.float64),
-        )
-
-    def bound(self, limit: float) -> float:
-        """Bound the choices whose first key is at most `limit`; FAR if there are none."""
-        everyone, bound, low_s = (1 << self.roles) - 1, 0.0, np.zeros(len(self.times_s))
-        room = np.append(self.room, limit if self.goal.objective == "cost" else FAR)
-        rest = np.zeros((len(room) + 2, self.blocks.size))
-        holds = (self.blocks >> np.arange(self.roles)[:, None]) & 1 > 0
-        for _ in range(ROUNDS_AT_MOST):
-            step_s = self.goal.step_s(np.maximum(self.times_s, low_s[:, None]))
-            used = np.vstack([self.used, step_s * self.cost, self.devices, self.cost])
-            with_rest = used + np.repeat(rest, np.diff(self.starts, append=self.devices.size), axis=1)
-            fit = (self.goal.keys(step_s, *with_rest[-2:])[0] <= limit) & (with_rest[:-2] <= room[:, None]).all(0)
-            block = np.full((1 << self.roles, len(used)), FAR)
-            np.minimum.at(block, self.blocks, self._best(np.where(fit, used, FAR)).T)
-            smallest = covering(np.ascontiguousarray(block.T))
-            if (smallest[:-2, everyone] > room).any():
-                return FAR
-            rest = smallest[:, everyone ^ self.blocks]
-            # The slowest block of a stage takes no less than each role does in its best block.
-            best_s = np.where(holds[:, None, :], self._best(np.where(fit, self.times_s, FAR)), FAR)
-            low_s = np.maximum(low_s, best_s.min(2).max(0))
-            first, _ = self.goal.keys(self.goal.step_s(low_s), *smallest[-2:, everyone])
-            spent = smallest[-3, everyone] if self.goal.objective == "cost" else first
-            before, bound = bound, float(np.maximum(first, spent))
-            if bound <= before * (1 + PRECISION):
-                break
-        return bound
-
-    def _best(self, numbers: Numbers) -> Numbers:
-        return np.asarray(np.minimum.reduceat(numbers, self.starts, axis=1))
 
 
 @cache
