@@ -16,8 +16,8 @@ plans as another system runs them.
 from __future__ import annotations
 
 from placements.hardware.device_profiles import known_devices
+from placements.report.explain_report import explain
 from placements.report.explain_report import plans_text as compare
-from placements.report.explanation import explain
 from placements.report.simulation import simulate
 from placements.search.plan_builder import forecast_again as forecast
 from placements.search.plan_options import PlanOptions

@@ -75,8 +75,8 @@ def show_range(sizes: Sequence[int]) -> str:
     """
     if not sizes:
         return "unknown memory"
-    least, most = show_bytes(min(sizes)), show_bytes(max(sizes))
-    return least if least == most else f"{least} to {most}"
+    smallest, largest = show_bytes(min(sizes)), show_bytes(max(sizes))
+    return smallest if smallest == largest else f"{smallest} to {largest}"
 
 
 def show_parts(parts: Mapping[str, int]) -> str:
@@ -138,7 +138,7 @@ def broken(text: str, at: str, columns: float | None = None) -> Iterator[str]:
 def _pieces(text: str, at: str, columns: float) -> Iterator[str]:
     """Return a text in pieces that end with `at`, or where that is too long with a space."""
     *first, last = text.split(at)
-    for piece in [*(f"{each}{at}" for each in first), last]:
+    for piece in [*(f"{piece}{at}" for piece in first), last]:
         if len(piece.rstrip()) <= columns or at == " ":
             yield piece
         else:

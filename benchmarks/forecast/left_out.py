@@ -19,6 +19,7 @@ from statistics import median
 
 from benchmarks.forecast import collectives, kernels, memory, rl_phases, serving_throughput, sync
 from benchmarks.forecast.__main__ import MEASURED, read
+from benchmarks.forecast.fit_constants import MeasuredCase, calibrate
 from benchmarks.forecast.groups import Axis, Held, Kind, Sample, held, scaled, table_text
 from benchmarks.forecast.memory_rows import litgpt, titan
 from benchmarks.forecast.memory_rows import prime as prime_memory
@@ -34,7 +35,6 @@ from benchmarks.forecast.training_case import Trained, forecast_s
 from benchmarks.forecast.training_papers import paper
 from benchmarks.forecast.training_rows import bridge, foundry, prime, vtrain
 from flowgraph.models.table import full_name
-from placements.calibration.fit_constants import MeasuredCase, calibrate
 from placements.hardware.architectures import ADA, AMPERE, BLACKWELL, HOPPER, AttainedShares, attained
 from placements.hardware.device_profiles import DeviceProfile, profile
 from placements.hardware.engine_constants import (

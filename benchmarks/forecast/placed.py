@@ -28,8 +28,8 @@ from placements.hardware.engine_constants import bounds
 from placements.memory.footprint import fits, total_bytes
 from placements.report.search_report import show_s
 from placements.search.named_placements import variant
+from placements.search.plan_builder import RankedPlan
 from placements.search.pool_options import PoolOptions
-from placements.search.ranked_plan import RankedPlan
 from placements.search.search import TIED_SHARE, solved
 from placements.step.role_costs import DeviceGroup, footprint, sampling_seconds
 from placements.step.role_placements import device_group_for

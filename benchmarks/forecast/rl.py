@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.forecast.cells import AMOUNT, COUNT, columns
+from benchmarks.forecast.fit_constants import MeasuredCase, scale_of
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.rl_calibrated import by_phase, by_step, one_factor, runs_of, uncalibrated
 from benchmarks.forecast.rl_calibrated import cases_of as others_of
@@ -22,7 +23,6 @@ from benchmarks.forecast.rl_rows import Read, read_end_to_end, read_nemo_rl, run
 from benchmarks.forecast.rl_steps import seconds_of, setting_of, step
 from benchmarks.forecast.rl_workloads import FOLDER, Workload, read, to_toml
 from flowgraph.cluster.plan import StepForecast
-from placements.calibration.fit_constants import MeasuredCase, scale_of
 from placements.report.search_report import show_s, show_seconds_by_part
 
 Reader = Callable[[Row], Read]

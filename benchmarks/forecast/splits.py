@@ -25,8 +25,8 @@ from benchmarks.forecast.rl_workloads import Workload
 from placements.format import table
 from placements.hardware.topology import sizes
 from placements.report.search_report import show_s
+from placements.search.plan_builder import RankedPlan
 from placements.search.pool_options import PoolOptions
-from placements.search.ranked_plan import RankedPlan
 from placements.search.search import solved
 from placements.solver.problem import Option
 from placements.workload.planning_problem import PlanningProblem

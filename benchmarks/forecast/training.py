@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from statistics import mean, median
 
+from benchmarks.forecast.fit_constants import MeasuredCase, calibrate
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.training_case import Trained, forecast_s
 from benchmarks.forecast.training_papers import PAPER, PAPER_CELLS, paper
@@ -28,7 +29,6 @@ from benchmarks.forecast.training_rows import (
 )
 from flowgraph.cluster.calibration import Calibration
 from flowgraph.errors import DataError
-from placements.calibration.fit_constants import MeasuredCase, calibrate
 from placements.calibration.fit_scales import Key, Observation, fit_scales
 from placements.hardware.engine_constants import TrainingConstants, constants
 

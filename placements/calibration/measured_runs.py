@@ -3,29 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from statistics import median
 from typing import Any
 
 from flowgraph.cluster.calibration import Calibration, Phase
-from flowgraph.cluster.plan import Plan
+from flowgraph.cluster.plan import Plan, StepForecast
 from flowgraph.errors import DataError
-from placements.calibration.fit_constants import (
-    ForecastErrors,
-    MeasuredCase,
-    far_from,
-    forecast_errors,
-    refuse_no_seconds,
-)
 from placements.calibration.fit_scales import Key, Observation, fit_scales
-from placements.calibration.timings import STEP, SYNC, Timing
+from placements.calibration.timings import STEP, SYNC, Timing, refuse_no_seconds
 from placements.step.role_placements import RolePlacement, homes_by
 from placements.step.step_forecast import node_seconds, step_of
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
 LOAD_PHASES: Mapping[str, Phase] = {"generate": "generate", "logprob": "forward", "update": "update"}
+FAR = 5.0  # times the forecast, or as much below it: no scale is that wrong, so a mistake or another plan
+
+
+@dataclass(frozen=True)
+class ForecastErrors:
+    """The errors of forecasts, (forecast - measured) / measured.
+
+    `bias` is the median with its sign; `median` and `worst` are of absolute errors.
+    """
+
+    count: int
+    bias: float
+    median: float
+    worst: float
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> ForecastErrors:
+        """Return the errors of forecasts, from forecast seconds over measured ones."""
+        signed = [ratio - 1 for ratio in ratios]
+        sizes = [abs(error) for error in signed]
+        return cls(len(signed), median(signed), median(sizes), max(sizes))
+
+    def __str__(self) -> str:
+        bias = f"{'+' if self.bias >= 0 else '-'}{_percent(abs(self.bias), 1)}"
+        median_error, worst = _percent(self.median, 1), _percent(self.worst, 0)
+        return f"median |error| {median_error}, bias {bias}, worst {worst} of {self.count}"
+
+
+def _percent(share: float, digits: int) -> str:
+    """Return a share as text; a very large one with two digits.
+
+    >>> _percent(0.123, 1), _percent(2.5e9, 1)
+    ('12.3%', '2.5e+11%')
+    """
+    return f"{share:.{digits}%}" if share < 1e4 else f"{100 * share:.2g}%"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +70,90 @@ class MeasuredRun:
     def of(cls, name: str, problem: PlanningProblem, plan: Plan, timings: tuple[Timing, ...]) -> MeasuredRun:
         """Return what a run of a plan has measured; `name` is that of the run."""
         return cls(name, problem, tuple(homes_by(problem, plan)), timings)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Return all that can be timed: nodes that run a model, nodes on the host, all syncs, and the step."""
+        return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
+
+    def observations(self, unused: dict[str, str]) -> Iterator[Observation]:
+        """Yield the timings that are forecast; `unused` gets the others, with why. Raises DataError for bad seconds."""
+        for timing in self.timings:
+            label = f"{self.name} {timing.label}"
+            refuse_no_seconds(label, timing.seconds)
+            keys = {name: self._keys(name) for name in timing.names}
+            if missing := [name for name, key in keys.items() if not key]:
+                unused[label] = f"no seconds are forecast for {', '.join(missing)}"
+                continue
+            distinct = tuple(dict.fromkeys(key for name in timing.names for key in keys[name]))
+            phases: set[Phase] = {phase for phase, _, _ in distinct}
+            phase = phases.pop() if len(phases) == 1 else None
+            yield Observation(label, timing.seconds, distinct, partial(self._seconds, timing.names), phase)
+
+    @cached_property
+    def _problem(self) -> PlanningProblem:
+        return replace(self.setting, calibration=None)
+
+    @cached_property
+    def _step(self) -> StepForecast:
+        return step_of(self._problem, self.homes)
+
+    @cached_property
+    def _loads(self) -> dict[str, NodeWorkload]:
+        return {load.node: load for load in self._problem.loads}
+
+    @cached_property
+    def _syncs(self) -> frozenset[str]:
+        return frozenset(task.name for task in self._step.tasks if task.kind == "sync" and task.seconds)
+
+    @cached_property
+    def _unscaled_s(self) -> dict[str, float | None]:
+        return {name: seconds.total_s for name, seconds in node_seconds(self._problem, self.homes).items()}
+
+    @cached_property
+    def _host_nodes(self) -> tuple[str, ...]:
+        of_roles = {name for role in self._problem.roles for name in role.nodes}
+        nodes = (node.name for node in self._problem.running.nodes if node.name not in of_roles)
+        return tuple(name for name in nodes if self._unscaled_s.get(name))
+
+    def _keys(self, name: str) -> tuple[Key, ...]:
+        """Return the keys on which the seconds of a node, a task, all syncs or the step depend; none if not forecast.
+
+        Raises DataError for a node whose role has no pool, or no known seconds.
+        """
+        device = self._problem.classes[0].model
+        if (load := self._loads.get(name)) is not None:
+            return (self._load_key(load),)
+        if name in self._host_nodes:
+            return (("host", "", device),)
+        if name in self._syncs or (name == SYNC and self._syncs):
+            return (("sync", "", device),)
+        if name == STEP and self._step.period_s:
+            loads = (self._load_key(load) for load in self._loads.values())
+            syncs: tuple[Key, ...] = (("sync", "", device),) if self._syncs else ()
+            return (*dict.fromkeys(loads), *syncs, ("host", "", device))
+        return ()
+
+    def _load_key(self, load: NodeWorkload) -> Key:
+        home = next((home for home in self.homes if home.role.name == load.role.name), None)
+        label = f"{self.name} {load.node}"
+        if home is None:
+            raise DataError.unusable(label, f"the plan has no pool for {load.role.name}")
+        if not self._unscaled_s.get(load.node):
+            raise DataError.unusable(label, "no seconds are forecast for it, so nothing can be fitted to them")
+        return LOAD_PHASES[load.phase], load.role.name, home.seat.of.model
+
+    def _seconds(self, names: Sequence[str], calibration: Calibration | None) -> float:
+        problem = replace(self._problem, calibration=calibration)
+        return sum(self._seconds_of(problem, name) for name in names)
+
+    def _seconds_of(self, problem: PlanningProblem, name: str) -> float:
+        if name in self._loads or name in self._host_nodes:
+            return node_seconds(problem, self.homes)[name].total_s or 0.0
+        step = step_of(problem, self.homes)
+        if name == STEP:
+            return step.period_s or 0.0
+        return sum(task.seconds or 0.0 for task in step.tasks if task.name == name or (name == SYNC == task.kind))
 
 
 @dataclass(frozen=True)
@@ -94,105 +207,18 @@ def repair(runs: Sequence[MeasuredRun], source: str) -> CalibrationResult:
 
     Raises DataError for impossible seconds, and for runs without a timing that is forecast.
     """
-    forecasts = [_RunForecasts(run) for run in runs]
-    observations = [observation for forecast in forecasts for observation in forecast.observations()]
-    names = tuple(dict.fromkeys(name for forecast in forecasts for name in forecast.names))
+    unused = dict[str, str]()
+    observations = [observation for run in runs for observation in run.observations(unused)]
+    names = tuple(dict.fromkeys(name for run in runs for name in run.names))
     if not observations:
         labels = ", ".join(run.name for run in runs)
         hint = f"what is forecast: {', '.join(names)}" if names else ""
         raise DataError.unusable(labels, "has measured no seconds of a node that is forecast", hint)
     calibration = fit_scales(observations, source)
-    cases = [MeasuredCase(observation.label, observation.seconds, observation) for observation in observations]
-    before, after = (forecast_errors(scales, cases, _forecast) for scales in (None, calibration))
-    unused = {label: why for forecast in forecasts for label, why in forecast.unused.items()}
-    return CalibrationResult(calibration, before, after, far_from(None, cases, _forecast), unused, names)
-
-
-def _forecast(calibration: Calibration | None, observation: Observation) -> float:
-    return observation.forecast(calibration)
-
-
-class _RunForecasts:
-    """The timings of a run with their forecasts; `unused` gets those without, and why."""
-
-    def __init__(self, run: MeasuredRun) -> None:
-        self.run = run
-        self.unused = dict[str, str]()
-        self._problem = replace(run.setting, calibration=None)
-        self._homes = {home.role.name: home for home in run.homes}
-        self._loads = {load.node: load for load in self._problem.loads}
-        step = step_of(self._problem, run.homes)
-        self._period_s = step.period_s
-        self._syncs = frozenset(task.name for task in step.tasks if task.kind == "sync" and task.seconds)
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Return all that can be timed: nodes that run a model, nodes on the host, all syncs, and the step."""
-        return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
-
-    @cached_property
-    def _host_nodes(self) -> tuple[str, ...]:
-        of_roles = {name for role in self._problem.roles for name in role.nodes}
-        nodes = (node.name for node in self._problem.running.nodes if node.name not in of_roles)
-        return tuple(name for name in nodes if self._unscaled_s.get(name))
-
-    @cached_property
-    def _unscaled_s(self) -> dict[str, float | None]:
-        return {name: seconds.total_s for name, seconds in node_seconds(self._problem, self.run.homes).items()}
-
-    def observations(self) -> Iterator[Observation]:
-        """Yield the timings that are forecast. Raises DataError for impossible seconds."""
-        for timing in self.run.timings:
-            label = f"{self.run.name} {timing.label}"
-            refuse_no_seconds(label, timing.seconds)
-            keys = {name: self._keys(name) for name in timing.names}
-            if missing := [name for name, key in keys.items() if not key]:
-                self.unused[label] = f"no seconds are forecast for {', '.join(missing)}"
-                continue
-            distinct = tuple(dict.fromkeys(key for name in timing.names for key in keys[name]))
-            phases: set[Phase] = {phase for phase, _, _ in distinct}
-            phase = phases.pop() if len(phases) == 1 else None
-            yield Observation(label, timing.seconds, distinct, self._forecast_of(timing.names), phase)
-
-    def _forecast_of(self, names: Sequence[str]) -> Callable[[Calibration | None], float]:
-        def forecast(calibration: Calibration | None) -> float:
-            problem = replace(self._problem, calibration=calibration)
-            return sum(self._seconds(problem, name) for name in names)
-
-        return forecast
-
-    def _keys(self, name: str) -> tuple[Key, ...]:
-        """Return the keys on which the seconds of a node, a task, all syncs or the step depend; none if not forecast.
-
-        Raises DataError for a node whose role has no pool, or no known seconds.
-        """
-        device = self._problem.classes[0].model
-        if (load := self._loads.get(name)) is not None:
-            return (self._load_key(load),)
-        if name in self._host_nodes:
-            return (("host", "", device),)
-        if name in self._syncs or (name == SYNC and self._syncs):
-            return (("sync", "", device),)
-        if name == STEP and self._period_s:
-            loads = (self._load_key(load) for load in self._loads.values())
-            syncs: tuple[Key, ...] = (("sync", "", device),) if self._syncs else ()
-            return (*dict.fromkeys(loads), *syncs, ("host", "", device))
-        return ()
-
-    def _load_key(self, load: NodeWorkload) -> Key:
-        home = self._homes.get(load.role.name)
-        label = f"{self.run.name} {load.node}"
-        if home is None:
-            raise DataError.unusable(label, f"the plan has no pool for {load.role.name}")
-        if not self._unscaled_s.get(load.node):
-            raise DataError.unusable(label, "no seconds are forecast for it, so nothing can be fitted to them")
-        return LOAD_PHASES[load.phase], load.role.name, home.seat.of.model
-
-    def _seconds(self, problem: PlanningProblem, name: str) -> float:
-        """Return the forecast seconds of a name that has keys."""
-        if name in self._loads or name in self._host_nodes:
-            return node_seconds(problem, self.run.homes)[name].total_s or 0.0
-        step = step_of(problem, self.run.homes)
-        if name == STEP:
-            return step.period_s or 0.0
-        return sum(task.seconds or 0.0 for task in step.tasks if task.name == name or (name == SYNC == task.kind))
+    before, after = (
+        ForecastErrors.of([observation.forecast(scales) / observation.seconds for observation in observations])
+        for scales in (None, calibration)
+    )
+    ratios = {observation.label: observation.seconds / observation.forecast(None) for observation in observations}
+    far = {label: ratio for label, ratio in ratios.items() if not 1 / FAR <= ratio <= FAR}
+    return CalibrationResult(calibration, before, after, far, unused, names)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from statistics import median
 from typing import Any, Final
 
 from flowgraph.errors import DataError, UsageError
-from placements.calibration.fit_constants import refuse_no_seconds
 
 STEP: Final = "step"
 """The name of a whole step among timings; it takes precedence over a node of this name."""
@@ -51,24 +51,27 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
 
 
 def recorded_timings(lines: Sequence[Mapping[str, Any]], where: str) -> Iterator[Timing]:
-    """Yield the seconds of each node in the metrics of a run; `where` is their file."""
-    for name, seconds in seconds_by_node(lines, where).items():
-        yield Timing(name, seconds, (name,))
+    """Yield the median seconds of each node over the steps of a run but the first, which warms up.
 
-
-def seconds_by_node(lines: Sequence[Mapping[str, Any]], where: str) -> dict[str, float]:
-    """Return the median seconds of each node over the steps of a run but the first, which warms up.
-
-    `lines` are those of its metrics; `where` is their file.
+    `lines` are those of its metrics; lines about something else are left out. `where` is their file.
 
     >>> steps = [{"time": {"nodes_s": {"policy.update": seconds}}} for seconds in (9.0, 2.0, 3.0, 2.5)]
-    >>> seconds_by_node(steps, "metrics.jsonl")
-    {'policy.update': 2.5}
+    >>> list(recorded_timings(steps, "metrics.jsonl"))
+    [Timing(label='policy.update', seconds=2.5, names=('policy.update',))]
 
     Raises DataError for a line without a table of seconds.
     """
-    tables = [_nodes_s(line, f"{where}:{number}") for number, line in enumerate(lines, 1)]
-    return medians([table for table in tables if table])
+    tables = list[Mapping[str, float]]()
+    for number, line in enumerate(lines, 1):
+        time = line.get("time", {}) if isinstance(line, Mapping) else None
+        nodes = time.get("nodes_s", {}) if isinstance(time, Mapping) else None
+        if not isinstance(nodes, Mapping):
+            raise DataError.unusable(f"{where}:{number}", "has no table of seconds by node, as `time.nodes_s`")
+        for name, seconds in nodes.items():
+            refuse_no_seconds(f"{where}:{number} {name}", seconds)
+        tables.append(nodes)
+    for name, seconds in medians([table for table in tables if table]).items():
+        yield Timing(name, seconds, (name,))
 
 
 def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -82,12 +85,13 @@ def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: median(later) if later else steps[0][name] for name, later in values.items()}
 
 
-def _nodes_s(line: Any, where: str) -> Mapping[str, float]:
-    """Return the seconds by node of one line; none from a line about something else."""
-    time = line.get("time", {}) if isinstance(line, Mapping) else None
-    nodes = time.get("nodes_s", {}) if isinstance(time, Mapping) else None
-    if not isinstance(nodes, Mapping):
-        raise DataError.unusable(where, "has no table of seconds by node, as `time.nodes_s`")
-    for name, seconds in nodes.items():
-        refuse_no_seconds(f"{where} {name}", seconds)
-    return nodes
+def refuse_no_seconds(label: str, value: Any) -> None:
+    """Raise DataError for a value that is not a number of seconds above 0; `label` describes it."""
+    try:
+        if not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0:
+            return
+    except OverflowError:
+        pass
+    text = repr(value) if isinstance(value, str) else str(value)
+    printed = text if len(text) <= 40 else f"{text[:40]}…"
+    raise DataError.out_of_range(label, "seconds", printed, "any number above 0")

@@ -3,15 +3,12 @@
 from placements.format import show_devices
 from placements.memory.footprint import FILLS
 from placements.report.answer_report import answer_data, answer_text, batch_lines, indented
-from placements.report.arrow_sizes import arrow_sizes
-from placements.report.comparison import comparison_chart
-from placements.report.explanation import Explanation
+from placements.report.charts import arrow_sizes, comparison_chart, search_chart
+from placements.report.explain_report import Explanation
 from placements.report.published_errors import error_lines, step_error
-from placements.report.search_chart import search_chart
-from placements.report.search_report import plan_lines, pool_lines, pools_of
+from placements.report.search_report import plan_lines, pools_of
 from placements.report.simulation import Simulation
-from placements.search.cautions import planner_notes, scale_notes
-from placements.search.plan_options import PlanAnswer
+from placements.search.plan_options import PlanAnswer, planner_notes, scale_notes
 from placements.search.saved_plan import tightness
 from placements.search.search import TIED_SHARE, SearchResult
 from placements.workload.batch_partition import BatchSizes
@@ -36,7 +33,6 @@ __all__ = [
     "indented",
     "plan_lines",
     "planner_notes",
-    "pool_lines",
     "pools_of",
     "scale_notes",
     "search_chart",

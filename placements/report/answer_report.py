@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from placements.format import COLUMNS, broken
-from placements.report.search_report import MEASURES, search_report, what_if_text
-from placements.report.staleness_report import staleness_text
-from placements.search.plan_options import PlanAnswer
-from placements.search.ranked_plan import RankedPlan
-from placements.search.search import SearchResult, value_of
-from placements.search.staleness import StalenessOption
+from placements.format import COLUMNS, broken, table
+from placements.report.search_report import MEASURES, search_report, show_s, what_if_text
+from placements.search.plan_builder import RankedPlan
+from placements.search.plan_options import PlanAnswer, StalenessOption
+from placements.search.search import value_of
 from placements.solver.problem import Objective
 from placements.workload.batch_partition import BatchSizes, batch_text
 
 
 def answer_text(answer: PlanAnswer, top: int) -> str:
     """Return the best plan with at most `top` of those that were found, then other staleness and what-ifs."""
-    objective = answer.search.objective
-    parts = [search_report(answer.search, answer.plan, top=top, objective=objective)]
+    parts = [search_report(answer.search, answer.plan, top=top)]
     parts += [staleness_text(answer.staleness, answer.problem.lag)] if answer.staleness else []
-    parts += [what_if_text(answer.search, answer.what_if, objective)] if answer.what_if else []
+    parts += [what_if_text(answer.search, answer.what_if)] if answer.what_if else []
     return "\n\n".join(parts)
+
+
+def staleness_text(options: Sequence[StalenessOption], chosen: int) -> str:
+    """Return the seconds of a step, the ratio of devices and the syncs at each staleness, the chosen one marked."""
+    rows = [
+        [
+            "→" if option.staleness == chosen else "",
+            str(option.staleness),
+            show_s(option.step_s),
+            f"{option.step_s / options[0].step_s - 1:+.0%}",
+            _ratio(option),
+            f"synced every {option.sync_every} updates" if option.sync_every > 1 else "synced after each update",
+        ]
+        for option in options
+    ]
+    return "\n".join(["staleness, in updates; the least within 1% of the shortest step is taken", *table(rows)])
+
+
+def _ratio(option: StalenessOption) -> str:
+    counts = Counter[str]()
+    for block, pool in option.search.best.blocks:
+        uses = {option.search.setting.roles[place].use for place in block} & {"sample", "train"}
+        if uses:
+            counts["do both" if len(uses) == 2 else uses.pop()] += sum(pool.devices)
+    if len(option.search.best.blocks) == 1 and counts["do both"]:
+        return f"all on {counts['do both']}"
+    return ", ".join(f"{count} {use}" for use in ("do both", "sample", "train") if (count := counts[use]))
 
 
 def batch_lines(sizes: BatchSizes) -> list[str]:
@@ -35,22 +60,15 @@ def indented(lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         first, *rest = broken(line, ", ", COLUMNS - 4)
         yield f"  {first}"
-        yield from (f"    {more}" for more in rest)
+        yield from (f"    {text}" for text in rest)
 
 
 def answer_data(answer: PlanAnswer, top: int, notes: Sequence[str]) -> dict[str, Any]:
-    """Return the search with at most `top` of its plans, the notes, what-ifs and other staleness as data."""
-    objective = answer.search.objective
-    what_if = {
-        each.change: None if each.found is None else _ranked_data(each.found.best, objective) for each in answer.what_if
-    }
-    staleness = [_staleness_data(each) for each in answer.staleness]
-    return {**_search_data(answer.search, top), "notes": list(notes), "what_if": what_if, "staleness": staleness}
+    """Return the search with at most `top` of its plans, the notes, what-ifs and other staleness as data.
 
-
-def _search_data(search: SearchResult, top: int) -> dict[str, Any]:
-    """Return what a search found as data; `value` and `bound` are in the `unit` of the objective, both as played."""
-    objective = search.objective
+    `value` and `bound` are in the `unit` of the objective, both as played.
+    """
+    search, objective = answer.search, answer.search.objective
     return {
         "search": {
             "objective": objective,
@@ -64,8 +82,23 @@ def _search_data(search: SearchResult, top: int) -> dict[str, Any]:
             "played": search.played,
             "search_s": search.seconds,
         },
-        "ranked": [_ranked_data(each, objective) for each in search.ranked[:top]],
-        "named": {v.name: None if each is None else _ranked_data(each, objective) for v, each in search.named},
+        "ranked": [_ranked_data(plan, objective) for plan in search.ranked[:top]],
+        "named": {v.name: None if plan is None else _ranked_data(plan, objective) for v, plan in search.named},
+        "notes": list(notes),
+        "what_if": {
+            what_if.change: None if what_if.search is None else _ranked_data(what_if.search.best, objective)
+            for what_if in answer.what_if
+        },
+        "staleness": [
+            {
+                "staleness": option.staleness,
+                "step_s": option.step_s,
+                "devices_that_draw": option.ratio[0],
+                "devices_that_train": option.ratio[1],
+                "sync_every": option.sync_every,
+            }
+            for option in answer.staleness
+        ],
     }
 
 
@@ -77,15 +110,4 @@ def _ranked_data(ranked: RankedPlan, objective: Objective) -> dict[str, Any]:
         "bound": ranked.bound,
         "devices": ranked.devices,
         "pools": [{"roles": list(part), "devices": sum(option.devices)} for part, (_, option) in blocks],
-    }
-
-
-def _staleness_data(option: StalenessOption) -> dict[str, Any]:
-    rollout, training = option.ratio
-    return {
-        "staleness": option.staleness,
-        "step_s": option.step_s,
-        "devices_that_draw": rollout,
-        "devices_that_train": training,
-        "sync_every": option.sync_every,
     }

@@ -1,59 +1,110 @@
-"""Why a role is on its pool, as text, and plans beside each other."""
+"""Why each role of a plan is on its pool, and plans next to each other: as data and as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from flowgraph.cluster.cluster import DeviceKind, show_bytes
 from flowgraph.cluster.plan import Plan
 from placements.format import COLUMNS, flowing, pool_sizes, table
 from placements.memory.footprint import fits
 from placements.report.search_report import Played, show_s, why_slower
-from placements.search.alternatives import AlternativeLayout, AlternativePool
-from placements.search.search import TIED_SHARE
+from placements.search.alternatives import (
+    AlternativeLayout,
+    AlternativePool,
+    CurrentPlan,
+    alternative_layouts,
+    alternative_pools,
+    parts_of,
+)
+from placements.search.named_placements import Parts
+from placements.search.pool_options import PoolOptions
+from placements.search.search import TIED_SHARE, solved
 from placements.step.task_rows import TaskRow, task_rows
 from placements.workload.batch_partition import many
+from placements.workload.planning_problem import PlanningProblem
 
 ABSENT = "-"
 
 
-def alternatives_text(role: str, home: Sequence[str], here: Played, moved: Sequence[AlternativePool]) -> str:
+@dataclass(frozen=True)
+class Explanation:
+    """The alternatives of a plan whose seconds are known."""
+
+    problem: PlanningProblem
+    plan: Plan
+    current: CurrentPlan
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Return the roles by the pool that they share."""
+        return parts_of(self.plan)
+
+    def neighbours(self, role: str) -> tuple[str, ...]:
+        """Return the roles on the pool of a role, itself included."""
+        return next(part for part in self.parts if role in part)
+
+    def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
+        """Return the best plan with the role on each other pool, and on one of its own."""
+        return tuple(alternative_pools(self.problem, self.parts, role))
+
+    def faster_text(self) -> str:
+        """Return the step of the same pools at their fastest; "" where the plan is as fast."""
+        return fastest_text(self.current, solved(self.problem, PoolOptions(self.problem), self.parts))
+
+    def text(self, role: str, pools: Sequence[AlternativePool]) -> str:
+        """Return the seconds of a step with the role on these pools, the best first, as text."""
+        return alternatives_text(role, self.neighbours(role), self.current, pools)
+
+    def layouts_text(self, role: str) -> str:
+        """Return the layouts that the role could have on its pool, as text."""
+        home = next(placed for placed in self.plan.placed if placed.role == role)
+        pool = next(pool for pool in self.plan.pools if pool.name == home.pool)
+        return layouts_text(role, alternative_layouts(self.problem, self.plan, role), len(pool.devices))
+
+
+def explain(problem: PlanningProblem, plan: Plan) -> Explanation:
+    """Return the alternatives of a plan; all seconds of its step must be known."""
+    assert plan.step is not None and plan.step.period_s is not None, "only a plan of known seconds can be explained"
+    return Explanation(problem, plan, CurrentPlan(plan.step, plan.step.period_s, len(plan.used())))
+
+
+def alternatives_text(role: str, home: Sequence[str], current: Played, moved: Sequence[AlternativePool]) -> str:
     """Return the seconds of a step with a role on other pools, the best first; `home` are the roles of its pool."""
     mates = [name for name in home if name != role]
     where = f"shares a pool with {', '.join(mates)}" if mates else "has a pool of its own"
     played, unfit = list[tuple[float, list[str]]](), list[list[str]]()
     for move in moved:
-        place = f"with {'+'.join(move.beside)}" if move.beside else "alone"
+        place = f"with {'+'.join(move.neighbours)}" if move.neighbours else "alone"
         if move.ranked is None:
             unfit.append([place, "does not fit", "", ""])
         else:
-            played.append((move.ranked.step_s, [place, *_change(here, move.ranked)]))
+            moved_to = move.ranked
+            change = moved_to.step_s / current.step_s - 1
+            why = "a tie" if change > -TIED_SHARE else "better than this plan"
+            why = why_slower(moved_to, current) if change > TIED_SHARE else why
+            why += f", on {many(moved_to.devices, 'device')}" if moved_to.devices != current.devices else ""
+            played.append((moved_to.step_s, [place, show_s(moved_to.step_s), f"{change:+.1%}", why]))
     played.sort(key=lambda row: row[0])
-    head = f"{role} {where}: {show_s(here.step_s)} a step"
+    head = f"{role} {where}: {show_s(current.step_s)} a step"
     return "\n".join([head, *flowing([*(cells for _, cells in played), *unfit], "; ")])
 
 
-def _change(played: Played, there: Played) -> list[str]:
-    change = there.step_s / played.step_s - 1
-    near = "a tie" if change > -TIED_SHARE else "better than this plan"
-    why = why_slower(there, played) if change > TIED_SHARE else near
-    why += f", on {many(there.devices, 'device')}" if there.devices != played.devices else ""
-    return [show_s(there.step_s), f"{change:+.1%}", why]
-
-
-def fastest_text(here: Played, best: Played | None) -> str:
+def fastest_text(current: Played, best: Played | None) -> str:
     """Return the step of the same pools at their fastest, `best`; "" where the plan is as fast."""
-    if best is None or best.step_s > here.step_s * (1 - 5e-4):
+    if best is None or best.step_s > current.step_s * (1 - 5e-4):
         return ""
-    faster = f"{show_s(best.step_s)}, {best.step_s / here.step_s - 1:+.1%}, on {many(best.devices, 'device')}"
-    return f"a step of this plan takes {show_s(here.step_s)}; the same pools at their fastest {faster}"
+    faster = f"{show_s(best.step_s)}, {best.step_s / current.step_s - 1:+.1%}, on {many(best.devices, 'device')}"
+    return f"a step of this plan takes {show_s(current.step_s)}; the same pools at their fastest {faster}"
 
 
 def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) -> str:
     """Return the layouts that a role could have on its pool; `→` marks the plan's own."""
     rows = [
         [
-            "→" if option.own else "",
+            "→" if option.current else "",
             f"{option.layout}",
             show_s(option.seconds),
             f"{show_bytes(option.peak_bytes)} at work{'' if option.fits else ': does not fit'}",
@@ -119,7 +170,6 @@ def _seconds(row: TaskRow | None) -> str:
 
 
 def _fullest(plan: Plan) -> str:
-    """Return the bytes on the fullest device of a plan, by its share of the device, and whether they fit."""
     rooms = {pool.name: min(pool_sizes(plan, pool), default=0) for pool in plan.pools}
     peaks = [(peak.memory_bytes, pool.pool, peak.role) for pool in plan.forecast for peak in pool.peaks]
     if not peaks:

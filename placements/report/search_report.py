@@ -1,4 +1,4 @@
-"""The result of a search as text: the best plan with its bytes and seconds, the next ones, and why named ones lost.
+"""The search of a search as text: the best plan with its bytes and seconds, the next ones, and why named ones lost.
 
 At most 100 columns unless a name is long: longer cells continue on the next line.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum, inf
 
 from flowgraph.cluster.cluster import show_bytes
@@ -15,17 +15,18 @@ from flowgraph.cluster.plan import Plan, StepForecast, TimedTask
 from flowgraph.diagrams.model.quantities import show_s as show_s
 from placements.format import broken, flowing, pool_sizes, show_devices, show_range, table
 from placements.hardware.engine_constants import HOST
-from placements.report.chunked_logits import chunk_lines
+from placements.memory.footprint import room_bytes
 from placements.report.published_errors import error_lines
 from placements.search.alternatives import CurrentPlan
-from placements.search.combined_options import CARRIED_AT_MOST
+from placements.search.dominance import CARRIED_AT_MOST
 from placements.search.named_placements import PlacementVariant, name_of
-from placements.search.ranked_plan import RankedPlan
-from placements.search.search import TIED_SHARE, SearchResult
-from placements.search.sensitivity import COST_ERROR, DRAWS
+from placements.search.plan_builder import RankedPlan
+from placements.search.search import COST_ERROR, DRAWS, TIED_SHARE, SearchResult
 from placements.search.what_if import WhatIf
 from placements.solver.problem import Objective
-from placements.step.task_rows import TaskRow, task_rows
+from placements.step.memory_forecast import footprint_of
+from placements.step.role_placements import homes_by
+from placements.step.task_rows import task_rows
 from placements.workload.batch_partition import many
 from placements.workload.planning_problem import PlanningProblem
 
@@ -55,33 +56,26 @@ class ObjectiveMeasure:
     worse: str
 
 
-def search_report(found: SearchResult, plan: Plan, *, top: int = TOP, objective: Objective = "step") -> str:
-    """Return the report of a search for an objective; `plan` is its best plan."""
-    measure = MEASURES[objective]
+def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
+    """Return the report of a search; `plan` is its best plan."""
+    measure = MEASURES[search.objective]
     return "\n".join(
         [
-            *_head(found, measure),
+            *_head(search, measure),
             "",
-            *_problem(found.setting, plan),
+            *_problem(search.setting, plan),
             "",
             *_pools(plan),
-            *chunk_lines(found.setting, plan),
+            *_chunked_logits(search.setting, plan),
             "",
             *_seconds(plan.step),
             *error_lines(plan),
             "",
-            *_ranked(found, top, measure),
-            *(["", *_sensitivity(found, measure)] if found.regrets else []),
-            *(["", *_named(found, measure)] if found.named else []),
+            *_ranked(search, top, measure),
+            *(["", *_sensitivity(search, measure)] if search.regrets else []),
+            *(["", *_named(search, measure)] if search.named else []),
         ]
     )
-
-
-def pool_lines(plan: Plan) -> Iterator[str]:
-    """Yield the lines of a plan's pools, each with its number of devices and its roles."""
-    for pool in plan.pools:
-        yield f"{pool.name}: {len(pool.devices)} devices"
-        yield from _role_lines(plan, pool.name)
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -95,40 +89,38 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------- the problem and the proof
 
 
-def _head(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
-    problem, best = result.setting, result.best
+def _head(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
+    problem, best = search.setting, search.best
     generated = sum(load.rows * load.row_tokens for load in problem.loads if load.phase == "generate")
     tokens = generated or max(load.tokens.tokens for load in problem.loads)
     yield f"{problem.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
-    yield from broken(f"{_proof(result, measure)}; {many(result.played, 'plan')} played", "; ")
-    if result.regrets and best is not min(result.ranked, key=measure.of):
+    yield from broken(f"{_proof(search, measure)}; {many(search.played, 'plan')} played", "; ")
+    if search.regrets and best is not min(search.ranked, key=measure.of):
         yield f"it is not the {measure.least} as forecast, but loses least where costs are other than forecast"
 
 
-def _proof(result: SearchResult, measure: ObjectiveMeasure) -> str:
-    """Return what is known about plans that the search did not play."""
-    if result.proven:
+def _proof(search: SearchResult, measure: ObjectiveMeasure) -> str:
+    if search.proven:
         return f"proven the {measure.least} of the layouts considered"
-    if result.gap == 0.0:
+    if search.gap == 0.0:
         bound = "no plan takes less"
-    elif result.bound is None or result.gap is None:
+    elif search.bound is None or search.gap is None:
         bound = "how much less another plan may take is not known"
-    elif result.bound_s is not None and measure.unit == "devices":
-        limit = f"{measure.show(result.bound)} takes less than {show_s(result.bound_s)} a step"
-        bound = f"no layout considered on {limit} ({result.gap:.1%} less)"
+    elif search.bound_s is not None and measure.unit == "devices":
+        limit = f"{measure.show(search.bound)} takes less than {show_s(search.bound_s)} a step"
+        bound = f"no layout considered on {limit} ({search.gap:.1%} less)"
     else:
         unit = " a step" if measure.unit == "s" else ""
-        bound = f"no layout considered takes less than {measure.show(result.bound)}{unit} ({result.gap:.1%} less)"
-    if not result.cut:
+        bound = f"no layout considered takes less than {measure.show(search.bound)}{unit} ({search.gap:.1%} less)"
+    if not search.cut:
         return bound
     ways = f"of the ways to share a pool the {CARRIED_AT_MOST} fastest of each set of roles were combined"
     return f"not proven: {ways}; of these {bound}"
 
 
 def _problem(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """Yield the rows of a step, the models and the machines."""
     generates = [load for load in problem.loads if load.phase == "generate"]
     for load in generates[:1]:
         samples = f" × {load.samples}" if load.samples > 1 else ""
@@ -154,7 +146,13 @@ def _pools(plan: Plan) -> Iterator[str]:
         kinds = ", ".join(sorted({device.model or device.kind for device in devices}))
         sizes = pool_sizes(plan, pool)
         yield f"{pool.name}: {len(pool.devices)} {kinds} of {show_range(sizes)}: {show_devices(pool.devices)}"
-        yield from _role_lines(plan, pool.name)
+        yield from flowing(
+            [
+                [role.role, role.engine, str(role.layout), f"{role.running} {role.late}".strip()]
+                for role in plan.placed
+                if role.pool == pool.name
+            ]
+        )
         room = min(sizes, default=0)
         yield from table(
             [
@@ -169,17 +167,18 @@ def _pools(plan: Plan) -> Iterator[str]:
         )
 
 
-def _role_lines(plan: Plan, pool: str) -> list[str]:
-    here = [role for role in plan.placed if role.pool == pool]
-    return flowing([[role.role, role.engine, str(role.layout), f"{role.running} {role.late}".strip()] for role in here])
-
-
 def _seconds(step: StepForecast | None) -> Iterator[str]:
     if step is None:
         return
     yield "seconds of a step"
     longest = max((task.seconds or 0.0 for task in step.tasks), default=0.0)
-    yield from flowing([_second_cells(row, longest) for row in task_rows(step)], " · ")
+    cells = list[list[str]]()
+    for row in task_rows(step):
+        name, detail = row.label, f"{len(row.tasks)} of them"
+        if len(row.tasks) == 1:
+            name, detail = row.tasks[0].name, show_seconds_by_part(row.tasks[0])
+        cells.append([name, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), detail])
+    yield from flowing(cells, " · ")
     between_s = max((wait.pause_s for wait in step.waits), default=0.0)
     if between_s:
         yield f"between steps, by the driver: {show_s(between_s)}; host times are estimates (`calibrate` fits them)"
@@ -187,14 +186,6 @@ def _seconds(step: StepForecast | None) -> Iterator[str]:
         everything = all(task.name in step.cycle for task in step.tasks if task.pools and task.seconds)
         path = "everything, one after another" if everything else " → ".join(step.cycle)
         yield from flowing([[f"critical path: {path}"]], " → ")
-
-
-def _second_cells(row: TaskRow, longest: float) -> list[str]:
-    if len(row.tasks) == 1:
-        name, detail = row.tasks[0].name, show_seconds_by_part(row.tasks[0])
-    else:
-        name, detail = row.label, f"{len(row.tasks)} of them"
-    return [name, "+".join(row.pools), show_s(row.seconds), bar(row.seconds, longest), detail]
 
 
 def bar(seconds: float | None, longest: float) -> str:
@@ -219,18 +210,37 @@ def show_seconds_by_part(task: TimedTask) -> str:
     total = task.seconds or fsum(seconds for seconds in task.parts.values() if seconds is not None)
     smallest = LEAST_SHARE * total
     large = [(name, seconds) for name, seconds in task.parts.items() if seconds is None or seconds >= smallest]
-    shown = dict(sorted(large, key=lambda part: -inf if part[1] is None else -part[1])[:PARTS])
-    rest = fsum(seconds for name, seconds in task.parts.items() if seconds is not None and name not in shown)
+    printed = dict(sorted(large, key=lambda part: -inf if part[1] is None else -part[1])[:PARTS])
+    rest = fsum(seconds for name, seconds in task.parts.items() if seconds is not None and name not in printed)
     if rest and rest >= smallest:
-        shown["rest"] = rest
-    return " · ".join(f"{name} {show_s(seconds)}" for name, seconds in shown.items())
+        printed["rest"] = rest
+    return " · ".join(f"{name} {show_s(seconds)}" for name, seconds in printed.items())
+
+
+def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
+    """Return the roles that fit their devices only with chunked logits, and how many more bytes whole ones take."""
+    if problem.kind != "gpu":
+        return {}
+    more_bytes = dict[str, int]()
+    for home in homes_by(problem, plan):
+        if home.role.use == "sample" or home.running.logits != "chunked":
+            continue
+        unchunked = replace(home, running=home.running.model_copy(update={"logits": "whole"}))
+        added = footprint_of(problem, unchunked).peak_bytes - footprint_of(problem, home).peak_bytes
+        peaks = [peak for pool in plan.forecast if pool.pool == home.pool for peak in pool.peaks]
+        highest = max((peak.memory_bytes for peak in peaks if peak.role == home.role.name), default=0)
+        if highest + added > room_bytes(home.seat.of.memory_bytes):
+            more_bytes[home.role.name] = added
+    return more_bytes
+
+
+def _chunked_logits(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    if roles := relied_on(problem, plan):
+        texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
+        yield from broken(f"logits come in chunks, a fused loss: all at once they do not fit, {texts}", ", ")
 
 
 # ---------------------------------------------------------------------------------------- plans beside each other
-
-
-def _money(amount: float) -> str:
-    return f"{amount:,.2f} a step"
 
 
 def _devices(count: float) -> str:
@@ -239,31 +249,31 @@ def _devices(count: float) -> str:
 
 MEASURES: Mapping[Objective, ObjectiveMeasure] = {
     "step": ObjectiveMeasure("s", lambda plan: plan.step_s, show_s, "fastest", "slower"),
-    "cost": ObjectiveMeasure("currency", lambda plan: plan.cost_per_step, _money, "cheapest", "dearer"),
+    "cost": ObjectiveMeasure(
+        "currency", lambda plan: plan.cost_per_step, "{:,.2f} a step".format, "cheapest", "dearer"
+    ),
     "devices": ObjectiveMeasure("devices", lambda plan: float(plan.devices), _devices, "smallest", "slower"),
 }
 
 
-def _ranked(result: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
-    yield f"the best {min(top, len(result.ranked))} of {len(result.ranked)} plans that were played"
+def _ranked(search: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
+    yield f"the best {min(top, len(search.ranked))} of {len(search.ranked)} plans that were played"
     rows = list[list[str]]()
-    for number, ranked in enumerate(result.ranked[:top], 1):
-        difference = "" if number == 1 else _difference(ranked, result.best, measure, "tie")
+    for number, ranked in enumerate(search.ranked[:top], 1):
+        difference = "" if number == 1 else _difference(ranked, search.best, measure, "tie")
         name = name_of(ranked.setting.graph, ranked.parts()).partition(":")[0]
         rows.append([str(number), *_figures(ranked, measure), difference, name, pools_of(ranked)])
     yield from flowing(rows, " | ")
 
 
 def _figures(ranked: RankedPlan, measure: ObjectiveMeasure) -> list[str]:
-    """Return the cells of a plan's figures: its cost, if that is the objective, and the seconds of a step."""
-    return [*([_money(ranked.cost_per_step)] if measure.unit == "currency" else []), show_s(ranked.step_s)]
+    return [*([measure.show(ranked.cost_per_step)] if measure.unit == "currency" else []), show_s(ranked.step_s)]
 
 
 def _difference(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure, tie: str) -> str:
-    """Return how much more a plan takes than the best: a share of it, or a number of devices."""
-    more = ranked.devices - best.devices
-    if measure.unit == "devices" and more:
-        return f"{'+' if more > 0 else '-'}{_devices(abs(more))}"
+    excess = ranked.devices - best.devices
+    if measure.unit == "devices" and excess:
+        return f"{'+' if excess > 0 else '-'}{_devices(abs(excess))}"
     share = _more(ranked, best, measure)
     return tie if abs(share) <= TIED_SHARE else f"{share:+.0%}"
 
@@ -287,12 +297,12 @@ def pools_of(ranked: RankedPlan) -> str:
     return " | ".join(texts)
 
 
-def _named(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
+def _named(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
     yield "named placements, each at its best"
     rows, blank = list[list[str]](), [""] * (2 if measure.unit == "currency" else 1)
     names = dict[tuple[tuple[str, ...], ...], str]()
-    for variant, ranked in by_name(result):
-        parts = sorted_parts(result, variant)
+    for variant, ranked in by_name(search):
+        parts = sorted_parts(search, variant)
         if parts in names:
             rows.append([variant.name, *blank, f"the same as {names[parts]} for this flow"])
             continue
@@ -300,33 +310,33 @@ def _named(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
         if ranked is None:
             rows.append([variant.name, "does not fit", *blank[1:], variant.about])
         else:
-            rows.append([variant.name, *_figures(ranked, measure), against(result, ranked, measure)])
+            rows.append([variant.name, *_figures(ranked, measure), against(search, ranked, measure)])
     yield from flowing(rows, "; ")
 
 
-def by_name(found: SearchResult) -> list[tuple[PlacementVariant, RankedPlan | None]]:
+def by_name(search: SearchResult) -> list[tuple[PlacementVariant, RankedPlan | None]]:
     """Return the named placements in their order, but FIRST before all if another has the same parts."""
-    parts = {variant.name: sorted_parts(found, variant) for variant, _ in found.named}
+    parts = {variant.name: sorted_parts(search, variant) for variant, _ in search.named}
     counts = Counter(parts.values())
-    return sorted(found.named, key=lambda named: named[0].name != FIRST or counts[parts[FIRST]] == 1)
+    return sorted(search.named, key=lambda named: named[0].name != FIRST or counts[parts[FIRST]] == 1)
 
 
-def sorted_parts(found: SearchResult, variant: PlacementVariant) -> tuple[tuple[str, ...], ...]:
+def sorted_parts(search: SearchResult, variant: PlacementVariant) -> tuple[tuple[str, ...], ...]:
     """Return the parts of a named placement, sorted: the same for placements with the same pools."""
-    return tuple(sorted(variant.parts_of(found.setting.graph)))
+    return tuple(sorted(variant.parts_of(search.setting.graph)))
 
 
-def against(found: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
+def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
     """Return how a named placement at its best compares with the best plan, and why it is not better."""
-    more = _more(ranked, found.best, measure)
-    if more <= 0:
-        played = ranked.blocks in {candidate.blocks for candidate in found.ranked}
-        why = "loses more where costs are other" if found.regrets and played else "your request excludes it"
-        return "the best" if more > -0.0005 else f"{more:+.0%}: {why}"
-    difference = _difference(ranked, found.best, measure, "a tie")
-    if ranked.step_s <= found.best.step_s:
+    excess = _more(ranked, search.best, measure)
+    if excess <= 0:
+        played = ranked.blocks in {candidate.blocks for candidate in search.ranked}
+        why = "loses more where costs are other" if search.regrets and played else "your request excludes it"
+        return "the best" if excess > -0.0005 else f"{excess:+.0%}: {why}"
+    difference = _difference(ranked, search.best, measure, "a tie")
+    if ranked.step_s <= search.best.step_s:
         return f"{difference}: it takes {_devices(ranked.devices)}"
-    return f"{difference}: {why_slower(ranked, found.best)}"
+    return f"{difference}: {why_slower(ranked, search.best)}"
 
 
 def why_slower(slow: Played, fast: Played) -> str:
@@ -353,27 +363,27 @@ def why_slower(slow: Played, fast: Played) -> str:
     return "its pools wait for each other" if len(pools) > 1 else "all of it takes turns on one pool"
 
 
-def what_if_text(found: SearchResult, others: Sequence[WhatIf], objective: Objective = "step") -> str:
+def what_if_text(search: SearchResult, what_ifs: Sequence[WhatIf]) -> str:
     """Return the seconds of a step with one thing changed at a time, each with its own best plan."""
-    measure = MEASURES[objective]
+    measure = MEASURES[search.objective]
     blank = [""] * (2 if measure.unit == "currency" else 1)
     rows = list[list[str]]()
-    for what_if in others:
-        if what_if.found is None:
+    for what_if in what_ifs:
+        if what_if.search is None:
             rows.append([what_if.change, "does not fit", *blank, ""])
             continue
-        best = what_if.found.best
-        pools = "the same pools" if pools_of(best) == pools_of(found.best) else pools_of(best)
-        if what_if.found.setting.ratio is not None and not best.disaggregated:
+        best = what_if.search.best
+        pools = "the same pools" if pools_of(best) == pools_of(search.best) else pools_of(best)
+        if what_if.search.setting.ratio is not None and not best.disaggregated:
             pools += ", so no ratio applies: rollout and training share a pool"
-        rows.append([what_if.change, *_figures(best, measure), f"{_more(best, found.best, measure):+.0%}", pools])
+        rows.append([what_if.change, *_figures(best, measure), f"{_more(best, search.best, measure):+.0%}", pools])
     return "\n".join(["what if, each with its own best plan", *flowing(rows, " | ")])
 
 
-def _sensitivity(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
+def _sensitivity(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
     yield f"if each role's seconds are off by up to {COST_ERROR:.0%}, of {DRAWS} draws"
     rows = list[list[str]]()
-    for number, plan in enumerate(result.regrets[:TOP], 1):
+    for number, plan in enumerate(search.regrets[:TOP], 1):
         regret = f"{plan.mean:.1%} {measure.worse} than the best on average, {plan.worst:.0%} at worst"
         rows.append([str(number), f"best in {plan.best_share:.0%}", regret])
     yield from table(rows)

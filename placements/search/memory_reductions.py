@@ -49,16 +49,17 @@ class ReducedProblem:
     def with_node(self, value: int, node: str, name: str) -> ReducedProblem:
         """Return it with another value of a node's setting."""
 
+        def with_setting(old: Node) -> Node:
+            if old.name != node:
+                return old
+            return replace(old, settings=old.settings.model_copy(update={name: value}))
+
         def changed(graph: Graph) -> Graph:
-            return rewrite(graph, lambda own: _with_setting(own, name, value) if own.name == node else own)
+            return rewrite(graph, with_setting)
 
         watched = None if self.setting.watched is None else changed(self.setting.watched)
         setting = replace(self.setting, graph=changed(self.setting.graph), watched=watched)
         return ReducedProblem(setting, self.micro_batches, (*self.changes, f"{node}.{name}={value}"))
-
-
-def _with_setting(node: Node, name: str, value: int) -> Node:
-    return replace(node, settings=node.settings.model_copy(update={name: value}))
 
 
 FIELD_NAMES = {"prompts": "batch"}
@@ -105,7 +106,7 @@ def _halved(start: ReducedProblem, knobs: Sequence[MemoryKnob], fits: Fits) -> R
         return None
     halvings = [0] * len(knobs)
     while not fits(changed(halvings)):
-        halvings = [min(times + 1, most) for times, most in zip(halvings, maximum, strict=True)]
+        halvings = [min(times + 1, limit) for times, limit in zip(halvings, maximum, strict=True)]
     for index in range(len(knobs)):
         while halvings[index]:
             fewer = [*halvings[:index], halvings[index] - 1, *halvings[index + 1 :]]

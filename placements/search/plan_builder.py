@@ -1,39 +1,106 @@
-"""From blocks of roles to a plan: which devices each pool has, what each role holds there, and the step's forecast."""
+"""From a solution of a search to a plan: where each role is, which devices each pool has, and the step's forecast."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from flowgraph.analysis.flat_graph import structure_hash
-from flowgraph.cluster.plan import PlacedRole, Plan, PlanAssumptions, Pool
+from flowgraph.cluster.plan import PlacedRole, Plan, PlanAssumptions, Pool, StepForecast
 from flowgraph.errors import ResourceError
 from placements.hardware.topology import PoolRequest, realise
-from placements.memory.footprint import Footprint, room_bytes, total_bytes
-from placements.search.block_placements import Block, homes_of
+from placements.memory.footprint import room_bytes, total_bytes
+from placements.search.pool_options import pool_option_of
+from placements.solver.problem import Option
 from placements.step.memory_forecast import footprint_of, forecast_pool, forecasts_of, peaks_of
 from placements.step.role_placements import RolePlacement, homes_by, in_order
-from placements.step.step_forecast import step_of
+from placements.step.step_forecast import period_of, step_of
 from placements.workload.planning_problem import PlanningProblem
 
+Block = tuple[frozenset[int], Option]
+"""The places of the roles that share a pool, and the option that they run as."""
 
-def plan_of(
-    setting: PlanningProblem,
-    blocks: Sequence[Block],
-    assumed: PlanAssumptions | None = None,
-    pins: Mapping[str, str] | None = None,
-) -> Plan:
-    """Return the plan of these blocks, pools named as their roles are pinned, else `pool0`, `pool1` and so on.
+ALL = "all"  # the name of the one pool that all roles share
 
-    Raises ResourceError if the cluster has no such pools of whole domains.
+
+@dataclass(frozen=True)
+class RankedPlan:
+    """One solution of the search, which takes no less of the objective than `bound` when it is played as a step."""
+
+    setting: PlanningProblem
+    blocks: tuple[Block, ...]
+    bound: float
+
+    @cached_property
+    def step(self) -> StepForecast:
+        """Return the step, as the simulator plays it."""
+        return step_of(self.setting, homes_of(self.setting, self.blocks))
+
+    @cached_property
+    def step_s(self) -> float:
+        """Return the seconds from one step to the next, as the simulator plays them."""
+        played_s = period_of(self.setting, homes_of(self.setting, self.blocks))
+        return self.bound if played_s is None else played_s
+
+    @property
+    def devices(self) -> int:
+        """Count its devices."""
+        return sum(sum(option.devices) for _, option in self.blocks)
+
+    @property
+    def cost_per_step(self) -> float:
+        """Return what a step costs, in the currency of the cluster's prices."""
+        return self.step_s * sum(option.cost for _, option in self.blocks)
+
+    @property
+    def disaggregated(self) -> bool:
+        """Return whether no pool both trains and samples."""
+        uses = [{self.setting.roles[place].use for place in block} for block, _ in self.blocks]
+        return not any({"train", "sample"} <= pool for pool in uses)
+
+    def parts(self) -> tuple[tuple[str, ...], ...]:
+        """Return the roles by the pool that they share."""
+        return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
+
+    def plan(self, assumed: PlanAssumptions | None = None, pins: Mapping[str, str] | None = None) -> Plan:
+        """Return the plan, pools named as their roles are pinned, else `pool0`, `pool1` and so on.
+
+        Raises ResourceError if the cluster has no such pools of whole domains.
+        """
+        return plan_from(self.setting, homes_of(self.setting, self.blocks, pins), assumed)
+
+
+def homes_of(
+    setting: PlanningProblem, blocks: Sequence[Block], pins: Mapping[str, str] | None = None
+) -> list[RolePlacement]:
+    """Return where each role is, by the first role of each pool.
+
+    A pool has the name that a role of it is pinned to; the others are `pool0`, `pool1` and so on, pinned names left
+    out, and `all` is the one that all roles share.
     """
-    return plan_from(setting, homes_of(setting, blocks, pins), assumed)
+    pins = pins or {}
+    numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
+    free = (name for name in ([ALL] if len(blocks) == 1 else numbered) if name not in pins.values())
+    homes = list[RolePlacement]()
+    for block, option in sorted(blocks, key=lambda block: min(block[0])):
+        roles, pooled = [setting.roles[place] for place in sorted(block)], pool_option_of(option)
+        pinned = [pins[role.name] for role in roles if role.name in pins]
+        pool, shared = pinned[0] if pinned else next(free), any(role.use == "sample" for role in roles)
+        for role, chosen in zip(roles, pooled.roles, strict=True):
+            running = chosen.running if len(roles) > 1 else chosen.running.model_copy(update={"sleeps": False})
+            place = role, pool, pooled.group, chosen.engine, chosen.layout
+            homes.append(RolePlacement(*place, running, shared, setting.lag_of(role)))
+    # Weights that a role reads in the very copy that another trains cannot lag.
+    trained = {(home.role.param, home.pool, home.engine, home.layout) for home in homes if home.role.use == "train"}
+    return [
+        replace(home, lag=0) if (home.role.param, home.pool, home.engine, home.layout) in trained else home
+        for home in homes
+    ]
 
 
 def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
     """Return the plan of placed roles. Raises ResourceError if the cluster has no such pools."""
-    step = step_of(setting, homes)
-    pools = _pools(setting, homes)
-    held = {home.role.name: footprint_of(setting, home) for home in homes}
     placed = [
         PlacedRole(
             role=home.role.name,
@@ -45,16 +112,17 @@ def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed:
         )
         for home in in_order(setting, homes)
     ]
-    return Plan(
+    plan = Plan(
         flow=setting.graph.name,
         structure_hash=structure_hash(setting.graph),
         cluster=setting.cluster,
-        pools=pools,
-        placed=_with_peak_parts(setting, placed, homes, held),
-        forecast=forecasts_of(setting, homes, held),
-        step=step,
+        pools=_pools(setting, homes),
+        placed=tuple(placed),
+        forecast=(),
+        step=None,
         assumed=assumed,
     )
+    return _with_forecast(setting, plan, homes)
 
 
 def forecast_again(setting: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
@@ -62,14 +130,24 @@ def forecast_again(setting: PlanningProblem, plan: Plan, assumed: PlanAssumption
 
     Raises ResourceError where the speed of its devices is not known.
     """
-    homes = homes_by(setting, plan)
-    held = {home.role.name: footprint_of(setting, home) for home in homes}
+    plan = plan.model_copy(update={"assumed": assumed}) if assumed else plan
+    return _with_forecast(setting, plan, homes_by(setting, plan))
+
+
+def _with_forecast(setting: PlanningProblem, plan: Plan, homes: Sequence[RolePlacement]) -> Plan:
+    """Forecast a plan; the parts of a role's largest memory are those of its pool's peaks, so that both agree."""
+    footprints = {home.role.name: footprint_of(setting, home) for home in homes}
+    largest = dict[str, dict[str, int]]()
+    for pool in dict.fromkeys(home.pool for home in homes):
+        for peak in peaks_of(setting, pool, homes, footprints)[1]:
+            for role, parts in peak.roles.items():
+                if total_bytes(parts) > sum(largest.get(role, {}).values()):
+                    largest[role] = {str(part): size for part, size in parts.items() if size}
     return plan.model_copy(
         update={
-            "placed": _with_peak_parts(setting, plan.placed, homes, held),
-            "forecast": tuple(forecast_pool(setting, pool.name, homes, held) for pool in plan.pools),
+            "placed": tuple(role.model_copy(update={"memory": largest.get(role.role, {})}) for role in plan.placed),
+            "forecast": tuple(forecast_pool(setting, pool.name, homes, footprints) for pool in plan.pools),
             "step": step_of(setting, homes),
-            "assumed": assumed or plan.assumed,
         }
     )
 
@@ -118,19 +196,3 @@ def has_room(setting: PlanningProblem, blocks: Sequence[Block]) -> bool:
     except ResourceError:
         return False
     return True
-
-
-def _with_peak_parts(
-    setting: PlanningProblem,
-    placed: Iterable[PlacedRole],
-    homes: Sequence[RolePlacement],
-    held: Mapping[str, Footprint],
-) -> tuple[PlacedRole, ...]:
-    """Return roles with the parts of their largest memory, taken from the peaks of their pool so that both agree."""
-    largest = dict[str, dict[str, int]]()
-    for pool in dict.fromkeys(home.pool for home in homes):
-        for peak in peaks_of(setting, pool, homes, held)[1]:
-            for role, parts in peak.roles.items():
-                if total_bytes(parts) > sum(largest.get(role, {}).values()):
-                    largest[role] = {str(part): size for part, size in parts.items() if size}
-    return tuple(role.model_copy(update={"memory": largest.get(role.role, {})}) for role in placed)

@@ -1,4 +1,4 @@
-"""The pool and settings of each role, as data, and read from a plan. From a search: `search.block_placements`."""
+"""The pool and settings of each role, as data, and read from a plan. From a search: `search.plan_builder`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """When each task of a schedule runs, in the first steps.
 
-Not here: the period without playing (`period`), what pools wait for (`idle_time`), and pictures (`report.timeline`,
-`report.chrome_trace`).
+Not here: the period without playing (`period`), what pools wait for (`idle_time`), and pictures (`report.simulation`).
 """
 
 from __future__ import annotations

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from flowgraph.cluster.plan import PhasePeak, Plan
-from placements.search.plan_builder import plan_of
 from tests.examples.flows.moving_reference import with_average, with_refreshes
-from tests.unit.placements.small_settings import Of, called, found_of, setting_of
+from tests.unit.placements.small_settings import Of, called, found_of
 
 
 def plan_for(of: Of, **parts: str) -> Plan:
     """Return the best plan of a flow."""
-    return plan_of(setting_of(of, **parts), found_of(of, **parts).best.blocks)
+    return found_of(of, **parts).best.plan()
 
 
 def peaks(plan: Plan, role: str) -> dict[str, int]:

@@ -27,7 +27,7 @@ from flowgraph.runtime.hosting import heads_of
 from nodes.mismatch import watch_engines
 from placements.search.infeasibility import overflows
 from placements.search.named_placements import VARIANTS
-from placements.search.plan_builder import forecast_again, plan_of
+from placements.search.plan_builder import forecast_again
 from placements.search.search import PlanRequest as Wanted
 from placements.search.search import find
 from placements.workload.lengths import LengthDistribution
@@ -64,7 +64,7 @@ def test_the_default_plan_of_every_shipped_flow_runs_as_written(flow: str, clust
     gpu_values = {"model": MODELS[0], "prompt_tokens": 512} if on_gpus else {}
     posed: PreparedProblem = prepare(make_request(flow=flow, cluster=cluster, **gpu_values))
     found = find(posed.setting)
-    plan = plan_of(posed.setting, found.best.blocks, posed.assumed)
+    plan = found.best.plan(posed.assumed)
     refuse_nothing(posed.setting, plan)
     assert Plan.from_json(plan.to_json()) == plan
 

@@ -20,7 +20,7 @@ from placements.calibration.fit_scales import (
 )
 from placements.calibration.measured_runs import MeasuredRun, repair
 from placements.calibration.timings import Timing
-from placements.search.block_placements import homes_of
+from placements.search.plan_builder import homes_of
 from placements.search.search import find
 from placements.step.step_forecast import step_of
 from placements.workload.planning_problem import PlanningProblem

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from flowgraph.errors import DataError
-from placements.calibration.measured_runs import MeasuredRun, repair
-from placements.calibration.timings import Timing, seconds_by_node
-from placements.search.block_placements import homes_of
+from placements.calibration.measured_runs import ForecastErrors, MeasuredRun, repair
+from placements.calibration.timings import Timing, recorded_timings
+from placements.search.plan_builder import homes_of
 from placements.search.search import find
 from placements.step.step_forecast import node_seconds, step_of
 from tests.looped import looped
@@ -20,6 +20,10 @@ from tests.unit.placements.small_settings import found_of, setting_of
 def step(**seconds: Any) -> dict[str, Any]:
     """Return a line of a run's metrics."""
     return {"step": 0, "time": {"step_s": 1.0, "nodes_s": seconds}}
+
+
+def seconds_by_node(lines: Any, where: str) -> dict[str, float]:
+    return {timing.label: timing.seconds for timing in recorded_timings(lines, where)}
 
 
 def test_the_first_step_warms_up_and_does_not_count_unless_it_is_the_only_one() -> None:
@@ -54,6 +58,12 @@ def test_a_line_that_is_no_table_is_refused(line: Any) -> None:
     with pytest.raises(DataError) as raised:
         seconds_by_node([step(update=1.0), line], "m")
     assert str(raised.value) == "m:2: has no table of seconds by node, as `time.nodes_s`"
+
+
+def test_misses_carry_their_sign() -> None:
+    found = ForecastErrors.of([1.0 / 2.0, 1.0 / 1.0, 0.8 / 1.0])
+    assert (found.bias, found.median, found.worst, found.count) == pytest.approx((-0.2, 0.2, 0.5, 3))
+    assert str(found) == "median |error| 20.0%, bias -20.0%, worst 50% of 3"
 
 
 def test_what_the_host_took_scales_host_work_and_nothing_else() -> None:

@@ -13,7 +13,7 @@ from flowgraph.errors import DataError
 from placements.calibration.measured_runs import MeasuredRun, repair
 from placements.calibration.timing_logs import read_log
 from placements.calibration.timing_names import match_timings
-from placements.search.block_placements import homes_of
+from placements.search.plan_builder import homes_of
 from tests.looped import looped
 from tests.unit.placements.small_settings import found_of, lagging, setting_of
 

@@ -6,13 +6,11 @@ from flowgraph.cluster.calibration import Calibration, Scale
 from flowgraph.cluster.cluster import Device
 from flowgraph.cluster.plan import Plan, PlanAssumptions
 from placements.report.published_errors import PHASES, UNKNOWN, error_lines, published_errors, step_error
-from placements.search.plan_builder import plan_of
 from tests.unit.placements.small_settings import found_of
 
 
 def plan_on(cluster: str) -> Plan:
-    found = found_of("grpo", cluster).best
-    return plan_of(found.setting, found.blocks)
+    return found_of("grpo", cluster).best.plan()
 
 
 def plan_of_laptop() -> Plan:

@@ -14,9 +14,8 @@ from flowgraph.cluster.plan import Plan
 from placements.hardware.device_profiles import domains
 from placements.memory.footprint import FITS_SHARE
 from placements.search.named_placements import VARIANTS, Parts
-from placements.search.plan_builder import forecast_again, plan_of
+from placements.search.plan_builder import RankedPlan, forecast_again
 from placements.search.pool_options import PoolOptions, pool_option_of
-from placements.search.ranked_plan import RankedPlan
 from placements.search.search import solved
 from placements.step.step_forecast import schedule_of
 from placements.step.timeline import play
@@ -227,7 +226,7 @@ def test_pools_are_named_as_their_roles_are_pinned() -> None:
         ({"policy.sample": "pool0"}, ["pool1", "pool0"]),
         ({"policy.sample": "draws", "policy.train": "learns"}, ["learns", "draws"]),
     ):
-        plan = plan_of(found.setting, found.blocks, pins=pins)
+        plan = found.plan(pins=pins)
         assert [pool.name for pool in plan.pools] == names
         assert [each.pool for each in plan.placed] == [names[0], names[1], names[0]]
         assert plan.step is not None and plan.step.period_s == found.step_s

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from placements.search.plan_builder import has_room
+from placements.search.plan_builder import RankedPlan, has_room
 from placements.search.pool_options import PoolOptions
-from placements.search.ranked_plan import RankedPlan
 from placements.search.search import PlanRequest, SearchResult, find, problem, value_of
 from placements.solver.problem import Assignment, Objective, Option, assignment_of
 from placements.step.barriers import StepBarriers, barriers_of

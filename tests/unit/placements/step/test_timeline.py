@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from placements.report.chrome_trace import chrome_trace
-from placements.report.timeline import timeline_text
+from placements.report.simulation import Simulation
 from placements.step.idle_time import causes, idle_spans
 from placements.step.schedule import Schedule, ScheduledTask, TaskWait
 from placements.step.timeline import TimelineEvent, play
@@ -105,18 +104,18 @@ train    busy  49.3%
 
 
 def test_a_timeline_is_drawn_to_scale_with_the_names_of_its_bubbles_beneath() -> None:
-    assert timeline_text(play(one_step_off(0), steps=2), 61) == TEXT
+    assert Simulation(play(one_step_off(0), steps=2)).text(61) == TEXT
 
 
 @pytest.mark.parametrize(("columns", "steps"), [(30, 5), (61, 13), (100, 20), (173, 20)])
 def test_no_lane_is_longer_than_the_terminal(columns: int, steps: int) -> None:
-    lanes = timeline_text(play(one_step_off(1), steps=steps), columns).splitlines()[1:4]
+    lanes = Simulation(play(one_step_off(1), steps=steps)).text(columns).splitlines()[1:4]
     assert max(map(len, lanes)) <= columns
     assert {len(lane) for lane in lanes[:2]} == {columns}
 
 
 def test_more_steps_than_there_is_room_for_are_told_but_not_drawn() -> None:
-    told = timeline_text(play(one_step_off(0), steps=1000), 100).splitlines()
+    told = Simulation(play(one_step_off(0), steps=1000)).text(100).splitlines()
     assert told[0].startswith("1,000 steps in ")
     assert told[1] == "too many to draw in 100 columns, which have room for 23"
     assert told[2].startswith("rollout  busy ")
@@ -125,13 +124,13 @@ def test_more_steps_than_there_is_room_for_are_told_but_not_drawn() -> None:
 
 def test_a_timeline_of_no_seconds_is_drawn_empty() -> None:
     empty = Schedule((ScheduledTask("score", "score", ("host",), 0.0),))
-    assert "·····" in timeline_text(play(empty), 40)
+    assert "·····" in Simulation(play(empty)).text(40)
 
 
 def test_a_trace_has_a_lane_for_each_pool_and_times_in_microseconds() -> None:
     free = ScheduledTask("score", "score", (), 0.0015)
     schedule = replace(one_step_off(0), tasks=(*one_step_off(0).tasks, free))
-    trace = chrome_trace(play(schedule), "predicted")
+    trace = Simulation(play(schedule)).trace("predicted")
     events = trace["traceEvents"]
     assert [(e["name"], e["args"]["name"], e["tid"]) for e in events if e["ph"] == "M"] == [
         ("process_name", "predicted", 0),
@@ -155,9 +154,3 @@ def test_a_trace_has_a_lane_for_each_pool_and_times_in_microseconds() -> None:
         "freed by": "policy.train/logprobs, step 0",
     }
     assert json.loads(json.dumps(trace)) == trace
-
-
-def test_traces_of_two_timelines_lie_side_by_side_as_two_processes() -> None:
-    timeline = play(one_step_off(0))
-    both = [chrome_trace(timeline, name, process=place) for place, name in enumerate(("predicted", "measured"), 1)]
-    assert {event["pid"] for trace in both for event in trace["traceEvents"]} == {1, 2}

@@ -13,8 +13,8 @@ import pytest
 
 from flowgraph.analysis.roles import Role
 from flowgraph.cluster.plan import Layout, RoleSettings
-from placements.search.block_placements import homes_of
 from placements.search.named_placements import variant
+from placements.search.plan_builder import homes_of
 from placements.search.pool_options import PoolOptions
 from placements.search.search import PlanRequest, SearchResult, find, solved
 from placements.step.role_costs import best_in_flight, sampling_seconds, streams

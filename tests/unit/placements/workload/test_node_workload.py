@@ -37,14 +37,13 @@ from nodes import (
     update,
 )
 from nodes.values import Entropy
-from placements.search.plan_builder import plan_of
 from placements.workload.batch_sizes import sizes_of
 from placements.workload.lengths import LengthDistribution
 from placements.workload.node_workload import NodeWorkload, node_workloads, of_role, stage_count, taken
 from tests.examples.flows.moving_reference import with_average, with_refreshes
 from tests.examples.flows.two_agents import two_agents
 from tests.looped import looped
-from tests.unit.placements.small_settings import SHIPPED, Of, found_of, graph_of, setting_of
+from tests.unit.placements.small_settings import SHIPPED, Of, found_of, graph_of
 
 PROMPT, RESPONSE = LengthDistribution.fixed(100), LengthDistribution.fixed(900)
 
@@ -264,7 +263,7 @@ def test_a_model_that_no_row_passes_is_placed_all_the_same_and_takes_hardly_any_
     """Every role has a load, so that its weights count; this one's has no rows."""
     found = {each.role.name: each for each in node_workloads(graph_of(of), 64, PROMPT, RESPONSE)}
     assert (found["ref.infer"].node, found["ref.infer"].rows) == ("ref.infer", 0)
-    plan = plan_of(setting_of(of), found_of(of).best.blocks)
+    plan = found_of(of).best.plan()
     (ref,) = [each for each in plan.placed if each.role == "ref.infer"]
     assert ref.memory["weights"] > 0
     assert "optimizer" not in ref.memory

@@ -31,7 +31,7 @@ from flowgraph.lowering.program import Program, Transfer
 from flowgraph.passes import compile_graph
 from nodes import Policy, Prompts, Rollout, Scores, evaluate, generate, gpg_advantages, logprobs, policy_gradient, score
 from nodes import update as train
-from placements.report.arrow_sizes import arrow_sizes
+from placements.report.charts import arrow_sizes
 from placements.workload.graph_workload import StepWorkload
 from tests.looped import looped
 from tests.unit.placements.small_settings import found_of

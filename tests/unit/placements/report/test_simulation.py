@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.diagrams.model.charts import Lane, Lanes
-from placements.report.timeline_chart import timeline_chart
+from placements.report.simulation import Simulation, simulate
 from placements.step.idle_time import OVER
 from placements.step.schedule import Schedule, ScheduledTask, TaskWait
-from placements.step.step_forecast import schedule_of
 from placements.step.timeline import play
 from tests.unit.placements.small_settings import found_of
 
@@ -27,7 +26,7 @@ def is_whole(lane: Lane, end_s: float) -> bool:
 def of_flow(flow: str, steps: int = 3) -> Lanes:
     plan = found_of(flow, "2x8xh100").best.plan()
     assert plan.step is not None
-    return timeline_chart(play(schedule_of(plan.step.tasks, plan.step.waits), steps=steps), flow)
+    return simulate(plan.step, steps).chart(flow)
 
 
 @pytest.mark.parametrize("flow", ["grpo", "ppo", "gpg"])
@@ -50,13 +49,13 @@ def test_each_lane_of_any_schedule_is_busy_or_idle_at_all_times(
         ScheduledTask(f"t{i}", "update", at, float(s)) for i, (s, at) in enumerate(zip(seconds, pools, strict=True))
     )
     waits = tuple(TaskWait(one.name, other.name) for one, other in pairwise(tasks))
-    picture = timeline_chart(play(Schedule(tasks, waits), steps=steps), "")
+    picture = Simulation(play(Schedule(tasks, waits), steps=steps)).chart("")
     assert all(is_whole(lane, picture.end_s) for lane in picture.lanes if picture.end_s)
 
 
 def test_bars_and_bubbles_say_what_they_are() -> None:
     tasks = ScheduledTask("draw", "generate", ("a",), 2.0), ScheduledTask("learn", "update", ("b",), 1.0)
-    picture = timeline_chart(play(Schedule(tasks, (TaskWait("draw", "learn"),))), "two pools")
+    picture = Simulation(play(Schedule(tasks, (TaskWait("draw", "learn"),)))).chart("two pools")
     a, b = picture.lanes
     assert [(bar.label, bar.kind) for bar in a.bars] == [("draw", "generate"), (OVER, "idle")]
     assert [(bar.label, bar.kind) for bar in b.bars] == [("waits for draw", "idle"), ("learn", "update")]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placements.report.comparison import comparison_chart, plan_parts
-from placements.report.search_chart import candidates, fullest_bytes, on_front, search_chart
+from placements.report.charts import candidates, comparison_chart, fullest_bytes, on_front, plan_parts, search_chart
 from placements.search.named_placements import VARIANTS
 from tests.unit.placements.small_settings import Of, called, found_of, lagging
 

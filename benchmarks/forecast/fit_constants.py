@@ -1,4 +1,4 @@
-"""Fit an engine's constants to tables of measured seconds, within their bounds, and read constants from a profile file.
+"""Fit an engine's constants to tables of measured seconds, within their bounds.
 
 Only attained shares and overheads are fitted, not the peaks of devices and networks. Not here: the forecasts, and
 reading measurements.
@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, isfinite, log, sqrt
+from math import exp, log, sqrt
 from statistics import median
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 from flowgraph.errors import DataError, UnknownNameError
-from flowgraph.files.untrusted import parse_toml
-from placements.hardware.engine_constants import C, ConstantBounds, bounds, constant_names, engines
+from placements.calibration.measured_runs import ForecastErrors
+from placements.calibration.timings import refuse_no_seconds
+from placements.hardware.engine_constants import C, ConstantBounds, bounds, constant_names
 from placements.workload.batch_partition import many
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-T = TypeVar("T")
-
 OUTLIER = 0.1  # logarithmic errors beyond this weigh less than their square in a fit
 PRIOR = 0.03  # an error of every row that weighs as much as moving a constant through its whole range
 WORSE = 0.01  # of the seconds: a fit whose median error grows by more made the forecast worse
-FAR = 5.0  # times the forecast, or as much below it: no constant is that wrong, so a mistake or another plan
 STEP = 1e-3  # of a constant's range, to measure its effect
 
 
@@ -39,29 +37,11 @@ class MeasuredCase:
 
 
 @dataclass(frozen=True)
-class ForecastErrors:
-    """The errors of forecasts, (forecast - measured) / measured.
-
-    `bias` is the median with its sign; `median` and `worst` are of absolute errors.
-    """
-
-    count: int
-    bias: float
-    median: float
-    worst: float
-
-    def __str__(self) -> str:
-        bias = f"{'+' if self.bias >= 0 else '-'}{_percent(abs(self.bias), 1)}"
-        median_error, worst = _percent(self.median, 1), _percent(self.worst, 0)
-        return f"median |error| {median_error}, bias {bias}, worst {worst} of {self.count}"
-
-
-@dataclass(frozen=True)
 class FittedConstants(Generic[C]):
     """Constants fitted to measurements: all of them, the errors before and after, and those that moved, with bounds.
 
     Where the fit would make errors larger, the constants are `kept` and none has moved; `after` has the errors of the
-    fit. `far` are rows that are FAR from their forecast, as measured seconds over it.
+    fit.
     """
 
     engine: str
@@ -70,7 +50,6 @@ class FittedConstants(Generic[C]):
     after: ForecastErrors
     moved: Mapping[str, ConstantBounds] = field(default_factory=dict[str, ConstantBounds])
     kept: bool = False
-    far: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def calibrate(
@@ -111,48 +90,14 @@ def calibrate(
         raise DataError.unusable(f"constants of {engine}", what, hint)
     fitted = _fit(start, names, shipped, measured, forecast)
     constants = start.moved(fitted)
-    before, after = forecast_errors(start, measured, forecast), forecast_errors(constants, measured, forecast)
+    before, after = (
+        ForecastErrors.of([forecast(tried, row.case) / row.seconds for row in measured]) for tried in (start, constants)
+    )
     if after.median > before.median + WORSE:
-        return FittedConstants(engine, start, before, after, kept=True, far=far_from(start, measured, forecast))
+        return FittedConstants(engine, start, before, after, kept=True)
     origin = f"{source}: {after}"
     moved = {name: ConstantBounds(fitted[name], shipped[name].low, shipped[name].high, origin) for name in names}
-    return FittedConstants(engine, constants, before, after, moved, far=far_from(constants, measured, forecast))
-
-
-def far_from(constants: T, measured: Sequence[MeasuredCase], forecast: Callable[[T, Any], float]) -> dict[str, float]:
-    """Return the rows that are far from their forecast, as measured seconds over it."""
-    ratios = {row.label: row.seconds / forecast(constants, row.case) for row in measured}
-    return {label: ratio for label, ratio in ratios.items() if not 1 / FAR <= ratio <= FAR}
-
-
-def forecast_errors(
-    constants: T, measured: Sequence[MeasuredCase], forecast: Callable[[T, Any], float]
-) -> ForecastErrors:
-    """Return the errors of the forecasts with these constants."""
-    signed = [forecast(constants, row.case) / row.seconds - 1 for row in measured]
-    sizes = [abs(error) for error in signed]
-    return ForecastErrors(len(signed), median(signed), median(sizes), max(sizes))
-
-
-def _percent(share: float, digits: int) -> str:
-    """Return a share as text; a very large one with two digits.
-
-    >>> _percent(0.123, 1), _percent(2.5e9, 1)
-    ('12.3%', '2.5e+11%')
-    """
-    return f"{share:.{digits}%}" if share < 1e4 else f"{100 * share:.2g}%"
-
-
-def refuse_no_seconds(label: str, value: Any) -> None:
-    """Raise DataError for a value that is not a number of seconds above 0; `label` describes it."""
-    try:
-        if not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0:
-            return
-    except OverflowError:
-        pass
-    text = repr(value) if isinstance(value, str) else str(value)
-    shown = text if len(text) <= 40 else f"{text[:40]}…"
-    raise DataError.out_of_range(label, "seconds", shown, "any number above 0")
+    return FittedConstants(engine, constants, before, after, moved)
 
 
 def _fit(
@@ -191,39 +136,3 @@ def scale_of(measured: Sequence[MeasuredCase], forecast: Callable[[Any], float])
     3.0
     """
     return round(exp(median(log(row.seconds / forecast(row.case)) for row in measured)), 12)
-
-
-# ---------------------------------------------------------------------------------------------------- a profile file
-
-
-def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float]]:
-    """Return the constants of a profile, by engine and name; `where` is the file's name.
-
-    Raises DataError for text that is not a profile and for a value out of bounds; UnknownNameError for an engine or a
-    constant that is not known.
-    """
-    try:
-        tables = parse_toml(text)
-    except ValueError as error:
-        raise DataError.failed(where, "no TOML", error) from None
-    return {engine: constants_in(engine, table, where) for engine, table in tables.items()}
-
-
-def constants_in(engine: str, table: Any, where: str) -> dict[str, float]:
-    """Return the constants of one engine from a table of a file, each within its bounds; raises as `read_profile`."""
-    if engine not in engines():
-        raise UnknownNameError.of("engine", engine, engines(), where)
-    shipped = bounds(engine)
-    if not isinstance(table, dict):
-        raise DataError.unusable(where, f"`{engine}` must be a table of constants")
-    constants = dict[str, float]()
-    for name, entry in table.items():
-        if name not in shipped:
-            raise UnknownNameError.of("constant", name, shipped, where)
-        value, limits = entry.get("value") if isinstance(entry, dict) else entry, shipped[name]
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise DataError.unusable(where, f"`{engine}.{name}` must be a number")
-        if not limits.low <= value <= limits.high:
-            raise DataError.out_of_range(where, f"{engine}.{name}", value, f"{limits.low:g} to {limits.high:g}")
-        constants[name] = float(value)
-    return constants

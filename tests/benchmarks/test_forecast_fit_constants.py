@@ -1,4 +1,4 @@
-"""Fitting constants to measurements: what was put in comes out, within bounds, and is written and read back."""
+"""Fitting constants to measurements: what was put in comes out, within bounds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.forecast.fit_constants import MeasuredCase, calibrate, scale_of
 from flowgraph.errors import DataError, UnknownNameError
-from placements.calibration.fit_constants import MeasuredCase, calibrate, forecast_errors, read_profile, scale_of
 from placements.hardware.engine_constants import ConstantBounds, EngineConstants, TrainingConstants, bounds
-from tests.looped import looped
 
 
 @dataclass(frozen=True)
@@ -101,50 +100,9 @@ def test_one_scale_meets_the_median_row():
     assert scale_of(rows, lambda case: case) == 2.0
 
 
-def test_misses_carry_their_sign():
-    found = forecast_errors(
-        Line(1.0, 0.0, 1.0), [MeasuredCase("", 2.0, 1.0), MeasuredCase("", 1.0, 1.0), MeasuredCase("", 1.0, 0.8)], line
-    )
-    assert (found.bias, found.median, found.worst, found.count) == pytest.approx((-0.2, 0.2, 0.5, 3))
-    assert str(found) == "median |error| 20.0%, bias -20.0%, worst 50% of 3"
-
-
-def test_a_row_that_is_far_off_is_named_with_how_far():
-    """Two rows of one case, of which one took a hundred times as long; the other is as it is forecast."""
-    rows = [
-        MeasuredCase("run-1 update", 1.1, 1.0),
-        MeasuredCase("run-2 update", 110.0, 1.0),
-        MeasuredCase("run-1 read", 2.1, 2.0),
-    ]
-    found = calibrate(Line, "line", rows, line, within=WITHIN, only=["slope"])
-    assert found.far == {"run-2 update": pytest.approx(100, rel=0.5)}
-
-
 def test_constants_of_which_the_fit_misses_by_more_are_kept():
     """Four rows are as forecast, three took four times as long: what lies between misses the median row."""
     slow = [MeasuredCase(name, 4 * case + 0.1, case) for name, case in (("a", 1.0), ("b", 1.0), ("c", 2.0))]
     kept = calibrate(Line, "line", [*slow, *measured(1.0, 0.1, 4)], line, within=WITHIN, only=["slope"])
     assert kept.kept and kept.after.median > 0.1 > kept.before.median
     assert (kept.constants, kept.moved) == (Line(1.0, 0.1, 3.0), {})
-
-
-def test_a_plain_number_is_read_too():
-    assert read_profile("[fsdp]\nmatmul_share = 0.7\n") == {"fsdp": {"matmul_share": 0.7}}
-
-
-@looped(
-    "text, error, says",
-    [
-        ("[fsdp", DataError, "mine.toml: no TOML"),
-        ("fsdp = 1", DataError, "mine.toml: `fsdp` must be a table of constants"),
-        ("[fsdq]\nmatmul_share = 0.7", UnknownNameError, "no engine `fsdq`"),
-        ("[fsdp]\nmatmul_shares = 0.7", UnknownNameError, "no constant `matmul_shares`"),
-        ("[fsdp]\nmatmul_share = 7", DataError, "mine.toml: fsdp.matmul_share=7, but it may be 0.4 to 1.1"),
-        ('[fsdp]\nmatmul_share = { value = "a" }', DataError, "mine.toml: `fsdp.matmul_share` must be a number"),
-        ("[fsdp]\nmatmul_share = nan", DataError, "mine.toml: fsdp.matmul_share=nan"),
-    ],
-)
-def test_a_profile_that_says_something_else_is_refused(text: str, error: type[Exception], says: str):
-    with pytest.raises(error) as raised:
-        read_profile(text, "mine.toml")
-    assert says in str(raised.value)

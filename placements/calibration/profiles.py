@@ -1,0 +1,42 @@
+"""Constants of engines in a profile file, which you set by hand. Not here: their fit (`benchmarks.forecast`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowgraph.errors import DataError, UnknownNameError
+from flowgraph.files.untrusted import parse_toml
+from placements.hardware.engine_constants import bounds, engines
+
+
+def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float]]:
+    """Return the constants of a profile, by engine and name; `where` is the file's name.
+
+    Raises DataError for text that is not a profile and for a value out of bounds; UnknownNameError for an engine or a
+    constant that is not known.
+    """
+    try:
+        tables = parse_toml(text)
+    except ValueError as error:
+        raise DataError.failed(where, "no TOML", error) from None
+    return {engine: constants_in(engine, table, where) for engine, table in tables.items()}
+
+
+def constants_in(engine: str, table: Any, where: str) -> dict[str, float]:
+    """Return the constants of one engine from a table of a file, each within its bounds; raises as `read_profile`."""
+    if engine not in engines():
+        raise UnknownNameError.of("engine", engine, engines(), where)
+    shipped = bounds(engine)
+    if not isinstance(table, dict):
+        raise DataError.unusable(where, f"`{engine}` must be a table of constants")
+    constants = dict[str, float]()
+    for name, entry in table.items():
+        if name not in shipped:
+            raise UnknownNameError.of("constant", name, shipped, where)
+        value, limits = entry.get("value") if isinstance(entry, dict) else entry, shipped[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise DataError.unusable(where, f"`{engine}.{name}` must be a number")
+        if not limits.low <= value <= limits.high:
+            raise DataError.out_of_range(where, f"{engine}.{name}", value, f"{limits.low:g} to {limits.high:g}")
+        constants[name] = float(value)
+    return constants

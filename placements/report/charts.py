@@ -1,0 +1,189 @@
+"""Data of pictures: a plan and the named placements as strips, the plans of a search as dots, the bytes of arrows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from flowgraph.cluster.cluster import show_bytes
+from flowgraph.cluster.plan import Plan
+from flowgraph.diagrams.model.arrow_sizes import ArrowSizes
+from flowgraph.diagrams.model.charts import Comparison, Dot, DotMark, PoolShare, Scatter, Strip
+from flowgraph.diagrams.model.layout_text import layout_text
+from flowgraph.diagrams.model.quantities import listed, many, show_s
+from flowgraph.language.graph import Graph
+from flowgraph.lowering.task_names import numbered
+from placements.report.search_report import MEASURES, against, by_name, pools_of, sorted_parts
+from placements.search.named_placements import PlacementVariant
+from placements.search.plan_builder import RankedPlan, homes_of
+from placements.search.search import SearchResult
+from placements.step.memory_forecast import forecasts_of
+from placements.step.role_placements import RolePlacement, homes_by
+from placements.workload.graph_workload import StepWorkload
+from placements.workload.step_facts import step_facts
+from placements.workload.value_bytes import sent_number_bytes
+
+if TYPE_CHECKING:
+    from flowgraph.models import ModelShape
+
+CHOSEN, BEST = "this plan", "the best found"
+Point = tuple[float, int]
+"""Seconds of a step, and bytes on the fullest device."""
+
+
+def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Comparison:
+    """Return a plan, then each named placement at its best; those with the same pools share a strip.
+
+    The plan is the best of the search, or another of the same problem: then the best has a strip too. A named placement
+    whose best is the plan itself is in the plan's strip. One that does not fit has no parts.
+    """
+    chosen = plan or search.best.plan()
+    forms = dict[tuple[tuple[str, ...], ...], list[tuple[PlacementVariant, RankedPlan | None]]]()
+    for variant, ranked in by_name(search):
+        forms.setdefault(sorted_parts(search, variant), []).append((variant, ranked))
+    labels, strips = [CHOSEN], list[Strip]()
+    for alike in forms.values():
+        names, (first, ranked) = [variant.name for variant, _ in alike], alike[0]
+        if ranked is None:
+            strips.append(Strip(", ".join(names), None, (), f"does not fit: {first.about}"))
+        elif is_plan(ranked, chosen):
+            labels += names
+        else:
+            how = against(search, ranked, MEASURES["step"])
+            strips.append(Strip(", ".join(names), ranked.step_s, _ranked_parts(ranked), how))
+    if not is_plan(search.best, chosen):
+        strips.insert(0, Strip(BEST, search.best.step_s, _ranked_parts(search.best), "the best"))
+    how = _how(search, chosen)
+    strips.insert(0, Strip(", ".join(labels), period_s(chosen), plan_parts(chosen), how, chosen=True))
+    devices = sum(len(node.devices) for node in search.setting.cluster.nodes)
+    return Comparison(f"placements of {search.setting.graph.name}", tuple(strips), devices, _strips_about(strips))
+
+
+def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
+    """Return whether a candidate of a search is a plan: the same roles share as many devices, running the same way."""
+    return _role_settings(homes_of(ranked.setting, ranked.blocks)) == _role_settings(homes_by(ranked.setting, plan))
+
+
+def period_s(plan: Plan) -> float | None:
+    """Return the seconds from one step of a plan to the next; None where they are not known."""
+    return None if plan.step is None else plan.step.period_s
+
+
+def _role_settings(homes: Sequence[RolePlacement]) -> dict[str, object]:
+    """Return how each role runs and which roles share its pool, whatever pools and machines are called."""
+    shared = {home.pool: frozenset(mate.role.name for mate in homes if mate.pool == home.pool) for home in homes}
+    return {
+        home.role.name: (shared[home.pool], home.seat.devices, home.engine, home.layout, home.running) for home in homes
+    }
+
+
+def _how(search: SearchResult, plan: Plan) -> str:
+    named = [ranked for _, ranked in search.named if ranked is not None]
+    if is_plan(search.best, plan):
+        faster = any(ranked.step_s < search.best.step_s * 0.9995 for ranked in named)
+        return "the best of what was asked for" if faster else "the best"
+    same = next((ranked for ranked in (*search.ranked, *named) if is_plan(ranked, plan)), None)
+    if same is not None:
+        return against(search, same, MEASURES["step"])
+    seconds = period_s(plan)
+    return "" if seconds is None else f"{seconds / search.best.step_s - 1:+.1%} beside the best"
+
+
+def _strips_about(strips: Sequence[Strip]) -> str:
+    timed = [(strip.seconds, strip.label) for strip in strips if strip.seconds is not None]
+    (shortest_s, fastest), (longest_s, slowest) = min(timed), max(timed)
+    sentences = [f"The fastest is {fastest}: {show_s(shortest_s)} a step."]
+    sentences += [f"The slowest that fits is {slowest}: {show_s(longest_s)}."] if slowest != fastest else []
+    unfit = [strip.label for strip in strips if strip.seconds is None]
+    return " ".join([*sentences, *([f"{'; '.join(unfit)} would not fit."] if unfit else [])])
+
+
+def _ranked_parts(ranked: RankedPlan) -> tuple[PoolShare, ...]:
+    homes = homes_of(ranked.setting, ranked.blocks)
+    devices, roles = {home.pool: home.seat.devices for home in homes}, dict[str, list[str]]()
+    for home in homes:
+        roles.setdefault(home.pool, []).append(f"{home.role.name} {layout_text(home.layout)}")
+    return tuple(PoolShare(pool, devices[pool], tuple(names)) for pool, names in roles.items())
+
+
+def plan_parts(plan: Plan) -> tuple[PoolShare, ...]:
+    """Return the pools of a plan with their devices and roles."""
+    roles = {
+        pool.name: tuple(f"{role.role} {layout_text(role.layout)}" for role in plan.placed if role.pool == pool.name)
+        for pool in plan.pools
+    }
+    return tuple(PoolShare(pool.name, len(pool.devices), roles[pool.name]) for pool in plan.pools)
+
+
+def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
+    """Return the candidates that were played, in the order of the search; named placements not among them last.
+
+    The best is the search's best plan; a note is added if `plan` is another.
+    """
+    played = candidates(search)
+    points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in played]
+    labels = numbered([_label(search, candidate) for candidate in played])
+    dots = list[Dot]()
+    for place, (candidate, point, label) in enumerate(zip(played, points, labels, strict=True)):
+        names = [variant.name for variant, best in search.named if best is not None and best.blocks == candidate.blocks]
+        named = f"; {listed(names)} at its best" if names else ""
+        what = f"{pools_of(candidate)}: {many(candidate.devices, 'device')}{named}"
+        is_best = candidate.blocks == search.best.blocks
+        why = "" if is_best else against(search, candidate, MEASURES["step"])
+        mark: DotMark = "best" if place == 0 else "front" if on_front(point, points) else "other"
+        dots.append(Dot(*point, label, mark, what, why))
+    return Scatter(f"plans of {search.setting.graph.name}", tuple(dots), " ".join(_dots_about(search, dots, plan)))
+
+
+def candidates(search: SearchResult) -> list[RankedPlan]:
+    """Return each plan that was played once: the ranked ones, then named ones that are not among them."""
+    plans = {candidate.blocks: candidate for candidate in search.ranked}
+    for _, candidate in search.named:
+        if candidate is not None:
+            plans.setdefault(candidate.blocks, candidate)
+    return list(plans.values())
+
+
+def fullest_bytes(ranked: RankedPlan) -> int:
+    """Return the highest peak of a plan, on any of its devices."""
+    forecasts = forecasts_of(ranked.setting, homes_of(ranked.setting, ranked.blocks))
+    return max((forecast.worst.memory_bytes for forecast in forecasts if forecast.worst is not None), default=0)
+
+
+def on_front(point: Point, points: Sequence[Point]) -> bool:
+    """Return whether no point is better in seconds or bytes and at least as good in the other.
+
+    >>> [on_front(point, [(1.0, 3), (2.0, 2), (3.0, 2)]) for point in [(1.0, 3), (2.0, 2), (3.0, 2)]]
+    [True, True, False]
+    """
+    return not any(rival != point and rival[0] <= point[0] and rival[1] <= point[1] for rival in points)
+
+
+def _label(search: SearchResult, ranked: RankedPlan) -> str:
+    parts = tuple(sorted(ranked.parts()))
+    names = (variant.name for variant, _ in by_name(search) if sorted_parts(search, variant) == parts)
+    return next(names, "") or pools_of(ranked)
+
+
+def _dots_about(search: SearchResult, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
+    best, smallest = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
+    yield f"{many(len(dots), 'plan')} played."
+    yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."
+    if plan is not None and not is_plan(search.best, plan):
+        yield f"This plan is another: it takes {show_s(period_s(plan))} a step."
+    if smallest.memory_bytes < best.memory_bytes:
+        yield f"The least memory is {show_bytes(smallest.memory_bytes)}, at {show_s(smallest.seconds)} a step."
+    front = sum(dot.mark != "other" for dot in dots)
+    yield f"{many(front, 'of them has', 'of them have')} no other that takes less of both."
+
+
+def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan) -> ArrowSizes:
+    """Return the bytes of each value that a node reads, and of the weights of each model.
+
+    Responses are assumed to have their maximum length. Trained weights are sent in the precision of the sampling
+    engine.
+    """
+    facts, params = step_facts(graph, shapes, workload, plan), {param.name for param in graph.params}
+    values = {(edge.value, edge.reader): {part.name: part.size_bytes for part in edge.parts} for edge in facts.edges}
+    weights = {name: sent_number_bytes(plan, name) * shape.trained for name, shape in shapes.items() if name in params}
+    return ArrowSizes(values, weights)
