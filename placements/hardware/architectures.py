@@ -1,8 +1,7 @@
 """What kernels and collectives attain on a device: by its architecture, and as measured where it was measured.
 
-A device's `shares` of the same names replace those of its architecture (`architectures.toml`, with sources), so that one
-that nobody measured still has them. Not here: what a data sheet says (`device_profiles`), nor what these make of a
-product or a message (`time.kernels`, `time.collectives`).
+A device's `shares` of the same names replace those of its architecture (`architectures.toml`, with sources). Not here:
+data sheets (`device_profiles`), and what these make of a product or a message (`time.kernels`, `time.collectives`).
 """
 
 from __future__ import annotations
