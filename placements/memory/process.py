@@ -2,8 +2,8 @@
 
 Blocks that the C library keeps when they are freed are counted apart from those that go back to the system: at any time
 a process has the most that it ever had of the former, and what is there now of the latter. Counted for packed rows, and
-for padded ones where a model scores whole texts. Not here: how many rows go through at once (`largest_pass`), several
-roles in one process (`pool_peaks`), and engines with processes of their own.
+for padded ones where a model scores whole texts. Not here: several roles in one process (`pool_peaks`), and engines
+with processes of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from flowgraph.cluster.plan import Layout
 from placements.memory.activations import forward_numbers
 from placements.memory.footprint import Bytes, Footprint, MemoryConstants, Part, added, total_bytes, whole
-from placements.memory.largest_pass import RowsPass, packed_pass, padded_pass, sampled_pass
 
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import RoleSettings
@@ -288,3 +287,81 @@ class _ProcessModel:
         if shape.heads > shape.kv_heads:
             copied = ("working", number_bytes * rows.rows * rows.width * shape.heads * shape.head_dim, 2)
         yield [keys, copied, ("logits", 4 * shape.outputs * rows.rows, LOGITS_SAMPLED)]
+
+
+# ----------------------------------------------------------------- the rows that go through a model at once
+
+
+@dataclass(frozen=True)
+class RowsPass:
+    """Rows side by side on one device, all of maximal length; their `contexts` distinct contexts are read once."""
+
+    rows: int
+    contexts: int
+    prompt_tokens: int
+    response_tokens: int
+
+    @property
+    def width(self) -> int:
+        """Return the tokens of one row with its context."""
+        return self.prompt_tokens + self.response_tokens
+
+    @property
+    def read_out(self) -> int:
+        """Return the tokens of the responses; each has logits."""
+        return self.rows * self.response_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        """Return the tokens of the distinct contexts."""
+        return self.contexts * self.prompt_tokens
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens that are read."""
+        return self.context_tokens + self.read_out
+
+
+def sampled_pass(load: NodeWorkload, ranks: int, sample_rows: int) -> RowsPass:
+    """Return the rows that one of `ranks` decodes side by side: at most `sample_rows`, in the order of prompts."""
+    rows = min(-(-load.round_prompts // ranks) * load.samples, sample_rows)
+    return RowsPass(rows, -(-rows // load.samples), int(load.prompt.most), int(load.response.most))
+
+
+def packed_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
+    """Return the largest pass of packed rows within a budget; a context counts once for the rows that share it.
+
+    A row is never cut, so a pass has at least one.
+
+    >>> from flowgraph.analysis.roles import Role
+    >>> from placements.workload.lengths import LengthDistribution
+    >>> from placements.workload.node_workload import NodeWorkload
+    >>> role = Role("m.train", "m", "train", ("m.update",))
+    >>> six, four = LengthDistribution.fixed(6), LengthDistribution.fixed(4)
+    >>> packed_pass(NodeWorkload("m.update", role, "update", 0, 4, 4, six, four), ranks=2, budget_tokens=36)
+    RowsPass(rows=6, contexts=2, prompt_tokens=6, response_tokens=4)
+    """
+    prompt, response = int(load.prompt.most), int(load.response.most)
+    groups = _prompts(load, ranks)
+    whole_groups, left = divmod(budget_tokens, prompt + load.samples * response)
+    if whole_groups >= groups:
+        return RowsPass(groups * load.samples, groups, prompt, response)
+    more = min(load.samples, max(0, left - prompt) // response) if response else 0
+    rows = max(1, whole_groups * load.samples + more)
+    return RowsPass(rows, -(-rows // load.samples), prompt, response)
+
+
+def padded_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
+    """Return the largest pass of whole texts within a budget, each padded to the longest and none of them shared."""
+    prompt, response = int(load.prompt.most), int(load.response.most)
+    rows = min(_prompts(load, ranks) * load.samples, max(1, budget_tokens // max(1, prompt + response)))
+    return RowsPass(rows, rows, prompt, response)
+
+
+def _prompts(load: NodeWorkload, ranks: int) -> int:
+    """Return the prompts that one rank may read between two steps of the optimizer.
+
+    A minibatch is taken from the prompts of all ranks, and may lie on one of them. The group of a prompt stays whole.
+    """
+    share = -(-load.prompts // ranks)
+    return min(load.minibatch or share, share)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from flowgraph.engines.table import ENGINES
-from placements.memory.activations import forward_numbers, table_numbers
+from placements.memory.activations import forward_numbers, reading_moment, table_numbers
 from placements.memory.footprint import (
     Bytes,
     Footprint,
@@ -21,12 +21,12 @@ from placements.memory.footprint import (
     total_bytes,
     whole,
 )
-from placements.memory.kv_cache import sequence_bytes
 from placements.memory.model_shards import (
     WEIGHT_BYTES,
     PipelineStage,
     layer_numbers,
     root_numbers,
+    sequence_bytes,
     stages,
     weights_bytes,
 )
@@ -72,13 +72,8 @@ def inference_bytes(
     logit_bytes = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in stats)
     for stage in stages(shape, layout):
         weights = whole({"weights": weights_bytes(shape, layout, stage, precision, cut=layout.sharding == "full")})
-        # At its worst a pass holds a layer in progress, or the result of the last one with its logits.
-        layer = NUMBER_BYTES * tokens * (forward_numbers(shape, layout) + table_numbers(shape))
-        last = NUMBER_BYTES * tokens * 2 * shape.hidden / layout.tensor
         read = logits_bytes(shape, layout, tokens, logits, logit_bytes, constants) if stage.last else 0.0
-        moment: dict[Part, float] = {"activations": layer}
-        if last + read > layer:
-            moment = {"activations": last, "logits": read}
+        moment = reading_moment(shape, layout, NUMBER_BYTES * tokens, read)
         moment["reserved"] = constants.unused_share * sum(moment.values())
         if "parameters" in offload or (layout.sharding == "full" and layout.data * layout.sequence > 1):
             layers = 2 * layer_numbers(shape, layout).count

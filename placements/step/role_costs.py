@@ -16,8 +16,7 @@ from flowgraph.engines.table import ENGINES, shares_process
 from placements.hardware.device_profiles import PoolLinks
 from placements.hardware.topology import DeviceClass
 from placements.memory.footprint import Footprint, MemoryConstants, total_bytes
-from placements.memory.largest_pass import sampled_pass
-from placements.memory.process import process_footprint
+from placements.memory.process import process_footprint, sampled_pass
 from placements.memory.serving import awake_bytes, generation_bytes, inference_bytes, server_bytes
 from placements.memory.training import TrainingSettings, training_bytes
 from placements.time.cache_capacity import cache_tokens

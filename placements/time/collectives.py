@@ -1,7 +1,7 @@
 """Seconds of collectives between the devices of a pool: inside a domain, through the host, between machines.
 
 A long message is bound by the slowest tier that it crosses; a short one by a launch and its steps. Not here: the
-collectives of a layout (`training_collectives`), and the rates that links attain (`hardware.architectures`).
+collectives of a layout (`training_layers`), and the rates that links attain (`hardware.architectures`).
 """
 
 from __future__ import annotations

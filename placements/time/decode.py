@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from placements.hardware.architectures import AttainedShares, attained
 from placements.hardware.engine_constants import ServingConstants
-from placements.memory.kv_cache import sequence_bytes
+from placements.memory.model_shards import WEIGHT_BYTES, sequence_bytes
 from placements.time.kernels import WIDTH_BYTES, peak_flops
 from placements.time.seconds import Seconds
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from flowgraph.cluster.plan import Layout
     from flowgraph.models import ModelShape
     from placements.hardware.device_profiles import PoolLinks, Precision
-
-SCALED_BYTES = 0.5625
-"""Bytes of a number of fp4: sixteen share a scale of one byte. Source: NVIDIA, NVFP4."""
 
 QUANTISED_SHARE: dict[Precision, float] = {"float32": 1.0, "bfloat16": 1.0, "fp8": 0.74, "fp4": 0.55}
 """The share of its peak that a precision attains in a model, relative to bfloat16: inputs are quantised on the way.
@@ -141,11 +138,6 @@ def replica_of(
 _replica = lru_cache(maxsize=1024)(ServingReplica)  # equal replicas share their cached properties
 
 
-def _weight_width_bytes(precision: Precision) -> float:
-    """Return the bytes of a weight in the layers, scales included."""
-    return SCALED_BYTES if precision == "fp4" else WIDTH_BYTES[precision]
-
-
 def _table_width_bytes(replica: ServingReplica) -> float:
     """Return the bytes of a number of the embedding or the head, which are not quantised."""
     return max(2.0, WIDTH_BYTES[replica.precision])
@@ -156,7 +148,7 @@ def weight_bytes(replica: ServingReplica) -> float:
     shape, experts = replica.shape, replica.shape.expert_parameters
     tables = shape.tables * shape.vocabulary * shape.hidden
     layers = shape.parameters - tables - experts + experts / replica.joined
-    return (layers * _weight_width_bytes(replica.precision) + tables * _table_width_bytes(replica)) / replica.tensor
+    return (layers * WEIGHT_BYTES[replica.precision] + tables * _table_width_bytes(replica)) / replica.tensor
 
 
 def cache_bytes(replica: ServingReplica, context_tokens: float) -> float:
@@ -180,8 +172,13 @@ def step_s(replica: ServingReplica, rows: float, context_tokens: float) -> float
 
 def _step_parts(replica: ServingReplica, rows: float, context_tokens: float) -> tuple[float, float, float, float]:
     shape, constants = replica.shape, replica.constants
-    read = replica.dense + _read_expert_parameters(replica, rows) / constants.expert_read_share
-    read_s = _weight_width_bytes(replica.precision) * read / replica.memory_bytes_per_s
+    experts = 0.0  # parameters of experts that are read on one copy, of those that are spread over all joined copies
+    if shape.experts:
+        # Each of b tokens is sent to k of E experts at random: all miss an expert with probability (1 - k/E)^b.
+        missed: float = (1 - shape.experts_per_token / shape.experts) ** (rows * replica.joined)
+        experts = shape.expert_parameters / replica.joined * (1 - missed)
+    read = replica.dense + experts / constants.expert_read_share
+    read_s = WEIGHT_BYTES[replica.precision] * read / replica.memory_bytes_per_s
     multiplied_s = rows * replica.products / replica.flops_per_s
     head_s = _table_width_bytes(replica) * shape.outputs * shape.hidden / replica.memory_bytes_per_s
     cache_rate = replica.links.device.memory_bytes_per_s * replica.attains.attention * CACHE_SHARE
@@ -205,40 +202,26 @@ def prefill_seconds(replica: ServingReplica, tokens: float, square_tokens: float
     return products_s + attention_s + _exchange_s(replica, tokens)
 
 
-def _read_expert_parameters(replica: ServingReplica, rows: float) -> float:
-    """Return how many expert parameters a step reads on one copy, of those that are spread over all joined copies.
-
-    Each of b tokens is sent to k of E experts at random: all miss an expert with probability (1 - k/E) to the power b.
-    """
-    shape = replica.shape
-    if not shape.experts:
-        return 0.0
-    missed: float = (1 - shape.experts_per_token / shape.experts) ** (rows * replica.joined)
-    return shape.expert_parameters / replica.joined * (1 - missed)
-
-
 def _exchange_s(replica: ServingReplica, tokens: float) -> float:
     """Return the seconds of the transfers between devices for these tokens, in all layers.
 
     Tensor ranks all-reduce after attention and after the MLP. Where experts lie on other copies, the second all-reduce
     gives way to transfers there and back, of each token to as many copies as it has experts.
     """
-    shape, message = replica.shape, 2.0 * tokens * replica.shape.hidden
-    all_reduces = LAYER_ALL_REDUCES * shape.layers - (shape.expert_layers if replica.joined > 1 else 0)
-    reduced_s = all_reduces * _all_reduce_s(replica, message) if replica.tensor > 1 else 0.0
-    if replica.joined == 1:
-        return reduced_s
-    copies = min(replica.joined, shape.experts_per_token) * (1 - 1 / replica.joined)
-    rate = _link_rate(replica, replica.joined * replica.tensor) * replica.attains.all_to_all
-    return reduced_s + 2 * shape.expert_layers * message * copies / replica.tensor / rate
-
-
-def _all_reduce_s(replica: ServingReplica, message_bytes: float) -> float:
-    devices = replica.tensor
-    rate = _link_rate(replica, devices) * replica.attains.collective
-    moved_s = 2 * (devices - 1) / devices * message_bytes / rate
-    crossing_s = CROSSING_S if devices > replica.links.domain else 0.0
-    return EXCHANGE_S * log2(devices) + crossing_s + min(moved_s / SHORT_SHARE, LONG_S + moved_s)
+    shape, devices, message = replica.shape, replica.tensor, 2.0 * tokens * replica.shape.hidden
+    exchange_s = 0.0
+    if devices > 1:
+        rate = _link_rate(replica, devices) * replica.attains.collective
+        moved_s = 2 * (devices - 1) / devices * message / rate
+        crossing_s = CROSSING_S if devices > replica.links.domain else 0.0
+        all_reduce_s = EXCHANGE_S * log2(devices) + crossing_s + min(moved_s / SHORT_SHARE, LONG_S + moved_s)
+        all_reduces = LAYER_ALL_REDUCES * shape.layers - (shape.expert_layers if replica.joined > 1 else 0)
+        exchange_s = all_reduces * all_reduce_s
+    if replica.joined > 1:
+        copies = min(replica.joined, shape.experts_per_token) * (1 - 1 / replica.joined)
+        rate = _link_rate(replica, replica.joined * devices) * replica.attains.all_to_all
+        exchange_s += 2 * shape.expert_layers * message * copies / devices / rate
+    return exchange_s
 
 
 def _link_rate(replica: ServingReplica, devices: int) -> float:

@@ -6,12 +6,13 @@ Not here: one step of an engine (`decode`), the size of its cache (`cache_capaci
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, sqrt
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from placements.time.decode import ServingReplica, prefill_seconds, replica_of, step_s, step_seconds
 from placements.time.kernels import peak_flops
-from placements.time.long_tail import drained_seconds, uneven_tokens
 from placements.time.seconds import Seconds
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ MIXING = 4
 
 Source: the simulation in the tests, which it is within 3% of; 2 is within 4%, 8 within 6%.
 """
+
+LEVELS = 24  # pieces in which a batch of any size shrinks to one
 
 
 def request_seconds(
@@ -120,9 +123,9 @@ def _tail_s(
     mixed = min(1.0, MIXING * spread) if waits else 0.0
     full_s = step_s(replica, running, prompt.mean + response.age)
 
-    def beyond_s(left: LengthDistribution, alive: float, drawn_before: float) -> float:
-        def decode_s(sequences: float, drawn: float) -> float:
-            return step_s(replica, sequences, prompt.mean + drawn_before + drawn)
+    def beyond_s(left: LengthDistribution, alive: float, before: float) -> float:
+        def decode_s(sequences: float, generated: float) -> float:
+            return step_s(replica, sequences, prompt.mean + before + generated)
 
         drained_s = drained_seconds(left, alive, left.longest_of(min(rows, alive * replicas)), decode_s)
         return max(0.0, drained_s - left.mean * alive / running * full_s)
@@ -161,3 +164,41 @@ def _is_known(links: PoolLinks, precision: Precision) -> bool:
         return peak_flops(links.device, precision) > 0
     except ValueError:
         return False
+
+
+def drained_seconds(
+    left: LengthDistribution, rows: float, longest_tokens: float, step_s: Callable[[float, float], float]
+) -> float:
+    """Return the seconds until all of `rows` sequences end, which run at once and have `left` tokens to generate.
+
+    No other sequence starts when one ends. `longest_tokens` is what the longest sequence of any replica has left.
+    `step_s` returns the seconds of a step from the number of sequences and the tokens that they have generated.
+
+    >>> from placements.workload.lengths import LengthDistribution
+    >>> drained_seconds(LengthDistribution((100.0, 300.0)), 2, 300.0, lambda rows, generated: 1.0)
+    300.0
+    """
+    generated = min(longest_tokens, left.quantile(0.0))
+    total_s, running = generated * step_s(rows, generated / 2), float(rows)
+    for level in range(1, LEVELS + 1):
+        after = rows ** (1 - level / LEVELS)
+        until = min(longest_tokens, left.quantile(1 - after / rows))
+        total_s += (until - generated) * step_s((running * after) ** 0.5, (generated + until) / 2)
+        running, generated = after, until
+    return total_s + (longest_tokens - generated) * step_s(1.0, (generated + longest_tokens) / 2)
+
+
+def uneven_tokens(lengths: LengthDistribution, rows: int, replicas: int) -> float:
+    """Return by how many tokens the replica with the most exceeds the mean, where each is assigned `rows` rows.
+
+    A sum of many lengths is nearly normal. Source: Blom 1958, for the largest of n normal deviates.
+
+    >>> from placements.workload.lengths import LengthDistribution
+    >>> mixed = LengthDistribution((100.0, 300.0))
+    >>> uneven_tokens(LengthDistribution.fixed(100), 64, 8), round(uneven_tokens(mixed, 64, 8))
+    (0.0, 1147)
+    """
+    if replicas < 2:
+        return 0.0
+    spread = sqrt(rows * max(0.0, lengths.square_mean - lengths.mean**2))
+    return spread * NormalDist().inv_cdf((replicas - 0.375) / (replicas + 0.25))

@@ -21,8 +21,17 @@ from flowgraph.language.handle import ResponseRows
 from flowgraph.models.sizes import ModelShape, shape_of
 from placements.hardware.topology import classes
 from placements.memory.footprint import Bytes, MemoryConstants
-from placements.memory.largest_pass import RowsPass, packed_pass, padded_pass, sampled_pass
-from placements.memory.process import ProcessFootprint, gathered_bytes, kept_blocks, process_footprint, shard_bytes
+from placements.memory.process import (
+    ProcessFootprint,
+    RowsPass,
+    gathered_bytes,
+    kept_blocks,
+    packed_pass,
+    padded_pass,
+    process_footprint,
+    sampled_pass,
+    shard_bytes,
+)
 from placements.search.search import find
 from placements.step.role_costs import DeviceGroup, footprint
 from placements.workload.lengths import LengthDistribution
