@@ -194,4 +194,4 @@ def _shipped() -> Mapping[str, tuple[DeviceProfile, tuple[str, ...]]]:
 
 @cache
 def _names() -> Mapping[str, DeviceProfile]:
-    return {name: profile for own, (profile, aliases) in _shipped().items() for name in (own, *aliases)}
+    return {name: profile for stem, (profile, aliases) in _shipped().items() for name in (stem, *aliases)}

@@ -74,15 +74,15 @@ def checkpointed_numbers(
     Source: torchtitan, activation checkpointing by operation. Deviation: what Megatron-LM calls selective computes
     scores again and nothing else, and flash attention never keeps them: there it is "none".
     """
-    kept = kept_numbers(shape, layout, widths)
+    numbers = kept_numbers(shape, layout, widths)
     if mode == "none":
-        return kept, 0.0
+        return numbers, 0.0
     if mode == "full":
-        return shape.hidden / layout.tensor, kept
+        return shape.hidden / layout.tensor, numbers
     mixing = (2 * shape.heads + shape.kv_heads) * shape.head_dim
     inner = shape.shared_intermediate if shape.experts else shape.intermediate
-    selected = min((2 * shape.hidden + mixing + inner) / layout.tensor, kept)
-    return selected, kept - selected
+    selected = min((2 * shape.hidden + mixing + inner) / layout.tensor, numbers)
+    return selected, numbers - selected
 
 
 def backward_numbers(shape: ModelShape, layout: Layout) -> float:

@@ -94,8 +94,8 @@ class Footprint:
     """Bytes of one role on each of its devices, and on the host for each device.
 
     `resident` is there while it waits, awake; `working` comes on top while it works; `asleep` stays when it sleeps so
-    that others can work. `host` is host memory that it always holds, `asleep_host` comes on top while it sleeps. `kept`
-    bytes stay with its process when it has worked, for the role that works there next.
+    that others can work. `host` is host memory that it always holds, `asleep_host` comes on top while it sleeps.
+    `kept_bytes` stay with its process when it has worked, for the role that works there next.
     """
 
     resident: Bytes = field(default_factory=dict[Part, int])
@@ -103,7 +103,7 @@ class Footprint:
     host: Bytes = field(default_factory=dict[Part, int])
     asleep: Bytes = field(default_factory=dict[Part, int])
     asleep_host: Bytes = field(default_factory=dict[Part, int])
-    kept: int = 0
+    kept_bytes: int = 0
 
     def at(self, phase: str) -> Bytes:
         """Return what a device holds of it in a phase, part by part."""
@@ -155,9 +155,10 @@ def added(footprints: Iterable[Bytes]) -> dict[Part, int]:
     return {part: sums[part] for part in PARTS if part in sums}
 
 
-def with_more(held: Footprint, more: Bytes) -> Footprint:
-    """Return a footprint with more that is always there."""
-    return replace(held, resident=added((held.resident, more)), asleep=added((held.asleep, more)))
+def with_parts(footprint: Footprint, parts: Bytes) -> Footprint:
+    """Return a footprint with added parts that are always there."""
+    resident, asleep = added((footprint.resident, parts)), added((footprint.asleep, parts))
+    return replace(footprint, resident=resident, asleep=asleep)
 
 
 def whole(parts: Mapping[Part, float]) -> dict[Part, int]:
@@ -185,8 +186,3 @@ def logits_bytes(
         return 0.0
     entries = tokens * shape.outputs / layout.tensor
     return logit_bytes * (entries if logits in ("naive", "whole") else min(entries, constants.chunk_logits))
-
-
-def sync_bytes(shape: ModelShape, constants: MemoryConstants) -> int:
-    """Return the bytes of a bucket that weights are synced through: at least the embedding whole, in bfloat16."""
-    return max(int(constants.bucket_bytes), 2 * shape.vocabulary * shape.hidden)

@@ -87,14 +87,14 @@ def process_footprint(
         }
     )
     largest = max((moment.kept_bytes for peaks in moments.values() for moment in peaks), default=0.0)
-    kept = int(largest * (1 + constants.fragmented_share))
+    kept_bytes = int(largest * (1 + constants.fragmented_share))
     phases = dict[str, Bytes]()
     for phase, peaks in moments.items():
         # A process has most when it has most that goes back to the system; beside that is the rest of a heap.
         worst = max(peaks, key=lambda peak: peak.returned_bytes)
-        phases[phase] = whole({**worst.parts, "heap": max(0.0, kept - worst.kept_bytes)})
+        phases[phase] = whole({**worst.parts, "heap": max(0.0, kept_bytes - worst.kept_bytes)})
     working: Bytes = max(phases.values(), key=total_bytes, default={})
-    return ProcessFootprint(resident, working, {}, resident, {}, kept, phases)
+    return ProcessFootprint(resident, working, {}, resident, {}, kept_bytes, phases)
 
 
 def shard_bytes(parameters: int, layout: Layout) -> int:
@@ -153,11 +153,11 @@ class _ProcessPeak:
 
     @classmethod
     def of(cls, blocks: Sequence[Block], constants: MemoryConstants) -> _ProcessPeak:
-        parts, kept = dict[Part, float](), 0.0
+        parts, kept_bytes = dict[Part, float](), 0.0
         for part, size, count in blocks:
             parts[part] = parts.get(part, 0.0) + size * count
-            kept += size * count * (size <= constants.kept_block_bytes)
-        return cls(parts, kept)
+            kept_bytes += size * count * (size <= constants.kept_block_bytes)
+        return cls(parts, kept_bytes)
 
     @property
     def returned_bytes(self) -> float:
@@ -185,11 +185,9 @@ class _ProcessModel:
 
     @property
     def table_bytes(self) -> float:
-        """Return the bytes of one matrix [vocabulary, hidden]."""
         return float(self.number_bytes * self.shape.vocabulary * self.shape.hidden)
 
     def moments(self, load: NodeWorkload, sample_rows: int, forward_tokens: int) -> Iterator[list[Block]]:
-        """Yield the blocks of each moment of a load."""
         ranks, largest_pass = self.layout.data, padded_pass if self.shape.head == "score" else packed_pass
         if load.phase == "generate":
             yield from self._generating(sampled_pass(load, ranks, sample_rows))
@@ -246,12 +244,10 @@ class _ProcessModel:
         yield [*gradients, ("working", largest, 2 if load.optimizer != "sgd" else 1)]
 
     def _gathered(self, *, backward: bool) -> list[Block]:
-        """Return what is whole of a sharded model, as blocks of its tables."""
         size = gathered_bytes(self.shape, self.layout, backward=backward, number_bytes=self.number_bytes)
         return [("gathered", self.table_bytes, size / self.table_bytes)] if size else []
 
     def _reading(self, rows: RowsPass, *, entropy: bool) -> Iterator[list[Block]]:
-        """Yield what a pass without gradients has in a layer, and when it reads the logits."""
         shape, number_bytes = self.shape, self.number_bytes
         gathered = self._gathered(backward=False)
         yield [*self._layer(rows), *gathered]
@@ -346,8 +342,8 @@ def packed_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
     whole_groups, left = divmod(budget_tokens, prompt + load.samples * response)
     if whole_groups >= groups:
         return RowsPass(groups * load.samples, groups, prompt, response)
-    more = min(load.samples, max(0, left - prompt) // response) if response else 0
-    rows = max(1, whole_groups * load.samples + more)
+    part = min(load.samples, max(0, left - prompt) // response) if response else 0
+    rows = max(1, whole_groups * load.samples + part)
     return RowsPass(rows, -(-rows // load.samples), prompt, response)
 
 

@@ -139,7 +139,7 @@ class PoolOptions:
         loads = tuple(replace(load, node="", role=ANY_ROLE) for load in setting.loads_of(role))
         factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
         whole_rows = bool(setting.whole_rows.intersection(role.nodes))
-        return setting.shape(role), loads, factors, whole_rows, self.barriers.beside.get(place)
+        return setting.shape(role), loads, factors, whole_rows, self.barriers.outside.get(place)
 
     def _compute_options(self, block: frozenset[int], devices: tuple[int, ...], group: DeviceGroup) -> list[Option]:
         """Return the options of a block on one pool: those of the first block of roles that are alike, exchanged."""
@@ -177,7 +177,7 @@ class PoolOptions:
             over_s = (slowed - 1) * option.moved_s + option.woken_s
             spans_s[barriers.of_stage[last]] -= over_s
             busy_s -= over_s
-            for stage in barriers.beside.get(place, ()):
+            for stage in barriers.outside.get(place, ()):
                 spans_s[barriers.of_stage[stage]] -= slowed * option.stages_s[stage] - over_s * (stage == last)
         options = {setting.roles[place].name: option for place, option in zip(places, pooled.roles, strict=True)}
         for target, source in setting.synced.items():

@@ -90,8 +90,8 @@ class Schedule:
     def load_s(self, pool: str) -> float | None:
         """Return the seconds of a step in which a pool is busy; None if one is not known."""
         tasks = self.on(pool)
-        known = [task.seconds for task in tasks if task.seconds is not None]
-        return fsum(known) if len(known) == len(tasks) else None
+        seconds = [task.seconds for task in tasks if task.seconds is not None]
+        return fsum(seconds) if len(seconds) == len(tasks) else None
 
 
 def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:

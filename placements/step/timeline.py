@@ -113,8 +113,7 @@ def play(schedule: Schedule, *, steps: int = 1) -> Timeline:
             waits = (runs.get((before, step - delay)) for before, delay in incoming[task.name])
             turns = (last.get(pool) for pool in task.pools)
             freed = max((run for run in (*waits, *turns) if run is not None), key=lambda run: run.end_s, default=None)
-            start_s = freed.end_s if freed is not None else 0.0
-            freed_by = (freed.task, freed.step) if freed is not None else None
+            start_s, freed_by = (0.0, None) if freed is None else (freed.end_s, (freed.task, freed.step))
             run = TaskRun(task.name, step, start_s, start_s + (task.seconds or 0.0), freed_by)
             runs[task.name, step] = run
             last |= dict.fromkeys(task.pools, run)

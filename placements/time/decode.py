@@ -61,7 +61,7 @@ STEP_PARTS = ("matmul", "cache", "collectives", "overhead")
 class ServingReplica:
     """One copy of a serving model on `tensor` devices. Experts are spread over `joined` copies that step together.
 
-    `whole`: whole experts lie on the devices, rather than slices of all. `rollout`: a training framework drives the
+    `whole_experts`: these lie on the devices, rather than slices of all. `rollout`: a training framework drives the
     engine, rather than clients of a server.
     """
 
@@ -70,7 +70,7 @@ class ServingReplica:
     constants: ServingConstants
     tensor: int = 1
     joined: int = 1
-    whole: bool = False
+    whole_experts: bool = False
     precision: Precision = "bfloat16"
     cache_precision: Precision = "bfloat16"
     rollout: bool = False
@@ -100,7 +100,7 @@ class ServingReplica:
     def overhead_s(self) -> float:
         """Return the seconds of a step that do not depend on its rows."""
         constants, shape = self.constants, self.shape
-        experts_s = constants.expert_layer_s + self.whole * constants.expert_exchange_s
+        experts_s = constants.expert_layer_s + self.whole_experts * constants.expert_exchange_s
         driven_s = constants.rollout_step_s + (self.tensor > 1) * constants.rollout_joined_s if self.rollout else 0.0
         return constants.step_s + driven_s + shape.layers * constants.layer_s + shape.expert_layers * experts_s
 
@@ -131,8 +131,8 @@ def replica_of(
     With experts over data ranks, each rank attends to its own rows: attention data parallelism.
     """
     joined = min(layout.expert, layout.data) if shape.experts else 1
-    whole = bool(shape.experts) and layout.expert > 1
-    return _replica(shape, links, constants, layout.tensor, joined, whole, precision, cache_precision, rollout)
+    whole_experts = bool(shape.experts) and layout.expert > 1
+    return _replica(shape, links, constants, layout.tensor, joined, whole_experts, precision, cache_precision, rollout)
 
 
 _replica = lru_cache(maxsize=1024)(ServingReplica)  # equal replicas share their cached properties

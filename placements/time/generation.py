@@ -154,7 +154,6 @@ def cache_wanted(
 
 
 def _running(replica: ServingReplica, rows: float, row_tokens: float, cache_tokens: float | None) -> float:
-    """Return how many sequences run at a time, each with `row_tokens` in the cache on average."""
     room = float("inf") if cache_tokens is None else max(1.0, cache_tokens / row_tokens)
     return max(1.0, min(rows, room, replica.constants.most_rows))
 

@@ -19,16 +19,16 @@ class Seconds:
     @property
     def total_s(self) -> float | None:
         """Return the sum; None if a part is not known."""
-        known = [seconds for seconds in self.parts.values() if seconds is not None]
-        return sum(known) if len(known) == len(self.parts) else None
+        parts = [seconds for seconds in self.parts.values() if seconds is not None]
+        return sum(parts) if len(parts) == len(self.parts) else None
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """Return the names of the parts that are not known."""
         return tuple(name for name, seconds in self.parts.items() if seconds is None)
 
-    def __add__(self, other: Seconds) -> Seconds:
-        return added((self, other))
+    def __add__(self, more_seconds: Seconds) -> Seconds:
+        return added((self, more_seconds))
 
     def times(self, factor: float) -> Seconds:
         """Return every part multiplied by a factor."""

@@ -176,7 +176,6 @@ def _pipelined(
 
 
 def _stage_s(shape: ModelShape, layout: Layout, layer: Parts, head: Parts) -> float:
-    """Return the seconds of a micro-batch in an average stage."""
     return (_total(layer) * shape.layers + _total(head)) / layout.pipeline
 
 
@@ -213,7 +212,6 @@ def _data_s(passes: LayerPasses, layout: Layout, count: int, stage_s: float) -> 
 def _by_layer(
     shape: ModelShape, layout: Layout, links: PoolLinks, numbers: DeviceNumbers, number_bytes: float
 ) -> float:
-    """Return the seconds in which a stage's numbers are gathered, or reduced, layer by layer."""
     layers = max(1.0, shape.layers / layout.pipeline)
     return layers * data_seconds("all_gather", numbers.over(layers), layout, links, number_bytes)
 

@@ -41,14 +41,14 @@ class SizeConflict:
 class SamplerBatch:
     """What a sampler generates: `n` responses to each of `prompts`, of at most `tokens` each; None if not known.
 
-    One that drops groups keeps at most `kept`, and samples in `rounds`, 0 if it has none.
+    One that drops groups keeps at most these `groups`, and samples in `rounds`, 0 if it has none.
     """
 
     node: str
     prompts: int
     n: int
     tokens: int | None
-    kept: AdjustableSize | None
+    groups: AdjustableSize | None
     rounds: int
 
     @property
@@ -59,7 +59,7 @@ class SamplerBatch:
     @property
     def max_rounds(self) -> int:
         """Return its maximum of rounds, one after another, where it keeps groups: each samples at least one prompt."""
-        return 1 if self.kept is None else max(1, min(self.rounds, self.prompts))
+        return 1 if self.groups is None else max(1, min(self.rounds, self.prompts))
 
     def prompts_in(self, rounds: int) -> int:
         """Return the prompts of the first rounds: all are shared as evenly as they divide, the first have one more."""
@@ -74,7 +74,7 @@ class SamplerBatch:
         >>> sampler.max_rounds, [sampler.prompts_in(rounds) for rounds in (1, 2, 3)], sampler.min_rounds
         (3, [4, 7, 10], 2)
         """
-        groups = self.prompts if self.kept is None else self.kept.value
+        groups = self.prompts if self.groups is None else self.groups.value
         counts = range(1, self.max_rounds)
         return next((rounds for rounds in counts if self.prompts_in(rounds) >= groups), self.max_rounds)
 
@@ -167,20 +167,6 @@ class BatchSizes:
     shares: tuple[RankShare, ...]
     updates: tuple[UpdatePartition, ...]
     notes: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        """Return the number of responses of all samplers."""
-        return sum(sampler.rows for sampler in self.samplers)
-
-    @property
-    def tokens(self) -> int | None:
-        """Return the maximum of tokens that samplers read and generate, a prompt's once for each; None if not known."""
-        if self.prompt_tokens is None or any(sampler.tokens is None for sampler in self.samplers):
-            return None
-        return sum(
-            sampler.prompts * self.prompt_tokens + sampler.rows * (sampler.tokens or 0) for sampler in self.samplers
-        )
 
 
 def batch_text(sizes: BatchSizes) -> str:

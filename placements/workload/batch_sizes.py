@@ -67,8 +67,8 @@ def solve_batch(
 def most_ranks(graph: Graph, prompts: int) -> int:
     """Return the maximum of data ranks with which no role and no minibatch of a named graph leaves a rank idle."""
     sizes = sizes_of(graph, prompts)
-    kept = [size.value for size in _kept_groups(sizes)]
-    return max(1, min([prompts, *kept, *(update.smallest for update in sizes.updates)]))
+    groups = [size.value for size in _kept_groups(sizes)]
+    return max(1, min([prompts, *groups, *(update.smallest for update in sizes.updates)]))
 
 
 # ------------------------------------------------------------------------------------------- the sizes of a graph
@@ -111,7 +111,7 @@ class _SizeReader:
                 prompts=prompts_reaching(node, self.prompts),
                 n=samples_of(node),
                 tokens=self._max_tokens(node) or None,
-                kept=groups if (groups := self._setting(node, "groups", 0)).value else None,
+                groups=groups if (groups := self._setting(node, "groups", 0)).value else None,
                 rounds=whole_setting(node, "rounds", 0),
             )
             for node in self.graph.nodes
@@ -133,7 +133,6 @@ class _SizeReader:
         return max(groups, key=_value) if groups and all(size.value for size in groups) else self.batch
 
     def _shares(self) -> Iterator[RankShare]:
-        """Yield the share of each role of a plan, roles with as many ranks and prompts together."""
         nodes = {node.name: node for node in self.graph.nodes}
         alike = dict[tuple[int, AdjustableSize], list[str]]()
         for role in roles(self.graph):
@@ -211,7 +210,7 @@ def faults(sizes: BatchSizes) -> Iterator[SizeConflict]:
 
 
 def _kept_groups(sizes: BatchSizes) -> list[AdjustableSize]:
-    return [sampler.kept for sampler in sizes.samplers if sampler.kept is not None]
+    return [sampler.groups for sampler in sizes.samplers if sampler.groups is not None]
 
 
 def _nearest(sizes: BatchSizes, *wrong: AdjustableSize) -> tuple[AdjustableSize, ...]:
@@ -243,22 +242,22 @@ def _nearest(sizes: BatchSizes, *wrong: AdjustableSize) -> tuple[AdjustableSize,
 
 @dataclass(frozen=True)
 class EvenMinibatches:
-    """Prompts that, cut evenly into minibatches of at most `size`, leave at least `least` in the smallest.
+    """Prompts that, cut evenly into minibatches of at most `size`, leave at least `minimum` in the smallest.
 
     Of the numbers that make `count` minibatches, from (count - 1) · size + 1 to count · size, those from count ·
-    least on do.
+    minimum on do.
 
     >>> [prompts for prompts in range(1, 10) if EvenMinibatches(3, 2).moved(prompts, up=True) == prompts]
     [2, 3, 4, 5, 6, 7, 8, 9]
     """
 
     size: int
-    least: int
+    minimum: int
 
     def moved(self, value: int, *, up: bool) -> int:
         """Return the value if it does, or else the next one up or down that does; 0 if none below does."""
         count = max(1, -(-value // self.size))
-        return value if value >= count * self.least else count * self.least if up else (count - 1) * self.size
+        return value if value >= count * self.minimum else count * self.minimum if up else (count - 1) * self.size
 
 
 def nearest_values(
@@ -269,7 +268,7 @@ def nearest_values(
     >>> nearest_values(5, low=8), nearest_values(9, low=3, high=8), nearest_values(5, [EvenMinibatches(4, 4)])
     ([8], [8], [4, 8])
     """
-    if any(cut.least > cut.size for cut in cuts):
+    if any(cut.minimum > cut.size for cut in cuts):
         return []
     limit, nearest = min(MAX_VALUE, MAX_VALUE if high is None else high), list[int]()
     for up, start in (False, min(value - 1, limit)), (True, max(value + 1, low)):
@@ -282,17 +281,17 @@ def nearest_values(
     return nearest
 
 
-def least_minibatch(prompts: int, least: int) -> int:
-    """Return the smallest minibatch size that leaves at least `least` of the prompts in each minibatch.
+def least_minibatch(prompts: int, minimum: int) -> int:
+    """Return the smallest minibatch size that leaves at least `minimum` of the prompts in each minibatch.
 
     >>> least_minibatch(7, 4), least_minibatch(9, 2), least_minibatch(16, 4)
     (7, 3, 4)
 
-    Raises ValueError for fewer prompts than `least`.
+    Raises ValueError for fewer prompts than `minimum`.
     """
-    if prompts < least:
-        raise ValueError(f"{prompts} prompts hold no minibatch of {least}")
-    return -(-prompts // (prompts // least))
+    if prompts < minimum:
+        raise ValueError(f"{prompts} prompts hold no minibatch of {minimum}")
+    return -(-prompts // (prompts // minimum))
 
 
 # ------------------------------------------------------------------------------------------- notes
@@ -325,10 +324,10 @@ def _update_notes(update: UpdatePartition) -> Iterator[str]:
 
 
 def _round_notes(sampler: SamplerBatch, shares: Sequence[RankShare]) -> Iterator[str]:
-    if sampler.kept is not None:
-        spare = sampler.prompts - sampler.kept.value
+    if sampler.groups is not None:
+        spare = sampler.prompts - sampler.groups.value
         what = (
-            f"{sampler.kept} of {sampler.prompts} prompts, {many(spare, 'prompt') if spare else 'no prompt'} to spare"
+            f"{sampler.groups} of {sampler.prompts} prompts, {many(spare, 'prompt') if spare else 'no prompt'} to spare"
         )
         yield f"{what}: later nodes have fewer if too few are kept"
     if not sampler.rounds:

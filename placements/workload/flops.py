@@ -25,8 +25,8 @@ class ModelPass:
     read_out: int = 0
     pairs: int = 0
 
-    def __add__(self, other: ModelPass) -> ModelPass:
-        return ModelPass(self.tokens + other.tokens, self.read_out + other.read_out, self.pairs + other.pairs)
+    def __add__(self, added: ModelPass) -> ModelPass:
+        return ModelPass(self.tokens + added.tokens, self.read_out + added.read_out, self.pairs + added.pairs)
 
     def times(self, count: int) -> ModelPass:
         """Return the sum of `count` such passes."""

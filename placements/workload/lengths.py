@@ -330,7 +330,6 @@ def _halved(measure: Callable[[float], float], target: float, low: float, high: 
 
 
 def _scaled(points: Points, name: str, target: float, limit: float) -> Points:
-    """Scale points and cut them at `limit`, so that one quantity has its target."""
     import numpy
 
     factor = target / _measured(points, name)

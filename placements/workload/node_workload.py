@@ -177,10 +177,10 @@ def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
     """
     notes = list[str]()
     for sampler in sizes_of(graph, prompts).samplers:
-        if sampler.kept is not None and sampler.min_rounds < sampler.max_rounds:
+        if sampler.groups is not None and sampler.min_rounds < sampler.max_rounds:
             rounds = f"all {many(sampler.prompts, 'prompt')} in {sampler.max_rounds} rounds"
             first = f"the first {many(sampler.prompts_in(sampler.min_rounds), 'prompt')}"
-            fewer = f"it needs {sampler.min_rounds} if it keeps {sampler.kept.value:,} of {first}"
+            fewer = f"it needs {sampler.min_rounds} if it keeps {sampler.groups.value:,} of {first}"
             notes.append(f"{sampler.node} is assumed to sample {rounds}, the maximum: {fewer}")
     for node in graph.nodes:
         if node.op.kind == "generate" and node.op.rows == "new" and node.op.samples is None:

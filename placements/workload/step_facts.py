@@ -229,10 +229,9 @@ class _StepReader:
         return (ValueColumn("weights", size),), crosses
 
     def _role(self, edge: Edge, reader: str) -> Role | None:
-        """Return the role in which a node reads the model on an edge."""
         param = carried_from(edge) if issubclass(edge.type, Model) else None
-        own = (role for role in self.roles if param is not None and role.param == param.name)
-        return next((role for role in own if reader in role.nodes), None)
+        alike = (role for role in self.roles if param is not None and role.param == param.name)
+        return next((role for role in alike if reader in role.nodes), None)
 
     def _pool(self, node: Node) -> str:
         """Return the pool that a node runs on, that of the first model that it reads; the host if it reads none."""
@@ -242,7 +241,6 @@ class _StepReader:
 
 
 def _contexts(prompts: int, ranks: int, n: int, take: int) -> int:
-    """Return how often contexts are read by all ranks together, in parts of `take` rows."""
     return sum(contexts_read(size, n, take) * count for size, count in even(prompts, ranks))
 
 

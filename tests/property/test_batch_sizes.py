@@ -309,7 +309,7 @@ def test_the_nearest_values_are_those_that_a_walk_finds(
 ) -> None:
     def holds(size: int) -> bool:
         bounded = low <= size <= (size if high is None else high)
-        return bounded and all(size // -(-size // cut.size) >= cut.least for cut in cuts)
+        return bounded and all(size // -(-size // cut.size) >= cut.minimum for cut in cuts)
 
     below = next((size for size in range(value - 1, 0, -1) if holds(size)), None)
     above = next((size for size in range(value + 1, 3000) if holds(size)), None)

@@ -20,7 +20,6 @@ from placements.memory.footprint import (
     MemoryConstants,
     fits,
     room_bytes,
-    sync_bytes,
     total_bytes,
 )
 from placements.memory.model_shards import model_numbers, stages
@@ -326,11 +325,6 @@ def test_a_reference_on_the_host_is_gathered_by_the_layer() -> None:
     assert found.host["weights"] == 2 * LARGE.parameters
     assert "weights" not in found.at_work
     assert 0 < found.working["gathered"] < found.host["weights"] / 3
-
-
-def test_a_bucket_holds_the_largest_matrix() -> None:
-    assert sync_bytes(SMALL, MemoryConstants()) == 512_000_000
-    assert sync_bytes(LARGE, MemoryConstants()) == 2 * 151_936 * 4096
 
 
 # ------------------------------------------------------------------------------------------------------------- pools
