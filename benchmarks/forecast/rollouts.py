@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from benchmarks.forecast.latency import request_seconds
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import device, links_within, model
 from benchmarks.forecast.serving_throughput import layouts, tokens_per_s
@@ -19,7 +20,6 @@ from placements.hardware.device_profiles import DeviceProfile, Precision
 from placements.hardware.engine_constants import ServingConstants, constants
 from placements.time.cache_capacity import cache_tokens
 from placements.time.decode import ServingReplica, replica_of, step_s, weight_bytes
-from placements.time.generation import request_seconds
 
 ENGINES = {"sglang": "sglang", "vllm": "vllm", "tensorrt-llm": "trtllm"}
 PRECISIONS: dict[str, Precision] = {

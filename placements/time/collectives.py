@@ -83,7 +83,7 @@ def _machine_tiers(op: Collective, inside: int, links: PoolLinks) -> Iterator[Ti
         rate = links_used * device.link_bytes_per_s * shares.get(op, attains.collective) * (1 - FEW_DEVICES / joined)
         yield 1, rate
     if inside > joined:
-        yield joined, device.host_bytes_per_s * attains.host * (2 / inside) ** attains.crowding)
+        yield joined, device.host_bytes_per_s * attains.host * (2 / inside) ** attains.crowding
 
 
 def _transfer_s(op: Collective, size_bytes: float, devices: int, joined: int, bytes_per_s: float) -> float:

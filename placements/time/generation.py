@@ -1,4 +1,4 @@
-"""Seconds of generation: of one request under load, and of a whole batch of responses on replicas of a model.
+"""Seconds of generation: of a whole batch of responses on replicas of a model, and how the batch ends.
 
 Not here: one step of an engine (`decode`), the size of its cache (`cache_capacity`), weight syncs and sleep
 (`transitions`).
@@ -31,38 +31,6 @@ Source: the simulation in the tests, which it is within 3% of; 2 is within 4%, 8
 LEVELS = 24  # pieces in which a batch of any size shrinks to one
 
 
-def request_seconds(
-    shape: ModelShape,
-    prompt_tokens: float,
-    response_tokens: float,
-    batch: float,
-    layout: Layout,
-    links: PoolLinks | None,
-    constants: ServingConstants,
-    precision: Precision = "bfloat16",
-    *,
-    cache_tokens: float | None = None,
-    cache_precision: Precision = "bfloat16",
-) -> tuple[float, float] | None:
-    """Return a request's seconds to its first token, and for each one after it; None for a device of unknown speed.
-
-    The replica always has `batch` requests of these lengths; the next one is sent as one ends. While a request
-    generates its response, each of the others is prefilled once: those prefills lie between its tokens. Requests for
-    which the cache has no room wait, before their first token.
-    Source: Little 1961 for the closed loop; Agrawal et al. 2024, arXiv 2403.02310, for prefills between steps.
-    """
-    if links is None or not _is_known(links, precision):
-        return None
-    replica = replica_of(shape, layout, links, constants, precision, cache_precision)
-    context = prompt_tokens + response_tokens / 2
-    running = _running(replica, batch, context, cache_tokens)
-    decode_s = step_s(replica, running, context)
-    read_s = prefill_seconds(replica, prompt_tokens, prompt_tokens**2) + constants.request_s
-    prefills_s = (running - 1) * read_s / max(1.0, response_tokens - 1)
-    alive_s = read_s + (response_tokens - 1) * (decode_s + prefills_s)
-    return read_s + (batch / running - 1) * alive_s, decode_s + prefills_s
-
-
 def generate_seconds(
     shape: ModelShape,
     rows: int,
@@ -90,11 +58,11 @@ def generate_seconds(
     Source: Graham 1969 for work over machines and the longest piece; Kwon et al. 2023, arXiv 2309.06180, and Zheng et
     al. 2024, arXiv 2312.07104, for shared prompts.
     """
-    if links is None or not _is_known(links, precision):
+    if links is None or not is_known(links, precision):
         return Seconds({"prefill": None, "matmul": None, "tail": None})
     replica = replica_of(shape, layout, links, constants, precision, cache_precision, rollout=rollout)
     replica_rows = ceil(rows / layout.data)
-    running = _running(replica, replica_rows, prompt.mean / shared_prompts + response.age, cache_tokens)
+    running = running_rows(replica, replica_rows, prompt.mean / shared_prompts + response.age, cache_tokens)
     steps = replica_rows * response.mean / running
     parts = dict(step_seconds(replica, running, prompt.mean + response.age).times(steps).parts)
     parts["overhead"] = (parts["overhead"] or 0.0) + replica_rows * constants.request_s
@@ -153,12 +121,14 @@ def cache_wanted(
     return running * (prompt.mean / shared_prompts + response.age)
 
 
-def _running(replica: ServingReplica, rows: float, row_tokens: float, cache_tokens: float | None) -> float:
+def running_rows(replica: ServingReplica, rows: float, row_tokens: float, cache_tokens: float | None) -> float:
+    """Return how many sequences run at a time, each with `row_tokens` in the cache on average; None: room for all."""
     room = float("inf") if cache_tokens is None else max(1.0, cache_tokens / row_tokens)
     return max(1.0, min(rows, room, replica.constants.most_rows))
 
 
-def _is_known(links: PoolLinks, precision: Precision) -> bool:
+def is_known(links: PoolLinks, precision: Precision) -> bool:
+    """Return whether the speed of these devices is known."""
     try:
         return peak_flops(links.device, precision) > 0
     except ValueError:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.forecast.latency import request_seconds
 from flowgraph.cluster.plan import Layout
 from flowgraph.models import ModelShape
 from flowgraph.models.sizes import shape_of
@@ -32,7 +33,7 @@ from placements.time.decode import (
     step_seconds,
     weight_bytes,
 )
-from placements.time.generation import generate_seconds, request_seconds
+from placements.time.generation import generate_seconds
 from placements.time.seconds import Seconds
 from placements.workload.lengths import LengthDistribution
 from tests.looped import looped

@@ -12,14 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.forecast.kernels import decode_attention_seconds
 from placements.hardware.architectures import NAMES, AttainedShares, architecture, attained
 from placements.hardware.device_profiles import DeviceProfile, profile, profiles
-from placements.time.kernels import (
-    WIDTH_BYTES,
-    decode_attention_seconds,
-    matmul_seconds,
-    peak_flops,
-)
+from placements.time.kernels import WIDTH_BYTES, matmul_seconds, peak_flops
 
 # device, m, n, k, microseconds: bf16 products of 256 tokens and more.
 PRODUCTS = [
