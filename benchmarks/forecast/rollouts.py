@@ -18,8 +18,7 @@ from flowgraph.cluster.plan import Layout
 from flowgraph.models.sizes import ModelShape
 from placements.hardware.device_profiles import DeviceProfile, Precision
 from placements.hardware.engine_constants import ServingConstants, constants
-from placements.time.cache_capacity import cache_tokens
-from placements.time.decode import ServingReplica, replica_of, step_s, weight_bytes
+from placements.time.decode import ServingReplica, cache_tokens, replica_of, step_s, weight_bytes
 
 ENGINES = {"sglang": "sglang", "vllm": "vllm", "tensorrt-llm": "trtllm"}
 PRECISIONS: dict[str, Precision] = {

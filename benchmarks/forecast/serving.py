@@ -18,8 +18,7 @@ from flowgraph.cluster.plan import Layout
 from flowgraph.models.sizes import ModelShape
 from placements.hardware.device_profiles import DeviceProfile, Precision
 from placements.hardware.engine_constants import ServingConstants, constants
-from placements.time.cache_capacity import cache_tokens
-from placements.time.decode import replica_of, weight_bytes
+from placements.time.decode import cache_tokens, replica_of, weight_bytes
 
 CACHED = "prompts that are in the cache already, as it seems"
 REPEATED = "the measurement of another row again"

@@ -16,8 +16,7 @@ from flowgraph.cluster.plan import Layout
 from flowgraph.models.sizes import ModelShape
 from placements.hardware.device_profiles import DeviceProfile, Precision
 from placements.hardware.engine_constants import ServingConstants, constants
-from placements.time.cache_capacity import cache_tokens
-from placements.time.decode import replica_of, weight_bytes
+from placements.time.decode import cache_tokens, replica_of, weight_bytes
 from placements.time.generation import generate_seconds
 from placements.workload.lengths import LengthDistribution
 

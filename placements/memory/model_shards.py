@@ -1,6 +1,6 @@
 """How many of a model's numbers one device holds in a layout, cut by ranks or not, and of a sequence's cache.
 
-Not here: what else is held (`training`, `serving`), and how much cache there is (`time.cache_capacity`).
+Not here: what else is held (`training`, `serving`), and how much cache there is (`time.decode`).
 """
 
 from __future__ import annotations

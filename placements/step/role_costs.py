@@ -19,8 +19,7 @@ from placements.memory.footprint import Footprint, MemoryConstants, total_bytes
 from placements.memory.process import process_footprint, sampled_pass
 from placements.memory.serving import awake_bytes, generation_bytes, inference_bytes, server_bytes
 from placements.memory.training import TrainingSettings, training_bytes
-from placements.time.cache_capacity import cache_tokens
-from placements.time.decode import replica_of
+from placements.time.decode import cache_tokens, replica_of
 from placements.time.generation import generate_seconds
 from placements.time.in_flight import InFlight, resumed_seconds, ways_in_flight
 from placements.time.seconds import Seconds, added

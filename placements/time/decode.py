@@ -1,7 +1,7 @@
 """Seconds of one step of an inference engine, in which each running sequence gets a token, and of reading one prompt.
 
-A roofline by parts: weights and products, the cache, collectives, and the engine's overhead. Not here: the number of
-sequences that run at a time (`generation`), and the size of the cache (`cache_capacity`).
+A roofline by parts: weights and products, the cache, collectives, and the engine's overhead; and what fits the cache.
+Not here: the number of sequences that run at a time (`generation`).
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from functools import cached_property, lru_cache
 from math import log2
 from typing import TYPE_CHECKING
 
+from flowgraph.cluster.plan import Layout
 from placements.hardware.architectures import AttainedShares, attained
+from placements.hardware.device_profiles import PoolLinks
 from placements.hardware.engine_constants import ServingConstants
 from placements.memory.model_shards import WEIGHT_BYTES, sequence_bytes
 from placements.time.kernels import WIDTH_BYTES, peak_flops
 from placements.time.seconds import Seconds
 
 if TYPE_CHECKING:
-    from flowgraph.cluster.plan import Layout
     from flowgraph.models import ModelShape
-    from placements.hardware.device_profiles import PoolLinks, Precision
+    from placements.hardware.device_profiles import DeviceProfile, Precision
 
 QUANTISED_SHARE: dict[Precision, float] = {"float32": 1.0, "bfloat16": 1.0, "fp8": 0.74, "fp4": 0.55}
 """The share of its peak that a precision attains in a model, relative to bfloat16: inputs are quantised on the way.
@@ -53,6 +54,8 @@ Source: NCCL tables of aiconfigurator-core 0.12.0: on 8 H200 each MB takes 11 µ
 """
 
 LAYER_ALL_REDUCES = 2  # after attention, and after the MLP
+
+LONG_TOKENS = 4096  # a context so long that states and windows count for little
 
 STEP_PARTS = ("matmul", "cache", "collectives", "overhead")
 
@@ -227,3 +230,36 @@ def _exchange_s(replica: ServingReplica, tokens: float) -> float:
 def _link_rate(replica: ServingReplica, devices: int) -> float:
     links = replica.links
     return links.device.link_bytes_per_s if devices <= links.domain else links.network_bytes_per_s
+
+
+def reserved_bytes(tensor: int, constants: ServingConstants) -> int:
+    """Return the bytes of each device that hold neither weights nor cache: context, graphs, activations, buffers."""
+    return int(constants.fixed_bytes + (constants.joint_bytes if tensor > 1 else 0.0))
+
+
+@lru_cache(maxsize=4096)
+def cache_tokens(
+    shape: ModelShape,
+    device: DeviceProfile,
+    tensor: int,
+    cache_share: float,
+    constants: ServingConstants,
+    precision: Precision = "bfloat16",
+    *,
+    expert: int = 1,
+    cache_precision: Precision = "bfloat16",
+) -> int:
+    """Return the tokens that the cache of one replica holds; 0 if its weights alone do not fit.
+
+    `cache_share` is the engine's part of a device's memory. In SGLang it is for weights and cache
+    (`mem_fraction_static`), and the engine's own bytes have to fit next to it; in vLLM (`gpu_memory_utilization`) it
+    includes these, and in TensorRT-LLM nearly so. Experts are spread over `expert` replicas.
+    Source: SGLang 0.5 and vLLM 0.12, their server arguments.
+    """
+    links = PoolLinks(device, domain=tensor, node_devices=tensor, network_bytes_per_s=device.link_bytes_per_s)
+    layout = Layout(data=expert, tensor=tensor, expert=expert)
+    replica = replica_of(shape, layout, links, constants, precision, cache_precision)
+    reserved = reserved_bytes(tensor, constants)
+    share_bytes = cache_share * device.memory_bytes - (reserved if constants.inside else 0)
+    free = min(share_bytes, device.memory_bytes - reserved) - weight_bytes(replica)
+    return max(0, int(free / cache_bytes(replica, LONG_TOKENS) * LONG_TOKENS))

@@ -22,11 +22,6 @@ class Seconds:
         parts = [seconds for seconds in self.parts.values() if seconds is not None]
         return sum(parts) if len(parts) == len(self.parts) else None
 
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Return the names of the parts that are not known."""
-        return tuple(name for name, seconds in self.parts.items() if seconds is None)
-
     def __add__(self, more_seconds: Seconds) -> Seconds:
         return added((self, more_seconds))
 

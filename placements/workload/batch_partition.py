@@ -87,16 +87,6 @@ class RankShare:
     ranks: int
     prompts: AdjustableSize
 
-    @property
-    def largest(self) -> int:
-        """Return the prompts of the rank with the most."""
-        return -(-self.prompts.value // self.ranks)
-
-    @property
-    def smallest(self) -> int:
-        """Return the prompts of the rank with the fewest."""
-        return self.prompts.value // self.ranks
-
 
 @dataclass(frozen=True)
 class UpdatePartition:
@@ -182,11 +172,11 @@ def batch_text(sizes: BatchSizes) -> str:
         lines.append(line)
     for share in sizes.shares:
         if share.ranks > 1:
-            prompts = span(share.smallest, share.largest, "prompt")
+            prompts = span(share.prompts.value, share.ranks)
             lines.append(f"{share.ranks} ranks of {', '.join(share.roles)}: {prompts} each")
     for update in sizes.updates:
         epochs = f"{many(update.epochs, 'epoch')} of {many(update.minibatches, 'minibatch', 'minibatches')}"
-        prompts = span(update.smallest, update.largest, "prompt")
+        prompts = span(update.prompts.value, update.minibatches)
         line = f"{update.node}: {epochs} of {prompts}, {many(update.optimizer_steps, 'optimizer step')}"
         if update.micro_batches is not None:
             line += f", each of at most {many(update.micro_batches, 'micro-batch', 'micro-batches')}"
@@ -195,10 +185,11 @@ def batch_text(sizes: BatchSizes) -> str:
     return "\n".join([*lines, *(f"note: {note}" for note in sizes.notes)])
 
 
-def span(smallest: int, largest: int, thing: str) -> str:
-    """Return from how many to how many of something there are.
+def span(prompts: int, parts: int) -> str:
+    """Return from how many to how many prompts each of even parts has.
 
-    >>> span(2, 3, "prompt"), span(1, 1, "prompt")
+    >>> span(5, 2), span(2, 2)
     ('2 to 3 prompts', '1 prompt')
     """
-    return many(largest, thing) if smallest == largest else f"{smallest:,} to {many(largest, thing)}"
+    smallest, over = divmod(prompts, parts)
+    return f"{smallest:,} to {many(smallest + 1, 'prompt')}" if over else many(smallest, "prompt")

@@ -198,7 +198,7 @@ def faults(sizes: BatchSizes) -> Iterator[SizeConflict]:
     for update in sizes.updates:
         if update.smallest < update.ranks <= update.prompts.value:
             ranks = AdjustableSize(update.role, DATA, update.ranks, "the plan")
-            prompts = span(update.smallest, update.largest, "prompt")
+            prompts = span(update.prompts.value, update.minibatches)
             parts = f"{many(update.minibatches, 'minibatch', 'minibatches')} of {prompts}"
             what = (
                 f"{update.minibatch} cuts {update.prompts} into {parts} for {update.ranks} data ranks of {update.role}"

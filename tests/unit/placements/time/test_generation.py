@@ -22,14 +22,15 @@ from flowgraph.models.sizes import shape_of
 from flowgraph.models.table import full_name, listed
 from placements.hardware.device_profiles import PoolLinks, Precision, profile
 from placements.hardware.engine_constants import ServingConstants, bounds, constants
-from placements.time.cache_capacity import cache_tokens, reserved_bytes
 from placements.time.decode import (
     CROSSING_S,
     QUANTISED_SHARE,
     ServingReplica,
     cache_bytes,
+    cache_tokens,
     prefill_seconds,
     replica_of,
+    reserved_bytes,
     step_seconds,
     weight_bytes,
 )

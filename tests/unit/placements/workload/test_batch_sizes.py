@@ -146,7 +146,7 @@ def test_rows_that_are_drawn_in_rounds_are_told_as_the_most() -> None:
 def test_prompts_that_do_not_divide_are_shared_out_as_evenly_as_they_go(graph: Graph) -> None:
     """Seven prompts on two ranks, in minibatches of three: 7 = 4 + 3, and 7 = 3 + 2 + 2."""
     sizes = solve_batch(set_to(graph, minibatch=3), 7, plan=planned(graph, 2))
-    assert [(each.largest, each.smallest) for each in sizes.shares] == [(4, 3)]
+    assert [(each.prompts.value, each.ranks) for each in sizes.shares] == [(7, 2)]
     (cut,) = sizes.updates
     assert (cut.minibatches, cut.largest, cut.smallest, cut.optimizer_steps) == (3, 3, 2, 3)
     assert cut.rank_rows == 3 * 8, "a whole minibatch may lie on one rank"
