@@ -152,16 +152,12 @@ def _shared(residents: Sequence[PoolResident], awake: Mapping[str, Bytes], worki
         if resident.copy and resident.copy in copies:
             parts = _without(parts, "weights")
         copies.add(resident.copy)
-        heap = _left_in_heap(residents, resident, working)
+        peers = [peer for peer in residents if peer is resident or (peer.process and peer.process == resident.process)]
+        heap = 0
+        if resident is max(peers, key=lambda peer: peer.footprint.kept_bytes):
+            in_use = sum(peer.footprint.kept_bytes for peer in peers if peer.role == working)
+            heap = resident.footprint.kept_bytes - in_use
         yield resident.role, added((parts, {"heap": heap})) if heap else parts
-
-
-def _left_in_heap(residents: Sequence[PoolResident], resident: PoolResident, working: str) -> int:
-    """Return what a process keeps of the role that left most in its heap, beyond what the role at work has of it."""
-    peers = [peer for peer in residents if peer is resident or (peer.process and peer.process == resident.process)]
-    if resident is not max(peers, key=lambda peer: peer.footprint.kept_bytes):
-        return 0
-    return resident.footprint.kept_bytes - sum(peer.footprint.kept_bytes for peer in peers if peer.role == working)
 
 
 def _without(parts: Bytes, part: Part) -> Bytes:

@@ -198,7 +198,10 @@ class _StageModel:
         context = whole({"context": process_bytes(self.layout.devices, self.constants)})
         working = max(map(self._with_reserve, self._moments(fetched_bytes)), key=total_bytes)
         resident = added((lasting, context))
-        reading = added((resident, self._with_reserve(self._reading())))
+        # Rows that pass without gradients, as in `serving`, of weights as here.
+        logits = self._logits_bytes(self.constants.read_logit_bytes, 1) if self.stage.last else 0.0
+        moment = reading_moment(self.shape, self.layout, training.width_bytes * self.tokens, logits)
+        reading = added((resident, self._with_reserve({**moment, "gathered": self._gathered(2)})))
         # A sleeping role frees gradients without a copy on the host. Source: verl, `offload_megatron_model_to_cpu`.
         asleep_host: Bytes = {part: size for part, size in lasting.items() if part != "gradients"}
         return TrainingFootprint(resident, added((passing, working)), host, context, asleep_host, reading=reading)
@@ -241,12 +244,6 @@ class _StageModel:
             numbers = (adapter_numbers if shape.adapters else model_numbers)(shape, layout, self.stage)
             stepping = master * numbers.held(cut=layout.sharding == "full")
         yield {"optimizer": stepping + fetched_bytes}
-
-    def _reading(self) -> Mapping[Part, float]:
-        """Return what a pass without gradients holds at its worst, as in `serving`, of weights as here."""
-        logits = self._logits_bytes(self.constants.read_logit_bytes, 1) if self.stage.last else 0.0
-        moment = reading_moment(self.shape, self.layout, self.training.width_bytes * self.tokens, logits)
-        return {**moment, "gathered": self._gathered(2)}
 
     @property
     def waiting_bytes(self) -> float:

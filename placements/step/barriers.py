@@ -68,9 +68,17 @@ def barriers_of(problem: PlanningProblem) -> StepBarriers:
     nodes = {load.node for load in problem.loads}
     needs = {node.name: _dependencies(node) for node in problem.running.nodes if node.name in nodes}
     if problem.overlapped > 1:
-        circles = [(_circle(problem, needs, *ends), ends[0]) for ends in problem.synced.items()]
-        loads, target = max(circles, key=lambda circle: len(circle[0]), default=(list[NodeWorkload](), ""))
-        return _barriers(problem, loads, [target] if loads else [], needs, {})
+        circle, ends = list[NodeWorkload](), list[str]()
+        for target, source in problem.synced.items():
+            # From sampling with synced weights to the last update, which makes the next ones.
+            updates = [load.node for load in problem.loads if load.role.name == source and load.phase == "update"]
+            sampled = {load.node for load in problem.loads if load.role.name == target}
+            before = {updates[-1], *needs[updates[-1]]} if updates else set[str]()
+            inside = [load for load in problem.loads if load.node in before]
+            loads = [load for load in inside if load.node in sampled or needs[load.node] & sampled]
+            if len(loads) > len(circle):
+                circle, ends = loads, [target]
+        return _barriers(problem, circle, ends, needs, {})
     of_roles = {name for role in roles(problem.running) for name in role.nodes}
     host_s = dict[str, float]()
     for node in problem.running.nodes:
@@ -83,16 +91,6 @@ def barriers_of(problem: PlanningProblem) -> StepBarriers:
 
 def _dependencies(node: Node) -> set[str]:
     return {source.name for source in reachable(node.edges()) if isinstance(source, Node)}
-
-
-def _circle(problem: PlanningProblem, needs: Needs, target: str, source: str) -> list[NodeWorkload]:
-    """Return the loads from sampling with synced weights to the last update, which makes the next ones."""
-    updates = [load.node for load in problem.loads if load.role.name == source and load.phase == "update"]
-    sampled = {load.node for load in problem.loads if load.role.name == target}
-    inside = {updates[-1], *needs[updates[-1]]} if updates else set[str]()
-    return [
-        load for load in problem.loads if load.node in inside and (load.node in sampled or needs[load.node] & sampled)
-    ]
 
 
 def _barriers(
