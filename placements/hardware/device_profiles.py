@@ -79,17 +79,12 @@ def profile(name: str) -> DeviceProfile:
 @cache
 def profiles() -> Mapping[str, DeviceProfile]:
     """Return every shipped profile by its name."""
-    return MappingProxyType({name: profile for name, (profile, _) in _shipped().items()})  # cached: read-only
-
-
-@cache
-def _nominal() -> Mapping[str, DeviceProfile]:
-    return {path.stem: read_profile(path)[0] for path in sorted(NOMINAL.glob("*.toml"))}
+    return MappingProxyType({name: profile for name, (profile, _) in _profiles_in(FOLDER).items()})  # cached: read-only
 
 
 def profile_of(device: Device) -> DeviceProfile:
     """Return the profile of a device's model, or if that is unknown the nominal one of its kind."""
-    return profiles().get(device.model) or _nominal()[device.kind]
+    return profiles().get(device.model) or _profiles_in(NOMINAL)[device.kind][0]
 
 
 def known_devices() -> Mapping[str, Device]:
@@ -188,10 +183,10 @@ def _without_sources(number: Any) -> Any:
 
 
 @cache
-def _shipped() -> Mapping[str, tuple[DeviceProfile, tuple[str, ...]]]:
-    return {path.stem: read_profile(path) for path in sorted(FOLDER.glob("*.toml"))}
+def _profiles_in(folder: Path) -> Mapping[str, tuple[DeviceProfile, tuple[str, ...]]]:
+    return {path.stem: read_profile(path) for path in sorted(folder.glob("*.toml"))}
 
 
 @cache
 def _names() -> Mapping[str, DeviceProfile]:
-    return {name: profile for stem, (profile, aliases) in _shipped().items() for name in (stem, *aliases)}
+    return {name: profile for stem, (profile, aliases) in _profiles_in(FOLDER).items() for name in (stem, *aliases)}

@@ -94,7 +94,6 @@ def generation_bytes(
     device_bytes: int,
     cache_share: float | None = None,
     cache_tokens: int | None = None,
-    cache_number_bytes: float = NUMBER_BYTES,
     constants: MemoryConstants | None = None,
 ) -> Footprint:
     """Return what a rollout engine holds on each device; each of the `data` ranks is a replica of its own.
@@ -107,7 +106,7 @@ def generation_bytes(
     if (cache_share is None) == (cache_tokens is None):
         raise ValueError("give a cache either a share of its device or a number of tokens")
     constants = constants or MemoryConstants()
-    chunk_tokens, rows = limits(device_bytes)
+    chunk_tokens, rows = next((chunk, rows) for below, chunk, rows in LIMITS if device_bytes < below)
     weights = max(weights_bytes(shape, layout, stage, precision, cut=False) for stage in stages(shape, layout))
     working = _generating(shape, layout, chunk_tokens, rows, constants)
     fixed: dict[Part, float] = {
@@ -115,7 +114,7 @@ def generation_bytes(
         "reserved": constants.engine_bytes + constants.graph_bytes * rows,
     }
     if cache_tokens is not None:
-        cache = cache_tokens * cache_bytes(shape, layout, 1, cache_number_bytes)
+        cache = cache_tokens * cache_bytes(shape, layout, 1)
     else:
         counted = sum(working.values()) + sum(fixed.values()) if ENGINES[engine].shares_all else 0.0
         cache = max(0.0, (cache_share or 0.0) * device_bytes - weights - counted)
@@ -155,15 +154,6 @@ def _generating(
         "activations": NUMBER_BYTES * chunk_tokens * (forward_numbers(shape, layout) + table_numbers(shape)),
         "logits": logits_bytes(shape, layout, rows, "naive", constants.read_logit_bytes, constants),
     }
-
-
-def limits(device_bytes: int) -> tuple[int, int]:
-    """Return an engine's default tokens of a prefill's chunk and rows of the largest captured batch.
-
-    >>> limits(80 * 2**30)
-    (8192, 256)
-    """
-    return next((chunk, rows) for below, chunk, rows in LIMITS if device_bytes < below)
 
 
 def cache_bytes(shape: ModelShape, layout: Layout, context_tokens: int, number_bytes: float = NUMBER_BYTES) -> float:
