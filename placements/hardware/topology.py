@@ -99,9 +99,9 @@ def realise(cluster: Cluster, requests: Sequence[PoolRequest]) -> tuple[Pool, ..
     """
     assert all(pool.devices > 0 and pool.tensor > 0 for pool in requests), "a pool has devices"
     groups = _groups(classes(cluster), requests)
-    places = _placed(_FreeDevices.of(cluster), requests, groups, by_tensor=False)
+    places = _placed(_units(cluster), requests, groups, by_tensor=False)
     if isinstance(places, PoolRequest):  # the other order cuts machines apart, but finds room for large tensor groups
-        places = _placed(_FreeDevices.of(cluster), requests, groups, by_tensor=True)
+        places = _placed(_units(cluster), requests, groups, by_tensor=True)
     if isinstance(places, PoolRequest):
         raise _no_room(places, "its free devices are too scattered")
     return tuple(Pool(name=pool.name, devices=tuple(places[pool.name])) for pool in requests)
@@ -161,9 +161,11 @@ def _no_room(pool: PoolRequest, available: str, hint: str = "") -> ResourceError
     return ResourceError.not_here(f"pool `{pool.name}`", f"{pool.devices} {devices}{tensor_groups}", available, hint)
 
 
-def _homes(board: _FreeDevices, requests: Sequence[PoolRequest], groups: Mapping[str, int]) -> dict[str, str]:
+def _homes(
+    units: Sequence[_MachineDevices], requests: Sequence[PoolRequest], groups: Mapping[str, int]
+) -> dict[str, str]:
     """Choose a leaf for the pools that sync with each other, or for each of them: the fullest that has room."""
-    free, homes = board.free(), dict[str, str]()
+    free, homes = _free(units), dict[str, str]()
     leaves = list(dict.fromkeys(leaf for leaf, _ in free))
     # Pools that sync with each other, directly or through others; those with the most devices first.
     root = {pool.name: pool.name for pool in requests}
@@ -255,34 +257,29 @@ def _fitting(rooms: Sequence[tuple[int, int, int]], count: int) -> Iterator[tupl
         yield place, part
 
 
-@dataclass
-class _FreeDevices:
-    """The free devices of a cluster, unit by unit."""
+def _units(cluster: Cluster) -> list[_MachineDevices]:
+    groups = {device_class: i for i, device_class in enumerate(classes(cluster))}
+    numbers = domains(cluster.nodes)
+    units, cells = dict[object, _MachineDevices](), dict[object, _TensorGroupSpace]()
+    for node, of_node in zip(cluster.nodes, _classes_of_nodes(cluster), strict=True):
+        for index, device in enumerate(node.devices):
+            of = of_node[device]
+            group = groups[of]
+            cell = (group, numbers[node.name, index] if of.domain > 1 else node.name)
+            unit = cell if of.domain > of.node_devices else (group, node.name)
+            if cell not in cells:
+                cells[cell] = _TensorGroupSpace()
+                units.setdefault(unit, _MachineDevices(node.leaf, group)).cells.append(cells[cell])
+            cells[cell].places.append((node.name, index))
+    return list(units.values())
 
-    units: list[_MachineDevices]
 
-    @classmethod
-    def of(cls, cluster: Cluster) -> _FreeDevices:
-        groups = {device_class: i for i, device_class in enumerate(classes(cluster))}
-        numbers = domains(cluster.nodes)
-        units, cells = dict[object, _MachineDevices](), dict[object, _TensorGroupSpace]()
-        for node, of_node in zip(cluster.nodes, _classes_of_nodes(cluster), strict=True):
-            for index, device in enumerate(node.devices):
-                of = of_node[device]
-                group = groups[of]
-                cell = (group, numbers[node.name, index] if of.domain > 1 else node.name)
-                unit = cell if of.domain > of.node_devices else (group, node.name)
-                if cell not in cells:
-                    cells[cell] = _TensorGroupSpace()
-                    units.setdefault(unit, _MachineDevices(node.leaf, group)).cells.append(cells[cell])
-                cells[cell].places.append((node.name, index))
-        return cls(list(units.values()))
-
-    def free(self) -> Counter[tuple[str, int]]:
-        free = Counter[tuple[str, int]]()
-        for unit in self.units:
-            free[unit.leaf, unit.group] += unit.room(1)
-        return free
+def _free(units: Iterable[_MachineDevices]) -> Counter[tuple[str, int]]:
+    """Count the free devices of each class on each leaf."""
+    free = Counter[tuple[str, int]]()
+    for unit in units:
+        free[unit.leaf, unit.group] += unit.room(1)
+    return free
 
 
 DeviceIndex = tuple[int, int, int]
@@ -290,23 +287,23 @@ DeviceIndex = tuple[int, int, int]
 
 
 def _placed(
-    board: _FreeDevices, requests: Sequence[PoolRequest], groups: Mapping[str, int], by_tensor: bool
+    units: Sequence[_MachineDevices], requests: Sequence[PoolRequest], groups: Mapping[str, int], by_tensor: bool
 ) -> dict[str, list[Place]] | PoolRequest:
     """Place every pool, or return the first that has no room."""
-    homes = _homes(board, requests, groups)
+    homes = _homes(units, requests, groups)
     chosen = {pool.name: list[DeviceIndex]() for pool in requests}
     largest = sorted(requests, key=lambda pool: (-pool.tensor if by_tensor else 0, -pool.devices))
     for pool in [] if by_tensor else largest:
-        chosen[pool.name] += _whole_units(board, _nearest(board, pool, groups, homes), pool)
+        chosen[pool.name] += _whole_units(units, _nearest(units, pool, groups, homes), pool)
     for pool in sorted(largest, key=lambda pool: (-pool.tensor, len(chosen[pool.name]) - pool.devices)):
-        units = _nearest(board, pool, groups, homes, chosen[pool.name])
-        chosen[pool.name] += _best_fit(board, units, pool.tensor, _in_groups(pool) - len(chosen[pool.name]))
+        ranked = _nearest(units, pool, groups, homes, chosen[pool.name])
+        chosen[pool.name] += _best_fit(units, ranked, pool.tensor, _in_groups(pool) - len(chosen[pool.name]))
         chosen[pool.name].sort()
         if rest := pool.devices % pool.tensor:
-            chosen[pool.name] += _best_fit(board, units, rest, rest)
+            chosen[pool.name] += _best_fit(units, ranked, rest, rest)
         if len(chosen[pool.name]) < pool.devices:
             return pool
-    return {name: [board.units[u].cells[c].places[i] for u, c, i in places] for name, places in chosen.items()}
+    return {name: [units[u].cells[c].places[i] for u, c, i in places] for name, places in chosen.items()}
 
 
 def _in_groups(pool: PoolRequest) -> int:
@@ -314,7 +311,7 @@ def _in_groups(pool: PoolRequest) -> int:
 
 
 def _nearest(
-    board: _FreeDevices,
+    units: Sequence[_MachineDevices],
     pool: PoolRequest,
     groups: Mapping[str, int],
     homes: Mapping[str, str],
@@ -324,29 +321,33 @@ def _nearest(
 
     The pool's home comes first, then leaves where it has devices, then those with most room.
     """
-    group, free, used = groups[pool.name], board.free(), {board.units[unit].leaf for unit, _, _ in chosen}
+    group, free, used = groups[pool.name], _free(units), {units[unit].leaf for unit, _, _ in chosen}
     leaves = [leaf for leaf, leaf_group in free if leaf_group == group]
     order = sorted(leaves, key=lambda leaf: (leaf != homes.get(pool.name), leaf not in used, -free[leaf, group]))
     rank = {leaf: i for i, leaf in enumerate(order)}
-    return [(rank[unit.leaf], i) for i, unit in enumerate(board.units) if unit.group == group]
+    return [(rank[unit.leaf], i) for i, unit in enumerate(units) if unit.group == group]
 
 
-def _whole_units(board: _FreeDevices, units: Iterable[tuple[int, int]], pool: PoolRequest) -> list[DeviceIndex]:
+def _whole_units(
+    units: Sequence[_MachineDevices], ranked: Iterable[tuple[int, int]], pool: PoolRequest
+) -> list[DeviceIndex]:
     """Take untouched units that a pool fills, the largest first.
 
     None where a larger unit has room for all that is missing: there it lies in one.
     """
-    untouched = [(rank, i) for rank, i in units if not any(cell.used for cell in board.units[i].cells)]
-    rooms = sorted((rank, -board.units[i].room(pool.tensor), i) for rank, i in untouched)
+    untouched = [(rank, i) for rank, i in ranked if not any(cell.used for cell in units[i].cells)]
+    rooms = sorted((rank, -units[i].room(pool.tensor), i) for rank, i in untouched)
     largest = max((-negative for _, negative, _ in rooms), default=0)
     chosen = list[DeviceIndex]()
     for _, negative, i in rooms:
         room, missing = -negative, _in_groups(pool) - len(chosen)
         if room == missing or room <= largest <= missing:
-            chosen += [(i, *place) for place in board.units[i].take(room, pool.tensor)]
+            chosen += [(i, *place) for place in units[i].take(room, pool.tensor)]
     return chosen
 
 
-def _best_fit(board: _FreeDevices, units: Iterable[tuple[int, int]], tensor: int, count: int) -> list[DeviceIndex]:
-    rooms = [(rank, board.units[i].room(tensor), i) for rank, i in units]
-    return [(i, *place) for i, part in _fitting(rooms, count) for place in board.units[i].take(part, tensor)]
+def _best_fit(
+    units: Sequence[_MachineDevices], ranked: Iterable[tuple[int, int]], tensor: int, count: int
+) -> list[DeviceIndex]:
+    rooms = [(rank, units[i].room(tensor), i) for rank, i in ranked]
+    return [(i, *place) for i, part in _fitting(rooms, count) for place in units[i].take(part, tensor)]
