@@ -89,6 +89,9 @@ class MemoryConstants(EngineConstants):
     engine_bytes: float = BOUNDS["engine_bytes"].value  # reserved by an inference engine for what is not counted
 
 
+SHIPPED = MemoryConstants()
+
+
 @dataclass(frozen=True)
 class Footprint:
     """Bytes of one role on each of its devices, and on the host for each device.

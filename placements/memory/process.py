@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from flowgraph.cluster.plan import Layout
 from placements.memory.activations import forward_numbers
-from placements.memory.footprint import Bytes, Footprint, MemoryConstants, Part, added, total_bytes, whole
+from placements.memory.footprint import SHIPPED, Bytes, Footprint, MemoryConstants, Part, added, total_bytes, whole
 
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import RoleSettings
@@ -56,14 +56,13 @@ def process_footprint(
     forward_tokens: int,
     trains: bool,
     context_bytes: float,
-    constants: MemoryConstants | None = None,
+    constants: MemoryConstants = SHIPPED,
 ) -> ProcessFootprint:
     """Return what a role holds on each of its CPU devices, in a process that takes `context_bytes` besides.
 
     A pass without gradients reads `forward_tokens`, an update as many as the plan says, or else its node; a row is
     never cut.
     """
-    constants = constants or MemoryConstants()
     model = _ProcessModel(shape, layout, running)
     rollout = dict[str, int]()
     moments = dict[str, list[_ProcessPeak]]()

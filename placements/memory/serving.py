@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from flowgraph.engines.table import ENGINES
 from placements.memory.activations import forward_numbers, reading_moment, table_numbers
 from placements.memory.footprint import (
+    SHIPPED,
     Bytes,
     Footprint,
     MemoryConstants,
@@ -61,13 +62,12 @@ def inference_bytes(
     offload: Collection[Offloaded] = (),
     logits: Logits = "naive",
     stats: Collection[str] = (),
-    constants: MemoryConstants | None = None,
+    constants: MemoryConstants = SHIPPED,
 ) -> Footprint:
     """Return what a model that reads rows without gradients holds on each device: for log-probs, values or scores.
 
     A micro-batch has `micro_batch_tokens` on each data rank, at least a row. Offloaded weights come by the layer.
     """
-    constants = constants or MemoryConstants()
     tokens, footprints = micro_batch_tokens / layout.sequence, list[Footprint]()
     logit_bytes = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in stats)
     for stage in stages(shape, layout):
@@ -94,7 +94,7 @@ def generation_bytes(
     device_bytes: int,
     cache_share: float | None = None,
     cache_tokens: int | None = None,
-    constants: MemoryConstants | None = None,
+    constants: MemoryConstants = SHIPPED,
 ) -> Footprint:
     """Return what a rollout engine holds on each device; each of the `data` ranks is a replica of its own.
 
@@ -105,7 +105,6 @@ def generation_bytes(
     """
     if (cache_share is None) == (cache_tokens is None):
         raise ValueError("give a cache either a share of its device or a number of tokens")
-    constants = constants or MemoryConstants()
     chunk_tokens, rows = next((chunk, rows) for below, chunk, rows in LIMITS if device_bytes < below)
     weights = max(weights_bytes(shape, layout, stage, precision, cut=False) for stage in stages(shape, layout))
     working = _generating(shape, layout, chunk_tokens, rows, constants)

@@ -22,6 +22,7 @@ from placements.memory.activations import (
     table_numbers,
 )
 from placements.memory.footprint import (
+    SHIPPED,
     Bytes,
     Footprint,
     MemoryConstants,
@@ -108,14 +109,14 @@ class TrainingFootprint(Footprint):
 
 
 def training_bytes(
-    shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0, constants: MemoryConstants | None = None
+    shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0, constants: MemoryConstants = SHIPPED
 ) -> TrainingFootprint:
     """Return what a role that trains a model holds on each device: on the one with the most of a pipeline.
 
     A row has up to `sequence_tokens`, and a micro-batch at least one row. Where rows pass without gradients, another
     device of a pipeline may have the most.
     """
-    stages = _stages(shape, training, sequence_tokens, constants or MemoryConstants())
+    stages = _stages(shape, training, sequence_tokens, constants)
     footprints = [stage.footprint() for stage in stages]
     largest = max(footprints, key=lambda footprint: footprint.peak_bytes)
     return replace(largest, reading=max((footprint.reading for footprint in footprints), key=total_bytes))
@@ -123,7 +124,7 @@ def training_bytes(
 
 def waiting_bytes(shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0) -> float:
     """Return the most activations that wait on a device for their backward pass, of all micro-batches in flight."""
-    return max(stage.waiting_bytes for stage in _stages(shape, training, sequence_tokens, MemoryConstants()))
+    return max(stage.waiting_bytes for stage in _stages(shape, training, sequence_tokens, SHIPPED))
 
 
 def _stages(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flowgraph.cluster.cluster import DeviceKind
 from flowgraph.cluster.plan import PhasePeak, Plan, PoolForecast
 from flowgraph.engines.table import shares_process
-from placements.memory.footprint import Footprint, MemoryConstants, room_bytes, total_bytes, with_parts
+from placements.memory.footprint import SHIPPED, Footprint, room_bytes, total_bytes, with_parts
 from placements.memory.pool_peaks import PhaseTurn, PoolPeak, PoolResident, pool_peaks
 from placements.step.role_costs import footprint, process_of
 from placements.step.role_placements import RolePlacement, homes_by
@@ -102,7 +102,7 @@ def peaks_of(
     names = {role.role for role in roles}
     heap_bytes = max((role.footprint.kept_bytes for role in roles if role.process == "device"), default=0)
     turns = [_turn(problem, load, by_role, heap_bytes) for load in problem.loads if load.role.name in names]
-    return roles, pool_peaks(roles, turns, bucket_bytes=MemoryConstants().bucket_bytes)
+    return roles, pool_peaks(roles, turns, bucket_bytes=SHIPPED.bucket_bytes)
 
 
 def _turn(
@@ -122,12 +122,12 @@ def _turn(
         return PhaseTurn(load.phase, name)
     if not is_cpu:
         return PhaseTurn(load.phase, name, source.role.name)
-    constants, shape = MemoryConstants(), problem.shape(load.role)
+    shape = problem.shape(load.role)
     weights = 4 * shape.trained
     if not shares_process(home.engine):
-        return PhaseTurn(load.phase, name, source.role.name, min(int(constants.bucket_bytes), weights))
+        return PhaseTurn(load.phase, name, source.role.name, min(int(SHIPPED.bucket_bytes), weights))
     table = 4 * shape.vocabulary * shape.hidden
-    large = table * shape.tables if table > constants.kept_block_bytes and not shape.adapters else 0
+    large = table * shape.tables if table > SHIPPED.kept_block_bytes and not shape.adapters else 0
     return PhaseTurn(load.phase, name, source.role.name, large + max(0, weights - large - heap_bytes))
 
 

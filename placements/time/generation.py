@@ -1,7 +1,6 @@
 """Seconds of generation: of a whole batch of responses on replicas of a model, and how the batch ends.
 
-Not here: one step of an engine (`decode`), the size of its cache (`cache_capacity`), weight syncs and sleep
-(`transitions`).
+Not here: one step of an engine (`decode`), weight syncs and sleep (`transitions`).
 """
 
 from __future__ import annotations

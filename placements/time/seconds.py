@@ -8,11 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds by the name of each part: `matmul`, `attention`, `collectives`, `decode` and so on.
-
-    >>> Seconds({"matmul": 2.0, "wait": None}).total_s is None, Seconds({"matmul": 2.0, "wait": 1.0}).total_s
-    (True, 3.0)
-    """
+    """Seconds by the name of each part: `matmul`, `attention`, `collectives`, `decode` and so on."""
 
     parts: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
 
@@ -31,11 +27,7 @@ class Seconds:
 
 
 def added(terms: Iterable[Seconds]) -> Seconds:
-    """Return the sum, part by part; a part that is unknown in one of the terms is unknown in the sum.
-
-    >>> dict(added([Seconds({"matmul": 1.0}), Seconds({"matmul": 2.0, "sync": None})]).parts)
-    {'matmul': 3.0, 'sync': None}
-    """
+    """Return the sum, part by part; a part that is unknown in one of the terms is unknown in the sum."""
     total = dict[str, float | None]()
     for term in terms:
         for name, seconds in term.parts.items():

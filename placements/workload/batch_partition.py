@@ -68,12 +68,7 @@ class SamplerBatch:
 
     @property
     def min_rounds(self) -> int:
-        """Return the fewest rounds that it can end after: those with as many prompts as it keeps groups.
-
-        >>> sampler = SamplerBatch("policy.refill", 10, 4, None, AdjustableSize("policy.refill", "groups", 5), 3)
-        >>> sampler.max_rounds, [sampler.prompts_in(rounds) for rounds in (1, 2, 3)], sampler.min_rounds
-        (3, [4, 7, 10], 2)
-        """
+        """Return the fewest rounds that it can end after: those with as many prompts as it keeps groups."""
         groups = self.prompts if self.groups is None else self.groups.value
         counts = range(1, self.max_rounds)
         return next((rounds for rounds in counts if self.prompts_in(rounds) >= groups), self.max_rounds)

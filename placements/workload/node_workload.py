@@ -246,9 +246,6 @@ def filled_share(rows: Sequence[float], budget_tokens: float) -> float:
 
     The rows come longest first. One that exceeds a budget has a micro-batch of its own. The emptiest micro-batch does
     not count: these rows represent more, which would fill it. Source: Johnson 1973, first fit decreasing.
-
-    >>> filled_share([6.0, 5.0, 4.0, 3.0], 9.0), filled_share([6.0, 6.0], 9.0), filled_share([1.0], 9.0)
-    (1.0, 0.6666666666666666, 1.0)
     """
     room = list[float]()
     for tokens in rows:
