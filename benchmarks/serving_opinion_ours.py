@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from functools import cache
 
+from benchmarks.forecast.latency import request_seconds
 from benchmarks.forecast.serving_models import device, links_within, release
 from benchmarks.serving_opinion_answers import Answer
 from benchmarks.serving_opinion_grid import Question, Setup
 from flowgraph.cluster.plan import Layout
 from placements.hardware.device_profiles import DeviceProfile, PoolLinks, Precision
 from placements.hardware.engine_constants import ServingConstants, constants
-from placements.time.cache_capacity import reserved_bytes
-from placements.time.decode import ServingReplica, cache_bytes, prefill_seconds, replica_of, step_seconds, weight_bytes
-from placements.time.generation import request_seconds
+from placements.time.decode import (
+    ServingReplica,
+    cache_bytes,
+    prefill_seconds,
+    replica_of,
+    reserved_bytes,
+    step_seconds,
+    weight_bytes,
+)
 
 
 def device_of(setup: Setup) -> DeviceProfile:

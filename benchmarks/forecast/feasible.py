@@ -16,7 +16,7 @@ from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.training_case import device, model
 from flowgraph.cluster.plan import Layout, Offloaded
 from flowgraph.models.sizes import ModelShape
-from placements.memory.footprint import FITS_SHARE, MemoryConstants, room_bytes, sync_bytes
+from placements.memory.footprint import FITS_SHARE, MemoryConstants, room_bytes
 from placements.memory.pool_peaks import PhaseTurn, PoolResident, pool_peaks
 from placements.memory.serving import generation_bytes, inference_bytes
 from placements.memory.training import TrainingSettings, training_bytes
@@ -93,7 +93,8 @@ def _fits_so(
             PoolResident("ref.infer", inference_bytes(shape, trained, row_tokens, offload=ALL_OFF[:1]), process="train")
         )
         turns.insert(1, PhaseTurn("logprob", "ref.infer"))
-    peaks = pool_peaks(held, turns, bucket_bytes=sync_bytes(shape, CONSTANTS))
+    # A bucket holds at least the embedding whole, in bfloat16.
+    peaks = pool_peaks(held, turns, bucket_bytes=max(int(CONSTANTS.bucket_bytes), 2 * shape.vocabulary * shape.hidden))
     return all(peak.peak_bytes <= room_bytes(usable_bytes) for peak in peaks)
 
 

@@ -35,7 +35,12 @@ from benchmarks.forecast.training_case import Trained, forecast_s
 from benchmarks.forecast.training_papers import paper
 from benchmarks.forecast.training_rows import bridge, foundry, prime, vtrain
 from flowgraph.models.table import full_name
+<<<<<<< HEAD
 from placements.hardware.architectures import ADA, AMPERE, BLACKWELL, HOPPER, AttainedShares, attained
+=======
+from placements.calibration.fit_constants import MeasuredCase, calibrate
+from placements.hardware.architectures import AttainedShares, architecture, attained
+>>>>>>> h/time
 from placements.hardware.device_profiles import DeviceProfile, profile
 from placements.hardware.engine_constants import (
     ConstantBounds,
@@ -57,7 +62,7 @@ FITTED_SHARES = (
     "collective", "all_reduce", "all_to_all", "collective_launch_s", "step_s", "chunk_s",
 )  # fmt: skip
 """Fields of `AttainedShares` that were fitted to the kernel tables; the others are of data sheets and papers."""
-MEASURED_ARCHITECTURES = (AMPERE, HOPPER, BLACKWELL, ADA)
+MEASURED_ARCHITECTURES = tuple(map(architecture, ("ampere", "hopper", "blackwell", "ada")))
 SERVING_FITTED = (
     "step_s", "layer_s", "row_s", "request_s", "expert_layer_s", "expert_exchange_s", "expert_share",
 )  # fmt: skip

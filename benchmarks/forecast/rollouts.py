@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from benchmarks.forecast.latency import request_seconds
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import device, links_within, model
 from benchmarks.forecast.serving_throughput import layouts, tokens_per_s
@@ -17,9 +18,7 @@ from flowgraph.cluster.plan import Layout
 from flowgraph.models.sizes import ModelShape
 from placements.hardware.device_profiles import DeviceProfile, Precision
 from placements.hardware.engine_constants import ServingConstants, constants
-from placements.time.cache_capacity import cache_tokens
-from placements.time.decode import ServingReplica, replica_of, step_s, weight_bytes
-from placements.time.generation import request_seconds
+from placements.time.decode import ServingReplica, cache_tokens, replica_of, step_s, weight_bytes
 
 ENGINES = {"sglang": "sglang", "vllm": "vllm", "tensorrt-llm": "trtllm"}
 PRECISIONS: dict[str, Precision] = {

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.forecast.cells import AMOUNT, COUNT, COUNT_OR_EMPTY, columns
+from benchmarks.forecast.latency import request_seconds
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import ENGINES, device, links_within, model, release
 from flowgraph.cluster.plan import Layout
 from flowgraph.models.sizes import ModelShape
 from placements.hardware.device_profiles import DeviceProfile, Precision
 from placements.hardware.engine_constants import ServingConstants, constants
-from placements.time.cache_capacity import cache_tokens
-from placements.time.decode import replica_of, weight_bytes
-from placements.time.generation import request_seconds
+from placements.time.decode import cache_tokens, replica_of, weight_bytes
 
 CACHED = "prompts that are in the cache already, as it seems"
 REPEATED = "the measurement of another row again"

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from benchmarks.forecast.cells import AMOUNT, COUNT, columns
+from benchmarks.forecast.latency import request_seconds
 from benchmarks.forecast.report import Case, Row, Table, View
 from benchmarks.forecast.serving_models import device, links_within, model
 from flowgraph.cluster.plan import Layout
 from flowgraph.models.sizes import ModelShape
 from placements.hardware.device_profiles import DeviceProfile, Precision
 from placements.hardware.engine_constants import ServingConstants, constants
-from placements.time.cache_capacity import cache_tokens
-from placements.time.decode import replica_of, weight_bytes
-from placements.time.generation import generate_seconds, request_seconds
+from placements.time.decode import cache_tokens, replica_of, weight_bytes
+from placements.time.generation import generate_seconds
 from placements.workload.lengths import LengthDistribution
 
 PRECISIONS: dict[str, Precision] = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp4": "fp4"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -79,17 +79,12 @@ def profile(name: str) -> DeviceProfile:
 @cache
 def profiles() -> Mapping[str, DeviceProfile]:
     """Return every shipped profile by its name."""
-    return MappingProxyType({name: profile for name, (profile, _) in _shipped().items()})  # cached: read-only
-
-
-@cache
-def _nominal() -> Mapping[str, DeviceProfile]:
-    return {path.stem: read_profile(path)[0] for path in sorted(NOMINAL.glob("*.toml"))}
+    return MappingProxyType({name: profile for name, (profile, _) in _profiles_in(FOLDER).items()})  # cached: read-only
 
 
 def profile_of(device: Device) -> DeviceProfile:
     """Return the profile of a device's model, or if that is unknown the nominal one of its kind."""
-    return profiles().get(device.model) or _nominal()[device.kind]
+    return profiles().get(device.model) or _profiles_in(NOMINAL)[device.kind][0]
 
 
 def known_devices() -> Mapping[str, Device]:
@@ -139,51 +134,32 @@ def network_share(node: Machine, kind: DeviceProfile) -> float | None:
     return kind.network_bytes_per_s if rate is None else rate / len(node.devices)
 
 
-class _SourcedNumber(Data):
+Number = TypeVar("Number")
+_Float = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Integer = Annotated[int, Field(gt=0)]
+
+
+class _Sourced(Data, Generic[Number]):
     """A number of a file and its source."""
 
-    value: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    source: Annotated[str, Field(min_length=1)]
-
-
-class _SourcedInteger(Data):
-    """A whole number of a file and its source."""
-
-    value: Annotated[int, Field(gt=0)]
+    value: Number
     source: Annotated[str, Field(min_length=1)]
 
 
 class _ProfileFile(Data):
-    """The file of one kind of device."""
+    """The file of one kind of device: its aliases, and the numbers of a `DeviceProfile` with their sources."""
 
     aliases: list[str]
-    memory_bytes: _SourcedInteger
-    memory_bytes_per_s: _SourcedNumber
-    link_bytes_per_s: _SourcedNumber
-    domain: _SourcedInteger
+    memory_bytes: _Sourced[_Integer]
+    memory_bytes_per_s: _Sourced[_Float]
+    link_bytes_per_s: _Sourced[_Float]
+    domain: _Sourced[_Integer]
     joins_machines: bool = False
     kind: DeviceKind = "gpu"
-    host_bytes_per_s: _SourcedNumber
-    network_bytes_per_s: _SourcedNumber | None = None
-    peak_flops: dict[Precision, _SourcedNumber]
-    shares: dict[str, _SourcedNumber] = Field(default_factory=dict[str, _SourcedNumber])
-
-    def profile(self, name: str) -> DeviceProfile:
-        """Return the profile, without its sources."""
-        network = self.network_bytes_per_s
-        return DeviceProfile(
-            name=name,
-            memory_bytes=self.memory_bytes.value,
-            peak_flops={precision: number.value for precision, number in self.peak_flops.items()},
-            memory_bytes_per_s=self.memory_bytes_per_s.value,
-            link_bytes_per_s=self.link_bytes_per_s.value,
-            domain=self.domain.value,
-            host_bytes_per_s=self.host_bytes_per_s.value,
-            network_bytes_per_s=None if network is None else network.value,
-            shares={what: share.value for what, share in self.shares.items()},
-            kind=self.kind,
-            joins_machines=self.joins_machines,
-        )
+    host_bytes_per_s: _Sourced[_Float]
+    network_bytes_per_s: _Sourced[_Float] | None = None
+    peak_flops: dict[Precision, _Sourced[_Float]]
+    shares: dict[str, _Sourced[_Float]] = Field(default_factory=dict[str, _Sourced[_Float]])
 
 
 def read_profile(path: Path) -> tuple[DeviceProfile, tuple[str, ...]]:
@@ -196,14 +172,21 @@ def read_profile(path: Path) -> tuple[DeviceProfile, tuple[str, ...]]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ValueError(f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    return file.profile(path.stem), tuple(file.aliases)
+    numbers = {name: _without_sources(number) for name, number in file if name != "aliases"}
+    return DeviceProfile(name=path.stem, **numbers), tuple(file.aliases)
+
+
+def _without_sources(number: Any) -> Any:
+    if isinstance(number, dict):
+        return {name: share.value for name, share in number.items()}
+    return number.value if isinstance(number, _Sourced) else number
 
 
 @cache
-def _shipped() -> Mapping[str, tuple[DeviceProfile, tuple[str, ...]]]:
-    return {path.stem: read_profile(path) for path in sorted(FOLDER.glob("*.toml"))}
+def _profiles_in(folder: Path) -> Mapping[str, tuple[DeviceProfile, tuple[str, ...]]]:
+    return {path.stem: read_profile(path) for path in sorted(folder.glob("*.toml"))}
 
 
 @cache
 def _names() -> Mapping[str, DeviceProfile]:
-    return {name: profile for own, (profile, aliases) in _shipped().items() for name in (own, *aliases)}
+    return {name: profile for stem, (profile, aliases) in _profiles_in(FOLDER).items() for name in (stem, *aliases)}

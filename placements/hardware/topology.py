@@ -84,12 +84,12 @@ def sizes(device_class: DeviceClass) -> tuple[int, ...]:
     machine, machines = device_class.node_devices, len(device_class.nodes)
     parts = {2**i for i in range(machine.bit_length()) if 2**i < machine}
     numbers = {2**i * factor for i in range(machines.bit_length()) for factor in (1, 3, 9, 5, 15, 45)}
-    whole = {machine * number for number in numbers if number <= machines}
-    return tuple(sorted(parts | whole | {device_class.count}))
+    complete = {machine * number for number in numbers if number <= machines}
+    return tuple(sorted(parts | complete | {device_class.count}))
 
 
-def realise(cluster: Cluster, wanted: Sequence[PoolRequest]) -> tuple[Pool, ...]:
-    """Return the devices of each wanted pool, in the order wanted; the same for the same cluster.
+def realise(cluster: Cluster, requests: Sequence[PoolRequest]) -> tuple[Pool, ...]:
+    """Return the devices of each requested pool, in the order of requests; the same for the same cluster.
 
     Whole machines go first, to the largest pools first. A rest smaller than a machine goes where it fits best, on
     aligned powers of two, so that free devices stay in large pieces. Pools that sync with each other lie on one leaf
@@ -97,18 +97,17 @@ def realise(cluster: Cluster, wanted: Sequence[PoolRequest]) -> tuple[Pool, ...]
 
     Raises ResourceError for a pool that has no room.
     """
-    assert all(pool.devices > 0 and pool.tensor > 0 for pool in wanted), "a pool has devices"
-    groups = _groups(classes(cluster), wanted)
-    places = _placed(_FreeDevices.of(cluster), wanted, groups, by_tensor=False)
+    assert all(pool.devices > 0 and pool.tensor > 0 for pool in requests), "a pool has devices"
+    groups = _groups(classes(cluster), requests)
+    places = _placed(_units(cluster), requests, groups, by_tensor=False)
     if isinstance(places, PoolRequest):  # the other order cuts machines apart, but finds room for large tensor groups
-        places = _placed(_FreeDevices.of(cluster), wanted, groups, by_tensor=True)
+        places = _placed(_units(cluster), requests, groups, by_tensor=True)
     if isinstance(places, PoolRequest):
         raise _no_room(places, "its free devices are too scattered")
-    return tuple(Pool(name=pool.name, devices=tuple(places[pool.name])) for pool in wanted)
+    return tuple(Pool(name=pool.name, devices=tuple(places[pool.name])) for pool in requests)
 
 
 def _classes_of_nodes(cluster: Cluster) -> list[dict[Device, DeviceClass]]:
-    """Return for each node the class of each of its devices."""
     by_node, names = list[dict[Device, DeviceClass]](), dict[DeviceClass, list[str]]()
     for node in cluster.nodes:
         of_node = dict[Device, DeviceClass]()
@@ -162,9 +161,11 @@ def _no_room(pool: PoolRequest, available: str, hint: str = "") -> ResourceError
     return ResourceError.not_here(f"pool `{pool.name}`", f"{pool.devices} {devices}{tensor_groups}", available, hint)
 
 
-def _homes(board: _FreeDevices, requests: Sequence[PoolRequest], groups: Mapping[str, int]) -> dict[str, str]:
+def _homes(
+    units: Sequence[_MachineDevices], requests: Sequence[PoolRequest], groups: Mapping[str, int]
+) -> dict[str, str]:
     """Choose a leaf for the pools that sync with each other, or for each of them: the fullest that has room."""
-    free, homes = board.free(), dict[str, str]()
+    free, homes = _free(units), dict[str, str]()
     leaves = list(dict.fromkeys(leaf for leaf, _ in free))
     # Pools that sync with each other, directly or through others; those with the most devices first.
     root = {pool.name: pool.name for pool in requests}
@@ -200,21 +201,20 @@ class _TensorGroupSpace:
     """Devices of one class that a tensor group may lie in: those of a domain, or of a machine without one."""
 
     places: list[Place] = field(default_factory=list[Place])
-    taken: set[int] = field(default_factory=set[int])
+    used: set[int] = field(default_factory=set[int])
 
     def room(self, tensor: int) -> int:
-        """Count the devices that are free for whole groups of `tensor`."""
-        return (len(self.places) - len(self.taken)) // tensor * tensor
+        return (len(self.places) - len(self.used)) // tensor * tensor
 
     def take(self, count: int) -> list[int]:
         """Take devices in aligned blocks of powers of two, each out of the smallest free block that has it."""
         chosen = list[int]()
         for size in (2**i for i in reversed(range(count.bit_length())) if count & 2**i):
             blocks = [block for block in self._free_blocks() if block[0] >= size]
-            free = (i for i in range(len(self.places)) if i not in self.taken)
+            free = (i for i in range(len(self.places)) if i not in self.used)
             _, start = min(blocks, default=(0, -1))
             chosen += range(start, start + size) if blocks else [next(free) for _ in range(size)]
-            self.taken.update(chosen)
+            self.used.update(chosen)
         return sorted(chosen)
 
     def _free_blocks(self) -> Iterator[tuple[int, int]]:
@@ -223,7 +223,7 @@ class _TensorGroupSpace:
         waiting = [(2 ** max(total - 1, 0).bit_length(), 0)]
         while waiting:
             size, start = waiting.pop()
-            if start + size <= total and self.taken.isdisjoint(range(start, start + size)):
+            if start + size <= total and self.used.isdisjoint(range(start, start + size)):
                 yield size, start
             elif size > 1 and start < total:
                 waiting += [(size // 2, start + size // 2), (size // 2, start)]
@@ -237,54 +237,49 @@ class _MachineDevices:
     group: int
     cells: list[_TensorGroupSpace] = field(default_factory=list[_TensorGroupSpace])
 
-    @property
-    def untouched(self) -> bool:
-        return not any(cell.taken for cell in self.cells)
-
     def room(self, tensor: int) -> int:
-        """Count the devices that are free for whole groups of `tensor`."""
         return sum(cell.room(tensor) for cell in self.cells)
 
     def take(self, count: int, tensor: int) -> list[tuple[int, int]]:
-        """Take devices, each as cell and place in it: of the cell that they fit best, or of those with most room."""
-        rooms = [(cell.room(tensor), i) for i, cell in enumerate(self.cells)]
-        best = min((room for room in rooms if room[0] >= count), default=None)
-        chosen = list[tuple[int, int]]()
-        for room, i in [best] if best else sorted(rooms, key=lambda room: (-room[0], room[1])):
-            chosen += [(i, place) for place in self.cells[i].take(min(room, count - len(chosen)))]
-        return chosen
+        rooms = [(0, cell.room(tensor), i) for i, cell in enumerate(self.cells)]
+        return [(i, place) for i, part in _fitting(rooms, count) for place in self.cells[i].take(part)]
 
 
-@dataclass
-class _FreeDevices:
-    """The free devices of a cluster, unit by unit."""
+def _fitting(rooms: Sequence[tuple[int, int, int]], count: int) -> Iterator[tuple[int, int]]:
+    """Yield where to take `count` devices, and how many: of the room that they fit best, or of those with most.
 
-    units: list[_MachineDevices]
+    A room is its rank, its size and its place.
+    """
+    best = min((room for room in rooms if room[1] >= count), default=None)
+    for _, size, place in [best] if best else sorted(rooms, key=lambda room: (room[0], -room[1], room[2])):
+        part = min(size, count)
+        count -= part
+        yield place, part
 
-    @classmethod
-    def of(cls, cluster: Cluster) -> _FreeDevices:
-        """Return a cluster with no device taken."""
-        known = {of: i for i, of in enumerate(classes(cluster))}
-        numbers = domains(cluster.nodes)
-        units, cells = dict[object, _MachineDevices](), dict[object, _TensorGroupSpace]()
-        for node, of_node in zip(cluster.nodes, _classes_of_nodes(cluster), strict=True):
-            for index, device in enumerate(node.devices):
-                of = of_node[device]
-                group = known[of]
-                cell = (group, numbers[node.name, index] if of.domain > 1 else node.name)
-                unit = cell if of.domain > of.node_devices else (group, node.name)
-                if cell not in cells:
-                    cells[cell] = _TensorGroupSpace()
-                    units.setdefault(unit, _MachineDevices(node.leaf, group)).cells.append(cells[cell])
-                cells[cell].places.append((node.name, index))
-        return cls(list(units.values()))
 
-    def free(self) -> Counter[tuple[str, int]]:
-        """Count the free devices of each class on each leaf."""
-        free = Counter[tuple[str, int]]()
-        for unit in self.units:
-            free[unit.leaf, unit.group] += unit.room(1)
-        return free
+def _units(cluster: Cluster) -> list[_MachineDevices]:
+    groups = {device_class: i for i, device_class in enumerate(classes(cluster))}
+    numbers = domains(cluster.nodes)
+    units, cells = dict[object, _MachineDevices](), dict[object, _TensorGroupSpace]()
+    for node, of_node in zip(cluster.nodes, _classes_of_nodes(cluster), strict=True):
+        for index, device in enumerate(node.devices):
+            of = of_node[device]
+            group = groups[of]
+            cell = (group, numbers[node.name, index] if of.domain > 1 else node.name)
+            unit = cell if of.domain > of.node_devices else (group, node.name)
+            if cell not in cells:
+                cells[cell] = _TensorGroupSpace()
+                units.setdefault(unit, _MachineDevices(node.leaf, group)).cells.append(cells[cell])
+            cells[cell].places.append((node.name, index))
+    return list(units.values())
+
+
+def _free(units: Iterable[_MachineDevices]) -> Counter[tuple[str, int]]:
+    """Count the free devices of each class on each leaf."""
+    free = Counter[tuple[str, int]]()
+    for unit in units:
+        free[unit.leaf, unit.group] += unit.room(1)
+    return free
 
 
 DeviceIndex = tuple[int, int, int]
@@ -292,31 +287,31 @@ DeviceIndex = tuple[int, int, int]
 
 
 def _placed(
-    board: _FreeDevices, requests: Sequence[PoolRequest], groups: Mapping[str, int], by_tensor: bool
+    units: Sequence[_MachineDevices], requests: Sequence[PoolRequest], groups: Mapping[str, int], by_tensor: bool
 ) -> dict[str, list[Place]] | PoolRequest:
     """Place every pool, or return the first that has no room."""
-    homes = _homes(board, requests, groups)
+    homes = _homes(units, requests, groups)
     chosen = {pool.name: list[DeviceIndex]() for pool in requests}
     largest = sorted(requests, key=lambda pool: (-pool.tensor if by_tensor else 0, -pool.devices))
     for pool in [] if by_tensor else largest:
-        chosen[pool.name] += _whole_units(board, _near(board, pool, groups, homes), pool)
+        chosen[pool.name] += _whole_units(units, _nearest(units, pool, groups, homes), pool)
     for pool in sorted(largest, key=lambda pool: (-pool.tensor, len(chosen[pool.name]) - pool.devices)):
-        near = _near(board, pool, groups, homes, chosen[pool.name])
-        chosen[pool.name] += _best_fit(board, near, pool.tensor, _in_groups(pool) - len(chosen[pool.name]))
+        ranked = _nearest(units, pool, groups, homes, chosen[pool.name])
+        chosen[pool.name] += _best_fit(units, ranked, pool.tensor, _in_groups(pool) - len(chosen[pool.name]))
         chosen[pool.name].sort()
         if rest := pool.devices % pool.tensor:
-            chosen[pool.name] += _best_fit(board, near, rest, rest)
+            chosen[pool.name] += _best_fit(units, ranked, rest, rest)
         if len(chosen[pool.name]) < pool.devices:
             return pool
-    return {name: [board.units[u].cells[c].places[i] for u, c, i in places] for name, places in chosen.items()}
+    return {name: [units[u].cells[c].places[i] for u, c, i in places] for name, places in chosen.items()}
 
 
 def _in_groups(pool: PoolRequest) -> int:
     return pool.devices - pool.devices % pool.tensor
 
 
-def _near(
-    board: _FreeDevices,
+def _nearest(
+    units: Sequence[_MachineDevices],
     pool: PoolRequest,
     groups: Mapping[str, int],
     homes: Mapping[str, str],
@@ -326,34 +321,33 @@ def _near(
 
     The pool's home comes first, then leaves where it has devices, then those with most room.
     """
-    group, free, own = groups[pool.name], board.free(), {board.units[unit].leaf for unit, _, _ in chosen}
-    leaves = [leaf for leaf, of in free if of == group]
-    order = sorted(leaves, key=lambda leaf: (leaf != homes.get(pool.name), leaf not in own, -free[leaf, group]))
+    group, free, used = groups[pool.name], _free(units), {units[unit].leaf for unit, _, _ in chosen}
+    leaves = [leaf for leaf, leaf_group in free if leaf_group == group]
+    order = sorted(leaves, key=lambda leaf: (leaf != homes.get(pool.name), leaf not in used, -free[leaf, group]))
     rank = {leaf: i for i, leaf in enumerate(order)}
-    return [(rank[unit.leaf], i) for i, unit in enumerate(board.units) if unit.group == group]
+    return [(rank[unit.leaf], i) for i, unit in enumerate(units) if unit.group == group]
 
 
-def _whole_units(board: _FreeDevices, near: Iterable[tuple[int, int]], pool: PoolRequest) -> list[DeviceIndex]:
+def _whole_units(
+    units: Sequence[_MachineDevices], ranked: Iterable[tuple[int, int]], pool: PoolRequest
+) -> list[DeviceIndex]:
     """Take untouched units that a pool fills, the largest first.
 
     None where a larger unit has room for all that is missing: there it lies in one.
     """
-    untouched = [(rank, i) for rank, i in near if board.units[i].untouched]
-    rooms = [(rank, -board.units[i].room(pool.tensor), i) for rank, i in untouched]
+    untouched = [(rank, i) for rank, i in ranked if not any(cell.used for cell in units[i].cells)]
+    rooms = sorted((rank, -units[i].room(pool.tensor), i) for rank, i in untouched)
     largest = max((-negative for _, negative, _ in rooms), default=0)
     chosen = list[DeviceIndex]()
-    for _, negative, i in sorted(rooms):
+    for _, negative, i in rooms:
         room, missing = -negative, _in_groups(pool) - len(chosen)
         if room == missing or room <= largest <= missing:
-            chosen += [(i, *place) for place in board.units[i].take(room, pool.tensor)]
+            chosen += [(i, *place) for place in units[i].take(room, pool.tensor)]
     return chosen
 
 
-def _best_fit(board: _FreeDevices, near: Iterable[tuple[int, int]], tensor: int, count: int) -> list[DeviceIndex]:
-    """Take devices of the unit that they fit best, or of those with most room; fewer where room is missing."""
-    rooms = [(rank, board.units[i].room(tensor), i) for rank, i in near]
-    best = min((room for room in rooms if room[1] >= count), default=None)
-    chosen = list[DeviceIndex]()
-    for _, room, i in [best] if best else sorted(rooms, key=lambda room: (room[0], -room[1], room[2])):
-        chosen += [(i, *place) for place in board.units[i].take(min(room, count - len(chosen)), tensor)]
-    return chosen
+def _best_fit(
+    units: Sequence[_MachineDevices], ranked: Iterable[tuple[int, int]], tensor: int, count: int
+) -> list[DeviceIndex]:
+    rooms = [(rank, units[i].room(tensor), i) for rank, i in ranked]
+    return [(i, *place) for i, part in _fitting(rooms, count) for place in units[i].take(part, tensor)]

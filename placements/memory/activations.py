@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import Checkpointing, Layout
     from flowgraph.models import ModelShape
+    from placements.memory.footprint import Part
 
 LAST_WIDTHS = 12.0
 """Hidden widths that the last norm and its backward pass hold. Derived and checked as `EAGER`."""
@@ -22,22 +23,16 @@ FORWARD_MIXING = 3.5
 
 @dataclass(frozen=True)
 class ActivationWidths:
-    """What one layer keeps of a token for its backward pass, and what that pass adds at its peak, as multiples.
+    """What one layer keeps of a token for its backward pass, as multiples.
 
     `hidden`: of the hidden width. `mixing`: of (heads + KV heads) · head dimension. `mlp`: of an MLP's inner width.
-    `routed` and `expert`: of the hidden and the inner width of all experts that a token is sent to. `scores`: of the
-    heads times the tokens attended to, where attention keeps them. The last three are what the backward pass adds.
+    `expert`: of the inner width of all experts that a token is sent to.
     """
 
     hidden: float
     mixing: float
     mlp: float
-    routed: float = 2.0
     expert: float = 4.0
-    scores: float = 0.0
-    back_hidden: float = 1.0
-    back_mlp: float = 2.0
-    back_routed: float = 3.0
 
 
 # Unfused kernels and flash attention, as transformers computes Qwen3: of each norm the input in float32, the normalised
@@ -48,80 +43,58 @@ class ActivationWidths:
 # Derived from the autograd graph of transformers 5.12, with torch's FSDPMemTracker in agreement to 1%.
 EAGER = ActivationWidths(hidden=8.0, mixing=5.0, mlp=4.0)
 
-# Kernels that keep inputs only and write gradients over what they came from: RMSNorm, rotation and SwiGLU of Liger.
-# Source: Hsu et al. 2024 (Liger Kernel), arXiv 2410.10989, section 3.2.
-FUSED = ActivationWidths(hidden=4.0, mixing=3.0, mlp=3.0, routed=2.0, expert=3.0, back_routed=2.0)
-
 # GPT's layer: LayerNorm, an MLP without a gate, dropout (1 byte each). Korthikanti et al. 2022, arXiv 2205.05198,
-# section 4.1: 34 bytes of each hidden width, 4 times that wide inside, and 5 bytes of each score if they are kept.
+# section 4.1: 34 bytes of each hidden width, 4 times that wide inside.
 PLAIN = ActivationWidths(hidden=5.0, mixing=2.0, mlp=2.0, expert=2.0)
-PLAIN_SCORED = ActivationWidths(hidden=5.0, mixing=2.0, mlp=2.0, expert=2.0, scores=2.5)
 
 
-def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths, sequence_tokens: int = 0) -> float:
+def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) -> float:
     """Return what a layer keeps of each token for its backward pass on one device, of the largest kind of layer.
 
-    Ranks of `tensor` cut all of it: tokens where they do not cut columns. `sequence_tokens` count if scores are kept.
+    Ranks of `tensor` cut all of it: tokens where they do not cut columns.
     Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence parallelism).
     """
     attention = widths.hidden * shape.hidden + widths.mixing * _mixing(shape, layout)
-    attention += widths.scores * shape.heads * sequence_tokens
     dense, shared = widths.mlp * shape.intermediate, widths.mlp * shape.shared_intermediate
     k = shape.experts_per_token
-    routed = k * ((widths.routed + _sent(layout)) * shape.hidden + widths.expert * shape.expert_intermediate)
+    routed = k * ((2.0 + _sent(layout)) * shape.hidden + widths.expert * shape.expert_intermediate)
     # The router's scores in float32, and where each copy of a token goes.
     sparse = shared + routed + 2 * shape.experts if shape.experts else 0.0
     has_dense = not shape.experts or shape.dense_layers
     return (attention + max(dense if has_dense else 0.0, sparse)) / layout.tensor
 
 
-def backward_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) -> float:
-    """Return what the backward pass of a layer adds for each token, on one device.
+def checkpointed_numbers(
+    shape: ModelShape, layout: Layout, widths: ActivationWidths, mode: Checkpointing
+) -> tuple[float, float]:
+    """Return what waits of each token of each layer for its backward pass on one device, and what that computes again.
 
-    Ranks of `tensor` that cut tokens gather them whole for products: its input, and the gradient of that.
-    """
-    dense = widths.back_mlp * max(shape.intermediate if not shape.experts else 0, shape.shared_intermediate)
-    k, hidden, inner = shape.experts_per_token, shape.hidden, shape.expert_intermediate
-    routed = k * max((widths.back_routed + _sent(layout)) * hidden, hidden + widths.back_mlp * inner)
-    gathered = 2 * hidden if layout.tensor > 1 else 0.0
-    return (widths.back_hidden * hidden + max(dense, routed)) / layout.tensor + gathered
-
-
-def selected_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) -> float:
-    """Return what selective checkpointing keeps of each token in a layer: its input, and expensive results.
-
-    Those are of attention, and of every second product: queries, values, the gate of an MLP outside experts, and the
-    last, a hidden width. Never more than without checkpointing.
+    "full" keeps only the layer's input. "selective" also expensive results, of attention and of every second product:
+    queries, values, the gate of an MLP outside experts, and the last, a hidden width; never more than "none".
     Source: torchtitan, activation checkpointing by operation. Deviation: what Megatron-LM calls selective computes
     scores again and nothing else, and flash attention never keeps them: there it is "none".
     """
+    numbers = kept_numbers(shape, layout, widths)
+    if mode == "none":
+        return numbers, 0.0
+    if mode == "full":
+        return shape.hidden / layout.tensor, numbers
     mixing = (2 * shape.heads + shape.kv_heads) * shape.head_dim
     inner = shape.shared_intermediate if shape.experts else shape.intermediate
-    return min((2 * shape.hidden + mixing + inner) / layout.tensor, kept_numbers(shape, layout, widths))
+    selected = min((2 * shape.hidden + mixing + inner) / layout.tensor, numbers)
+    return selected, numbers - selected
 
 
-def stored_numbers(
-    shape: ModelShape, layout: Layout, widths: ActivationWidths, mode: Checkpointing, sequence_tokens: int
-) -> float:
-    """Return what waits of each token of each layer from its forward to its backward pass, on one device.
+def backward_numbers(shape: ModelShape, layout: Layout) -> float:
+    """Return what the backward pass of a layer adds for each token at its peak, on one device.
 
-    "full" keeps only the layer's input, "selective" also expensive results.
+    Ranks of `tensor` that cut tokens gather them whole for products: its input, and the gradient of that.
     """
-    if mode == "full":
-        return shape.hidden / layout.tensor
-    if mode == "selective":
-        return selected_numbers(shape, layout, widths)
-    return kept_numbers(shape, layout, widths, sequence_tokens)
-
-
-def again_numbers(
-    shape: ModelShape, layout: Layout, widths: ActivationWidths, mode: Checkpointing, sequence_tokens: int
-) -> float:
-    """Return what checkpointing computes again of each token for the layer in progress, on one device."""
-    if mode == "none":
-        return 0.0
-    kept = kept_numbers(shape, layout, widths, sequence_tokens)
-    return kept - (selected_numbers(shape, layout, widths) if mode == "selective" else 0.0)
+    dense = 2.0 * max(shape.intermediate if not shape.experts else 0, shape.shared_intermediate)
+    k, hidden, inner = shape.experts_per_token, shape.hidden, shape.expert_intermediate
+    routed = k * max((3.0 + _sent(layout)) * hidden, hidden + 2.0 * inner)
+    gathered = 2 * hidden if layout.tensor > 1 else 0.0
+    return (hidden + max(dense, routed)) / layout.tensor + gathered
 
 
 def row_numbers(shape: ModelShape, layout: Layout, mode: Checkpointing) -> float:
@@ -129,8 +102,8 @@ def row_numbers(shape: ModelShape, layout: Layout, mode: Checkpointing) -> float
 
     Stages of a pipeline hold as much as a whole model: fewer layers, of as many more micro-batches.
     """
-    waiting = stored_numbers(shape, layout, EAGER, mode, 0) * shape.layers
-    return waiting + again_numbers(shape, layout, EAGER, mode, 0) + backward_numbers(shape, layout, EAGER)
+    waiting, again = checkpointed_numbers(shape, layout, EAGER, mode)
+    return waiting * shape.layers + again + backward_numbers(shape, layout)
 
 
 def forward_numbers(shape: ModelShape, layout: Layout) -> float:
@@ -150,6 +123,18 @@ def forward_numbers(shape: ModelShape, layout: Layout) -> float:
 def table_numbers(shape: ModelShape) -> float:
     """Return what a pass holds of each token besides layers: its position, and the rotation's two rows."""
     return 2.0 * shape.head_dim + 4.0
+
+
+def reading_moment(shape: ModelShape, layout: Layout, token_bytes: float, logits_bytes: float) -> dict[Part, float]:
+    """Return the bytes of a pass without gradients at its worst, with `token_bytes` for one number of each token.
+
+    That is a layer in progress, or the result of the last one with its logits.
+    """
+    layer = token_bytes * (forward_numbers(shape, layout) + table_numbers(shape))
+    last = token_bytes * 2 * shape.hidden / layout.tensor
+    if last + logits_bytes > layer:
+        return {"activations": last, "logits": logits_bytes}
+    return {"activations": layer}
 
 
 def shared_heads(shape: ModelShape, layout: Layout) -> int:

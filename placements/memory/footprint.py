@@ -6,10 +6,12 @@ Not here: how that is computed (`training`, `serving`; on CPU devices `process`)
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from flowgraph.cluster.cluster import DeviceKind
@@ -54,92 +56,40 @@ On CPU devices the forecast was 1.05 to 1.24 times the measured peaks of the ten
 with (`benchmarks/memory_on_cpu`), and 1.06 to 1.19 times those of three others: its reserve is in the forecast itself.
 """
 
-GIB, MIB = 2**30, 2**20
+GIB = 2**30
 
-
-def _constant(value: float, low: float, high: float, source: str) -> float:
-    constant: float = field(default=value, metadata={"bounds": ConstantBounds(value, low, high, source)})
-    return constant
+BOUNDS: Mapping[str, ConstantBounds] = {
+    name: ConstantBounds(**constant)
+    for name, constant in tomllib.loads(Path(__file__).with_name("constants.toml").read_text("utf-8")).items()
+}
+"""Each constant of `MemoryConstants` with its source, and the bounds within which it may be moved."""
 
 
 @dataclass(frozen=True)
 class MemoryConstants(EngineConstants):
-    """What devices hold besides what is counted exactly: each constant with its bounds and its source."""
+    """What devices hold besides what is counted exactly; `constants.toml` says where each number is from."""
 
-    # Of a process on its device, and of its communicators to other devices.
-    context_bytes: float = _constant(
-        0.6 * GIB, 0.3 * GIB, 1.0 * GIB, "stas00/ml-engineering, debug/pytorch: CUDA's context, 0.5 GiB and kernels"
-    )
-    communicator_bytes: float = _constant(
-        1.4 * GIB, 0.3 * GIB, 2.0 * GIB, "stas00/ml-engineering, network: 0.55 to 2.0 GiB after a first barrier"
-    )
-    # What an allocator keeps beyond the tensors that come and go, as a share of these.
-    unused_share: float = _constant(
-        0.08, 0.0, 0.25, "peaks that PyTorch reserved, of Qwen3-0.6B (prime-rl, 2026), against tensors as counted here"
-    )
-    # Of one logit: in training if a loss copies them, in training if not, without gradients, and more for entropy.
-    logit_bytes: float = _constant(
-        16.0, 12.0, 18.0, "prime-rl, SFT at 8k and 16k tokens: 17 reserved for each; FSDPMemTracker: 12 allocated"
-    )
-    whole_logit_bytes: float = _constant(
-        10.0,
-        8.0,
-        16.0,
-        "Megatron Core, cross_entropy.py: bfloat16 logits, their float32 softmax and its gradient in bfloat16, 8; verl "
-        "copies them for the entropy",
-    )
-    read_logit_bytes: float = _constant(
-        6.0, 6.0, 10.0, "bfloat16 logits and their float32 copy; 4 more of a log-softmax"
-    )
-    entropy_logit_bytes: float = _constant(4.0, 4.0, 8.0, "one more float32 of each logit: softmax, or its gradient")
-    # Logits that exist at once where they come in chunks.
-    chunk_logits: float = _constant(
-        2.0**24, 2.0**22, 2.0**27, "prime-rl: 2,048 tokens by 8,192 entries; Liger: tokens · hidden at once"
-    )
-    # Of the buffer that weights are synced through.
-    bucket_bytes: float = _constant(
-        512e6, 100e6, 2e9, "verl: update_weights_bucket_megabytes 512; SGLang and slime likewise"
-    )
-    # Of one row of the largest batch that is captured in a graph.
-    graph_bytes: float = _constant(
-        2e6, 1e6, 8e6, "SGLang 0.5, server_args: 2 MB for each row of the largest batch that is captured"
-    )
-    # On CPU devices: of a process, of a worker of Ray besides, of Ray's own processes on a machine, of a server.
-    process_bytes: float = _constant(
-        504 * MIB, 350 * MIB, 700 * MIB, "a run of 0.1M parameters with checks: 501 MiB with torch 2.13"
-    )
-    worker_bytes: float = _constant(40 * MIB, 0.0, 200 * MIB, "the same in a worker of Ray 2.60: 505 MiB")
-    ray_bytes: float = _constant(
-        640 * MIB,
-        400 * MIB,
-        2 * GIB,
-        "Ray 2.60's servers, agents, host worker and the driver: 388 to 561 MiB of pages of their own (memory_on_cpu)",
-    )
-    server_bytes: float = _constant(
-        1.5 * GIB, 0.8 * GIB, 3 * GIB, "SGLang 0.5 and vLLM 0.32 on a CPU: their processes before weights; estimated"
-    )
-    # Freed blocks of up to this size stay with the process, and a share of them cannot be used again.
-    kept_block_bytes: float = _constant(
-        32 * MIB,
-        128 * 1024,
-        32 * MIB,
-        "glibc manual, mallopt, M_MMAP_THRESHOLD: it grows up to 32 MiB on 64-bit systems",
-    )
-    fragmented_share: float = _constant(
-        0.5, 0.0, 1.1, "chosen with ten runs of memory_on_cpu: one, with adapters, had some 0.46 beyond what it used"
-    )
-    # Of one token of a response.
-    rollout_token_bytes: float = _constant(
-        128.0, 56.0, 256.0, "counted from types: Python lists of tokens and log-probs 72, columns in Arrow 56"
-    )
-    # Reserved by an inference engine for what is not counted.
-    engine_bytes: float = _constant(
-        512e6, 256e6, 2e9, "SGLang 0.5, server_args: 512 MB reserved for what is not counted"
-    )
+    context_bytes: float = BOUNDS["context_bytes"].value  # of a process on its device
+    communicator_bytes: float = BOUNDS["communicator_bytes"].value  # of such a process that talks to other devices
+    unused_share: float = BOUNDS["unused_share"].value  # of tensors that come and go, what an allocator keeps beyond
+    logit_bytes: float = BOUNDS["logit_bytes"].value  # of one logit in training, if a loss copies them
+    whole_logit_bytes: float = BOUNDS["whole_logit_bytes"].value  # if it does not
+    read_logit_bytes: float = BOUNDS["read_logit_bytes"].value  # without gradients
+    entropy_logit_bytes: float = BOUNDS["entropy_logit_bytes"].value  # added for entropy
+    chunk_logits: float = BOUNDS["chunk_logits"].value  # that exist at once where they come in chunks
+    bucket_bytes: float = BOUNDS["bucket_bytes"].value  # of the buffer that weights are synced through
+    graph_bytes: float = BOUNDS["graph_bytes"].value  # of one row of the largest batch that is captured in a graph
+    process_bytes: float = BOUNDS["process_bytes"].value  # of a process on a CPU device
+    worker_bytes: float = BOUNDS["worker_bytes"].value  # added in a worker of Ray
+    ray_bytes: float = BOUNDS["ray_bytes"].value  # of Ray's own processes on a machine
+    server_bytes: float = BOUNDS["server_bytes"].value  # of an inference server on a CPU device
+    kept_block_bytes: float = BOUNDS["kept_block_bytes"].value  # freed blocks up to this size stay with the process
+    fragmented_share: float = BOUNDS["fragmented_share"].value  # of those, what cannot be used again
+    rollout_token_bytes: float = BOUNDS["rollout_token_bytes"].value  # of one token of a response
+    engine_bytes: float = BOUNDS["engine_bytes"].value  # reserved by an inference engine for what is not counted
 
 
-BOUNDS: Mapping[str, ConstantBounds] = {each.name: each.metadata["bounds"] for each in fields(MemoryConstants)}
-"""Each constant may be moved, within its bounds, to what a machine shows."""
+SHIPPED = MemoryConstants()
 
 
 @dataclass(frozen=True)
@@ -147,8 +97,8 @@ class Footprint:
     """Bytes of one role on each of its devices, and on the host for each device.
 
     `resident` is there while it waits, awake; `working` comes on top while it works; `asleep` stays when it sleeps so
-    that others can work. `host` is host memory that it always holds, `asleep_host` comes on top while it sleeps. `kept`
-    bytes stay with its process when it has worked, for the role that works there next.
+    that others can work. `host` is host memory that it always holds, `asleep_host` comes on top while it sleeps.
+    `kept_bytes` stay with its process when it has worked, for the role that works there next.
     """
 
     resident: Bytes = field(default_factory=dict[Part, int])
@@ -156,7 +106,7 @@ class Footprint:
     host: Bytes = field(default_factory=dict[Part, int])
     asleep: Bytes = field(default_factory=dict[Part, int])
     asleep_host: Bytes = field(default_factory=dict[Part, int])
-    kept: int = 0
+    kept_bytes: int = 0
 
     def at(self, phase: str) -> Bytes:
         """Return what a device holds of it in a phase, part by part."""
@@ -208,9 +158,10 @@ def added(footprints: Iterable[Bytes]) -> dict[Part, int]:
     return {part: sums[part] for part in PARTS if part in sums}
 
 
-def with_more(held: Footprint, more: Bytes) -> Footprint:
-    """Return a footprint with more that is always there."""
-    return replace(held, resident=added((held.resident, more)), asleep=added((held.asleep, more)))
+def with_parts(footprint: Footprint, parts: Bytes) -> Footprint:
+    """Return a footprint with added parts that are always there."""
+    resident, asleep = added((footprint.resident, parts)), added((footprint.asleep, parts))
+    return replace(footprint, resident=resident, asleep=asleep)
 
 
 def whole(parts: Mapping[Part, float]) -> dict[Part, int]:
@@ -238,8 +189,3 @@ def logits_bytes(
         return 0.0
     entries = tokens * shape.outputs / layout.tensor
     return logit_bytes * (entries if logits in ("naive", "whole") else min(entries, constants.chunk_logits))
-
-
-def sync_bytes(shape: ModelShape, constants: MemoryConstants) -> int:
-    """Return the bytes of a bucket that weights are synced through: at least the embedding whole, in bfloat16."""
-    return max(int(constants.bucket_bytes), 2 * shape.vocabulary * shape.hidden)

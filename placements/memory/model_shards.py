@@ -1,6 +1,6 @@
-"""How many of a model's numbers one device holds in a layout, before and after ranks cut them further.
+"""How many of a model's numbers one device holds in a layout, cut by ranks or not, and of a sequence's cache.
 
-Not here: their width, and what else is held (`training`, `serving`).
+Not here: what else is held (`training`, `serving`), and how much cache there is (`time.decode`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ WEIGHT_BYTES: Mapping[Precision, float] = {"float32": 4.0, "bfloat16": 2.0, "fp8
 
 Source: Dettmers et al. 2023 (QLoRA), arXiv 2305.14314, section 3; NVIDIA, NVFP4: blocks of 16 with a scale in FP8.
 """
+
+MORE_TOKENS = 64  # longer contexts, to separate what grows with them from full windows and from states
 
 
 @dataclass(frozen=True)
@@ -138,3 +140,21 @@ def weights_bytes(shape: ModelShape, layout: Layout, stage: PipelineStage, preci
     weight_bytes, numbers = WEIGHT_BYTES[precision], model_numbers(shape, layout, stage)
     root = root_numbers(shape, layout, stage) / (numbers.ranks if cut else 1)
     return weight_bytes * numbers.held(cut=cut) + max(0.0, 2.0 - weight_bytes) * root
+
+
+def sequence_bytes(shape: ModelShape, tensor: int, context_tokens: float, number_bytes: float) -> float:
+    """Return the bytes of cache of a sequence of `context_tokens` on each of `tensor` devices.
+
+    Tensor parallelism cuts keys and values by their heads, so into no more parts than these; latents not at all, and
+    evenly what does not grow with the context. Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; DeepSeek-AI
+    2024, arXiv 2405.04434, section 2.1.
+    """
+    context = max(1, round(context_tokens))
+    heads = 2 * shape.attention_layers * shape.kv_heads * shape.head_dim * context
+    cuts = min(tensor, shape.kv_heads)
+    if not shape.mixing:
+        return heads / cuts * number_bytes
+    numbers = shape.cache_numbers(context)
+    growing = (shape.cache_numbers(context + MORE_TOKENS) - numbers) / MORE_TOKENS * context
+    steady = max(0.0, numbers - growing)
+    return (min(growing, numbers) / (cuts if growing >= heads else 1) + steady / tensor) * number_bytes

@@ -145,24 +145,20 @@ def _shared(residents: Sequence[PoolResident], awake: Mapping[str, Bytes], worki
         parts: Bytes = awake.get(resident.role, resident.resting)
         for part in OF_A_PROCESS if resident.process else ():
             key = resident.process, part
-            more = parts.get(part, 0) - seen.get(key, 0)
+            added_bytes = parts.get(part, 0) - seen.get(key, 0)
             seen[key] = max(seen.get(key, 0), parts.get(part, 0))
-            changed: Bytes = {**parts, part: more}
-            parts = changed if more > 0 else _without(parts, part)
+            changed: Bytes = {**parts, part: added_bytes}
+            parts = changed if added_bytes > 0 else _without(parts, part)
         if resident.copy and resident.copy in copies:
             parts = _without(parts, "weights")
         copies.add(resident.copy)
-        heap = _left_in_heap(residents, resident, working)
+        peers = [peer for peer in residents if peer is resident or (peer.process and peer.process == resident.process)]
+        heap = 0
+        if resident is max(peers, key=lambda peer: peer.footprint.kept_bytes):
+            in_use = sum(peer.footprint.kept_bytes for peer in peers if peer.role == working)
+            heap = resident.footprint.kept_bytes - in_use
         yield resident.role, added((parts, {"heap": heap})) if heap else parts
 
 
-def _left_in_heap(residents: Sequence[PoolResident], resident: PoolResident, working: str) -> int:
-    """Return what a process keeps of the role that left most in its heap, beyond what the role at work has of it."""
-    peers = [peer for peer in residents if peer is resident or (peer.process and peer.process == resident.process)]
-    if resident is not max(peers, key=lambda peer: peer.footprint.kept):
-        return 0
-    return resident.footprint.kept - sum(peer.footprint.kept for peer in peers if peer.role == working)
-
-
 def _without(parts: Bytes, part: Part) -> Bytes:
-    return {kept: size for kept, size in parts.items() if kept != part}
+    return {name: size for name, size in parts.items() if name != part}

@@ -2,8 +2,8 @@
 
 Blocks that the C library keeps when they are freed are counted apart from those that go back to the system: at any time
 a process has the most that it ever had of the former, and what is there now of the latter. Counted for packed rows, and
-for padded ones where a model scores whole texts. Not here: how many rows go through at once (`largest_pass`), several
-roles in one process (`pool_peaks`), and engines with processes of their own.
+for padded ones where a model scores whole texts. Not here: several roles in one process (`pool_peaks`), and engines
+with processes of their own.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from flowgraph.cluster.plan import Layout
 from placements.memory.activations import forward_numbers
-from placements.memory.footprint import Bytes, Footprint, MemoryConstants, Part, added, total_bytes, whole
-from placements.memory.largest_pass import RowsPass, packed_pass, padded_pass, sampled_pass
+from placements.memory.footprint import SHIPPED, Bytes, Footprint, MemoryConstants, Part, added, total_bytes, whole
 
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import RoleSettings
@@ -57,14 +56,13 @@ def process_footprint(
     forward_tokens: int,
     trains: bool,
     context_bytes: float,
-    constants: MemoryConstants | None = None,
+    constants: MemoryConstants = SHIPPED,
 ) -> ProcessFootprint:
     """Return what a role holds on each of its CPU devices, in a process that takes `context_bytes` besides.
 
     A pass without gradients reads `forward_tokens`, an update as many as the plan says, or else its node; a row is
     never cut.
     """
-    constants = constants or MemoryConstants()
     model = _ProcessModel(shape, layout, running)
     rollout = dict[str, int]()
     moments = dict[str, list[_ProcessPeak]]()
@@ -88,14 +86,14 @@ def process_footprint(
         }
     )
     largest = max((moment.kept_bytes for peaks in moments.values() for moment in peaks), default=0.0)
-    kept = int(largest * (1 + constants.fragmented_share))
+    kept_bytes = int(largest * (1 + constants.fragmented_share))
     phases = dict[str, Bytes]()
     for phase, peaks in moments.items():
         # A process has most when it has most that goes back to the system; beside that is the rest of a heap.
         worst = max(peaks, key=lambda peak: peak.returned_bytes)
-        phases[phase] = whole({**worst.parts, "heap": max(0.0, kept - worst.kept_bytes)})
+        phases[phase] = whole({**worst.parts, "heap": max(0.0, kept_bytes - worst.kept_bytes)})
     working: Bytes = max(phases.values(), key=total_bytes, default={})
-    return ProcessFootprint(resident, working, {}, resident, {}, kept, phases)
+    return ProcessFootprint(resident, working, {}, resident, {}, kept_bytes, phases)
 
 
 def shard_bytes(parameters: int, layout: Layout) -> int:
@@ -154,11 +152,11 @@ class _ProcessPeak:
 
     @classmethod
     def of(cls, blocks: Sequence[Block], constants: MemoryConstants) -> _ProcessPeak:
-        parts, kept = dict[Part, float](), 0.0
+        parts, kept_bytes = dict[Part, float](), 0.0
         for part, size, count in blocks:
             parts[part] = parts.get(part, 0.0) + size * count
-            kept += size * count * (size <= constants.kept_block_bytes)
-        return cls(parts, kept)
+            kept_bytes += size * count * (size <= constants.kept_block_bytes)
+        return cls(parts, kept_bytes)
 
     @property
     def returned_bytes(self) -> float:
@@ -186,11 +184,9 @@ class _ProcessModel:
 
     @property
     def table_bytes(self) -> float:
-        """Return the bytes of one matrix [vocabulary, hidden]."""
         return float(self.number_bytes * self.shape.vocabulary * self.shape.hidden)
 
     def moments(self, load: NodeWorkload, sample_rows: int, forward_tokens: int) -> Iterator[list[Block]]:
-        """Yield the blocks of each moment of a load."""
         ranks, largest_pass = self.layout.data, padded_pass if self.shape.head == "score" else packed_pass
         if load.phase == "generate":
             yield from self._generating(sampled_pass(load, ranks, sample_rows))
@@ -247,12 +243,10 @@ class _ProcessModel:
         yield [*gradients, ("working", largest, 2 if load.optimizer != "sgd" else 1)]
 
     def _gathered(self, *, backward: bool) -> list[Block]:
-        """Return what is whole of a sharded model, as blocks of its tables."""
         size = gathered_bytes(self.shape, self.layout, backward=backward, number_bytes=self.number_bytes)
         return [("gathered", self.table_bytes, size / self.table_bytes)] if size else []
 
     def _reading(self, rows: RowsPass, *, entropy: bool) -> Iterator[list[Block]]:
-        """Yield what a pass without gradients has in a layer, and when it reads the logits."""
         shape, number_bytes = self.shape, self.number_bytes
         gathered = self._gathered(backward=False)
         yield [*self._layer(rows), *gathered]
@@ -288,3 +282,81 @@ class _ProcessModel:
         if shape.heads > shape.kv_heads:
             copied = ("working", number_bytes * rows.rows * rows.width * shape.heads * shape.head_dim, 2)
         yield [keys, copied, ("logits", 4 * shape.outputs * rows.rows, LOGITS_SAMPLED)]
+
+
+# ----------------------------------------------------------------- the rows that go through a model at once
+
+
+@dataclass(frozen=True)
+class RowsPass:
+    """Rows side by side on one device, all of maximal length; their `contexts` distinct contexts are read once."""
+
+    rows: int
+    contexts: int
+    prompt_tokens: int
+    response_tokens: int
+
+    @property
+    def width(self) -> int:
+        """Return the tokens of one row with its context."""
+        return self.prompt_tokens + self.response_tokens
+
+    @property
+    def read_out(self) -> int:
+        """Return the tokens of the responses; each has logits."""
+        return self.rows * self.response_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        """Return the tokens of the distinct contexts."""
+        return self.contexts * self.prompt_tokens
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens that are read."""
+        return self.context_tokens + self.read_out
+
+
+def sampled_pass(load: NodeWorkload, ranks: int, sample_rows: int) -> RowsPass:
+    """Return the rows that one of `ranks` decodes side by side: at most `sample_rows`, in the order of prompts."""
+    rows = min(-(-load.round_prompts // ranks) * load.samples, sample_rows)
+    return RowsPass(rows, -(-rows // load.samples), int(load.prompt.most), int(load.response.most))
+
+
+def packed_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
+    """Return the largest pass of packed rows within a budget; a context counts once for the rows that share it.
+
+    A row is never cut, so a pass has at least one.
+
+    >>> from flowgraph.analysis.roles import Role
+    >>> from placements.workload.lengths import LengthDistribution
+    >>> from placements.workload.node_workload import NodeWorkload
+    >>> role = Role("m.train", "m", "train", ("m.update",))
+    >>> six, four = LengthDistribution.fixed(6), LengthDistribution.fixed(4)
+    >>> packed_pass(NodeWorkload("m.update", role, "update", 0, 4, 4, six, four), ranks=2, budget_tokens=36)
+    RowsPass(rows=6, contexts=2, prompt_tokens=6, response_tokens=4)
+    """
+    prompt, response = int(load.prompt.most), int(load.response.most)
+    groups = _prompts(load, ranks)
+    whole_groups, left = divmod(budget_tokens, prompt + load.samples * response)
+    if whole_groups >= groups:
+        return RowsPass(groups * load.samples, groups, prompt, response)
+    part = min(load.samples, max(0, left - prompt) // response) if response else 0
+    rows = max(1, whole_groups * load.samples + part)
+    return RowsPass(rows, -(-rows // load.samples), prompt, response)
+
+
+def padded_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
+    """Return the largest pass of whole texts within a budget, each padded to the longest and none of them shared."""
+    prompt, response = int(load.prompt.most), int(load.response.most)
+    rows = min(_prompts(load, ranks) * load.samples, max(1, budget_tokens // max(1, prompt + response)))
+    return RowsPass(rows, rows, prompt, response)
+
+
+def _prompts(load: NodeWorkload, ranks: int) -> int:
+    """Return the prompts that one rank may read between two steps of the optimizer.
+
+    A minibatch is taken from the prompts of all ranks, and may lie on one of them. The group of a prompt stays whole.
+    """
+    share = -(-load.prompts // ranks)
+    return min(load.minibatch or share, share)

@@ -9,8 +9,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from flowgraph.engines.table import ENGINES
-from placements.memory.activations import forward_numbers, table_numbers
+from placements.memory.activations import forward_numbers, reading_moment, table_numbers
 from placements.memory.footprint import (
+    SHIPPED,
     Bytes,
     Footprint,
     MemoryConstants,
@@ -21,12 +22,12 @@ from placements.memory.footprint import (
     total_bytes,
     whole,
 )
-from placements.memory.kv_cache import sequence_bytes
 from placements.memory.model_shards import (
     WEIGHT_BYTES,
     PipelineStage,
     layer_numbers,
     root_numbers,
+    sequence_bytes,
     stages,
     weights_bytes,
 )
@@ -61,24 +62,18 @@ def inference_bytes(
     offload: Collection[Offloaded] = (),
     logits: Logits = "naive",
     stats: Collection[str] = (),
-    constants: MemoryConstants | None = None,
+    constants: MemoryConstants = SHIPPED,
 ) -> Footprint:
     """Return what a model that reads rows without gradients holds on each device: for log-probs, values or scores.
 
     A micro-batch has `micro_batch_tokens` on each data rank, at least a row. Offloaded weights come by the layer.
     """
-    constants = constants or MemoryConstants()
     tokens, footprints = micro_batch_tokens / layout.sequence, list[Footprint]()
     logit_bytes = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in stats)
     for stage in stages(shape, layout):
         weights = whole({"weights": weights_bytes(shape, layout, stage, precision, cut=layout.sharding == "full")})
-        # At its worst a pass holds a layer in progress, or the result of the last one with its logits.
-        layer = NUMBER_BYTES * tokens * (forward_numbers(shape, layout) + table_numbers(shape))
-        last = NUMBER_BYTES * tokens * 2 * shape.hidden / layout.tensor
         read = logits_bytes(shape, layout, tokens, logits, logit_bytes, constants) if stage.last else 0.0
-        moment: dict[Part, float] = {"activations": layer}
-        if last + read > layer:
-            moment = {"activations": last, "logits": read}
+        moment = reading_moment(shape, layout, NUMBER_BYTES * tokens, read)
         moment["reserved"] = constants.unused_share * sum(moment.values())
         if "parameters" in offload or (layout.sharding == "full" and layout.data * layout.sequence > 1):
             layers = 2 * layer_numbers(shape, layout).count
@@ -99,8 +94,7 @@ def generation_bytes(
     device_bytes: int,
     cache_share: float | None = None,
     cache_tokens: int | None = None,
-    cache_number_bytes: float = NUMBER_BYTES,
-    constants: MemoryConstants | None = None,
+    constants: MemoryConstants = SHIPPED,
 ) -> Footprint:
     """Return what a rollout engine holds on each device; each of the `data` ranks is a replica of its own.
 
@@ -111,8 +105,7 @@ def generation_bytes(
     """
     if (cache_share is None) == (cache_tokens is None):
         raise ValueError("give a cache either a share of its device or a number of tokens")
-    constants = constants or MemoryConstants()
-    chunk_tokens, rows = limits(device_bytes)
+    chunk_tokens, rows = next((chunk, rows) for below, chunk, rows in LIMITS if device_bytes < below)
     weights = max(weights_bytes(shape, layout, stage, precision, cut=False) for stage in stages(shape, layout))
     working = _generating(shape, layout, chunk_tokens, rows, constants)
     fixed: dict[Part, float] = {
@@ -120,7 +113,7 @@ def generation_bytes(
         "reserved": constants.engine_bytes + constants.graph_bytes * rows,
     }
     if cache_tokens is not None:
-        cache = cache_tokens * cache_bytes(shape, layout, 1, cache_number_bytes)
+        cache = cache_tokens * cache_bytes(shape, layout, 1)
     else:
         counted = sum(working.values()) + sum(fixed.values()) if ENGINES[engine].shares_all else 0.0
         cache = max(0.0, (cache_share or 0.0) * device_bytes - weights - counted)
@@ -160,15 +153,6 @@ def _generating(
         "activations": NUMBER_BYTES * chunk_tokens * (forward_numbers(shape, layout) + table_numbers(shape)),
         "logits": logits_bytes(shape, layout, rows, "naive", constants.read_logit_bytes, constants),
     }
-
-
-def limits(device_bytes: int) -> tuple[int, int]:
-    """Return an engine's default tokens of a prefill's chunk and rows of the largest captured batch.
-
-    >>> limits(80 * 2**30)
-    (8192, 256)
-    """
-    return next((chunk, rows) for below, chunk, rows in LIMITS if device_bytes < below)
 
 
 def cache_bytes(shape: ModelShape, layout: Layout, context_tokens: int, number_bytes: float = NUMBER_BYTES) -> float:

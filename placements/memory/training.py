@@ -16,13 +16,13 @@ from placements.memory.activations import (
     EAGER,
     LAST_WIDTHS,
     ActivationWidths,
-    again_numbers,
     backward_numbers,
-    forward_numbers,
-    stored_numbers,
+    checkpointed_numbers,
+    reading_moment,
     table_numbers,
 )
 from placements.memory.footprint import (
+    SHIPPED,
     Bytes,
     Footprint,
     MemoryConstants,
@@ -109,14 +109,14 @@ class TrainingFootprint(Footprint):
 
 
 def training_bytes(
-    shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0, constants: MemoryConstants | None = None
+    shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0, constants: MemoryConstants = SHIPPED
 ) -> TrainingFootprint:
     """Return what a role that trains a model holds on each device: on the one with the most of a pipeline.
 
     A row has up to `sequence_tokens`, and a micro-batch at least one row. Where rows pass without gradients, another
     device of a pipeline may have the most.
     """
-    stages = _stages(shape, training, sequence_tokens, constants or MemoryConstants())
+    stages = _stages(shape, training, sequence_tokens, constants)
     footprints = [stage.footprint() for stage in stages]
     largest = max(footprints, key=lambda footprint: footprint.peak_bytes)
     return replace(largest, reading=max((footprint.reading for footprint in footprints), key=total_bytes))
@@ -124,7 +124,7 @@ def training_bytes(
 
 def waiting_bytes(shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0) -> float:
     """Return the most activations that wait on a device for their backward pass, of all micro-batches in flight."""
-    return max(stage.waiting_bytes for stage in _stages(shape, training, sequence_tokens, MemoryConstants()))
+    return max(stage.waiting_bytes for stage in _stages(shape, training, sequence_tokens, SHIPPED))
 
 
 def _stages(
@@ -132,7 +132,7 @@ def _stages(
 ) -> list[_StageModel]:
     tokens = max(training.micro_batch_tokens, sequence_tokens) / training.layout.sequence
     cut = stages(shape, training.layout, training.interleaved, training.micro_batches)
-    return [_StageModel(shape, training, stage, tokens, sequence_tokens, constants) for stage in cut]
+    return [_StageModel(shape, training, stage, tokens, constants) for stage in cut]
 
 
 def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineStage) -> Bytes:
@@ -176,7 +176,6 @@ class _StageModel:
     training: TrainingSettings
     stage: PipelineStage
     tokens: float
-    sequence_tokens: int
     constants: MemoryConstants
 
     @property
@@ -200,7 +199,10 @@ class _StageModel:
         context = whole({"context": process_bytes(self.layout.devices, self.constants)})
         working = max(map(self._with_reserve, self._moments(fetched_bytes)), key=total_bytes)
         resident = added((lasting, context))
-        reading = added((resident, self._with_reserve(self._reading())))
+        # Rows that pass without gradients, as in `serving`, of weights as here.
+        logits = self._logits_bytes(self.constants.read_logit_bytes, 1) if self.stage.last else 0.0
+        moment = reading_moment(self.shape, self.layout, training.width_bytes * self.tokens, logits)
+        reading = added((resident, self._with_reserve({**moment, "gathered": self._gathered(2)})))
         # A sleeping role frees gradients without a copy on the host. Source: verl, `offload_megatron_model_to_cpu`.
         asleep_host: Bytes = {part: size for part, size in lasting.items() if part != "gradients"}
         return TrainingFootprint(resident, added((passing, working)), host, context, asleep_host, reading=reading)
@@ -217,19 +219,17 @@ class _StageModel:
         gradients come as what they are made from goes, so the larger of both counts; and gradients leave only when a
         layer is through, whose activations are gone then.
         """
-        shape, layout, training, widths = self.shape, self.layout, self.training, self.training.widths
+        shape, layout, training = self.shape, self.layout, self.training
         width, master, tokens = training.width_bytes, WIDTH_BYTES[training.master], self.tokens
         waiting = 0.0 if training.offload_activations else self.waiting_bytes
         waiting += width * tokens * table_numbers(shape)
-        entropy = "entropy" in training.stats
         if self.stage.last:
             last = width * tokens * LAST_WIDTHS * shape.hidden / layout.tensor
-            copied = training.logits != "whole"
-            logit_bytes = self.constants.logit_bytes if copied else self.constants.whole_logit_bytes
-            logits = self._logits_bytes(logit_bytes + 2 * self.constants.entropy_logit_bytes * entropy)
+            copied, constants = training.logits != "whole", self.constants
+            logits = self._logits_bytes(constants.logit_bytes if copied else constants.whole_logit_bytes, 2)
             yield {"activations": waiting + last, "logits": logits, "gathered": self._gathered(1)}
-        again = again_numbers(shape, layout, widths, training.checkpointing, self.sequence_tokens)
-        back = width * tokens * backward_numbers(shape, layout, widths)
+        _, again = checkpointed_numbers(shape, layout, training.widths, training.checkpointing)
+        back = width * tokens * backward_numbers(shape, layout)
         layer_gradients = width * layer_numbers(shape, layout).count * self._gathers_gradients
         yield {
             "activations": waiting + width * tokens * again + back,
@@ -246,52 +246,32 @@ class _StageModel:
             stepping = master * numbers.held(cut=layout.sharding == "full")
         yield {"optimizer": stepping + fetched_bytes}
 
-    def _reading(self) -> Mapping[Part, float]:
-        """Return what a pass without gradients holds at its worst, as in `serving`, of weights as here.
-
-        That is a layer in progress, or the result of the last one with its logits.
-        """
-        shape, layout, constants = self.shape, self.layout, self.constants
-        numbers, gathered = self.training.width_bytes * self.tokens, self._gathered(2)
-        layer = numbers * (forward_numbers(shape, layout) + table_numbers(shape))
-        last = numbers * 2 * shape.hidden / layout.tensor
-        entropy = "entropy" in self.training.stats
-        logit_bytes = constants.read_logit_bytes + constants.entropy_logit_bytes * entropy
-        logits = self._logits_bytes(logit_bytes) if self.stage.last else 0.0
-        if last + logits > layer:
-            return {"activations": last, "logits": logits, "gathered": gathered}
-        return {"activations": layer, "gathered": gathered}
-
     @property
     def waiting_bytes(self) -> float:
         """Return the activations that wait for their backward pass, of all layers and micro-batches in flight."""
         training, stage = self.training, self.stage
-        kept = stored_numbers(self.shape, self.layout, training.widths, training.checkpointing, self.sequence_tokens)
-        return training.width_bytes * self.tokens * kept * stage.layers * stage.in_flight
+        waiting, _ = checkpointed_numbers(self.shape, self.layout, training.widths, training.checkpointing)
+        return training.width_bytes * self.tokens * waiting * stage.layers * stage.in_flight
 
-    def _logits_bytes(self, logit_bytes: float) -> float:
+    def _logits_bytes(self, logit_bytes: float, entropies: int) -> float:
+        logit_bytes += entropies * self.constants.entropy_logit_bytes * ("entropy" in self.training.stats)
         return logits_bytes(self.shape, self.layout, self.tokens, self.training.logits, logit_bytes, self.constants)
-
-    @property
-    def _piped(self) -> bool:
-        """Return whether a stage of a pipeline keeps all of its sharded weights whole while micro-batches pass.
-
-        Source: torchtitan, which shards weights again after a step only, so as not to gather them for each micro-batch.
-        """
-        return self.layout.pipeline > 1
 
     def _gathered(self, layers: int) -> float:
         """Return the bytes of whole weights to compute with: embedding and head, and `layers` in turn.
 
         One device has nothing to fetch ahead, and a layer at a time. Derived from torch's FSDP2 with each layer sharded
-        by itself and the rest as the root; equal to what its FSDPMemTracker counts as unsharded and as gathered.
+        by itself and the rest as the root; equal to what its FSDPMemTracker counts as unsharded and as gathered. A
+        stage of a pipeline keeps all of its weights whole while micro-batches pass. Source: torchtitan, which shards
+        weights again after a step only, so as not to gather them for each micro-batch.
         """
         training, shape, layout = self.training, self.shape, self.layout
         if not training.copies or (training.precision == training.master and layout.devices == 1):
             return 0.0
         layer = layer_numbers(shape, layout).count
         layer += training.spare_adapters * shape.adapters / shape.layers / layout.tensor
-        at_once = self.stage.layers if self._piped else layers if layout.data * layout.sequence > 1 else 1
+        in_turn = layers if layout.data * layout.sequence > 1 else 1
+        at_once = self.stage.layers if layout.pipeline > 1 else in_turn
         return training.width_bytes * (root_numbers(shape, layout, self.stage) + at_once * layer)
 
     @property
@@ -302,15 +282,15 @@ class _StageModel:
     def _reducing_bytes(self) -> float:
         """Return the bytes of whole gradients besides a layer's own: of the layer before, which leave, and the head's.
 
-        Those that leave do so in the master's width, and in place of that layer's activations. Derived and checked as
-        `_gathered`.
+        Those that leave do so in the master's width, and in place of that layer's activations; in a pipeline all
+        layers' do at the end. Derived and checked as `_gathered`.
         """
         if not self._gathers_gradients:
             return 0.0
-        shape, layout = self.shape, self.layout
+        shape, layout, piped = self.shape, self.layout, self.layout.pipeline > 1
         layer = WIDTH_BYTES[self.training.master] * layer_numbers(shape, layout).count
-        leaving = layer * self.stage.layers if self._piped else layer * (layout.data * layout.sequence > 1)
-        stays = self._piped or self.training.offload_activations
+        leaving = layer * self.stage.layers if piped else layer * (layout.data * layout.sequence > 1)
+        stays = piped or self.training.offload_activations
         gone = 0.0 if stays else self.waiting_bytes / self.stage.layers
         head = shape.vocabulary * shape.hidden / layout.tensor * (shape.head == "tokens" and self.stage.last)
         return max(0.0, leaving - gone) + self.training.width_bytes * head

@@ -18,7 +18,7 @@ from placements.search.plan_builder import forecast_again, plan_from
 from placements.step.period import period
 from placements.step.role_placements import RolePlacement, homes_by
 from placements.step.step_forecast import schedule_of
-from placements.time.cache_capacity import cache_tokens
+from placements.time.decode import cache_tokens
 from placements.workload.batch_partition import many
 from placements.workload.planning_problem import PlanningProblem
 

@@ -36,7 +36,7 @@ Needs = Mapping[str, AbstractSet[str]]
 class StepBarriers:
     """The spans of a step between its barriers.
 
-    `host_s`: the host's seconds in each span. `of_stage`: the span of each stage. `beside`: by role, the stages whose
+    `host_s`: the host's seconds in each span. `of_stage`: the span of each stage. `outside`: by role, the stages whose
     loads may fall into no span. `syncs`: the targets of syncs that fall into the first span; each step has the
     share `synced` of them. `tokens`: the steps that share the spans. `share`: seconds of a step for each second of its
     tasks.
@@ -44,7 +44,7 @@ class StepBarriers:
 
     host_s: tuple[float, ...]
     of_stage: tuple[int, ...]
-    beside: Mapping[int, tuple[int, ...]]
+    outside: Mapping[int, tuple[int, ...]]
     syncs: tuple[str, ...]
     synced: float
     tokens: int
@@ -59,7 +59,7 @@ class StepBarriers:
         """Return the seconds in each span of the role at `place`, given its seconds in each stage."""
         seconds = [0.0] * self.spans
         for stage, span in enumerate(self.of_stage):
-            seconds[span] += 0.0 if stage in self.beside.get(place, ()) else stages_s[stage]
+            seconds[span] += 0.0 if stage in self.outside.get(place, ()) else stages_s[stage]
         return seconds
 
 
@@ -68,9 +68,17 @@ def barriers_of(problem: PlanningProblem) -> StepBarriers:
     nodes = {load.node for load in problem.loads}
     needs = {node.name: _dependencies(node) for node in problem.running.nodes if node.name in nodes}
     if problem.overlapped > 1:
-        circles = [(_circle(problem, needs, *ends), ends[0]) for ends in problem.synced.items()]
-        loads, target = max(circles, key=lambda circle: len(circle[0]), default=(list[NodeWorkload](), ""))
-        return _barriers(problem, loads, [target] if loads else [], needs, {})
+        circle, ends = list[NodeWorkload](), list[str]()
+        for target, source in problem.synced.items():
+            # From sampling with synced weights to the last update, which makes the next ones.
+            updates = [load.node for load in problem.loads if load.role.name == source and load.phase == "update"]
+            sampled = {load.node for load in problem.loads if load.role.name == target}
+            before = {updates[-1], *needs[updates[-1]]} if updates else set[str]()
+            inside = [load for load in problem.loads if load.node in before]
+            loads = [load for load in inside if load.node in sampled or needs[load.node] & sampled]
+            if len(loads) > len(circle):
+                circle, ends = loads, [target]
+        return _barriers(problem, circle, ends, needs, {})
     of_roles = {name for role in roles(problem.running) for name in role.nodes}
     host_s = dict[str, float]()
     for node in problem.running.nodes:
@@ -85,16 +93,6 @@ def _dependencies(node: Node) -> set[str]:
     return {source.name for source in reachable(node.edges()) if isinstance(source, Node)}
 
 
-def _circle(problem: PlanningProblem, needs: Needs, target: str, source: str) -> list[NodeWorkload]:
-    """Return the loads from sampling with synced weights to the last update, which makes the next ones."""
-    updates = [load.node for load in problem.loads if load.role.name == source and load.phase == "update"]
-    sampled = {load.node for load in problem.loads if load.role.name == target}
-    inside = {updates[-1], *needs[updates[-1]]} if updates else set[str]()
-    return [
-        load for load in problem.loads if load.node in inside and (load.node in sampled or needs[load.node] & sampled)
-    ]
-
-
 def _barriers(
     problem: PlanningProblem,
     loads: Collection[NodeWorkload],
@@ -103,8 +101,15 @@ def _barriers(
     host_s: Mapping[str, float],
 ) -> StepBarriers:
     """Return the barriers between these loads, the syncs to these roles, and the host's nodes."""
-    first_sampled = {target: _first_sampled(problem, target) for target in targets}
-    syncs = [target for target in targets if _is_first(problem, target, first_sampled[target], needs)]
+    first_sampled = dict[str, set[str]]()  # by role, the nodes that sample first with its weights
+    syncs = list[str]()  # those with which a step begins, as the role samples before its weights are trained
+    for target in targets:
+        sampling = [load for load in problem.loads if load.role.name == target]
+        first_sampled[target] = {load.node for load in sampling if load.stage == sampling[0].stage}
+        training = (load for load in problem.loads if load.role.name == problem.synced[target])
+        updates = {load.node for load in training if load.phase == "update"}
+        if not any(needs[node] & updates for node in first_sampled[target] & needs.keys()):
+            syncs.append(target)
 
     def with_syncs(node: str, before: AbstractSet[str]) -> set[str]:
         return {*before, *(_sync(target) for target in syncs if first_sampled[target] & {node, *before})}
@@ -117,44 +122,32 @@ def _barriers(
             # Host work that may continue past a barrier is left out.
             before = _dependencies(node)
             level = max((levels[name] for name in before if name in levels), default=0) // 2 * 2 + 1
-            more = {**levels, node.name: level}, {**after, node.name: with_syncs(node.name, before)}
-            if len(set(_spans(*more, count))) >= len(set(_spans(levels, after, count))):
-                levels, after = more
+            with_node = {**levels, node.name: level}, {**after, node.name: with_syncs(node.name, before)}
+            if len(set(_spans(*with_node, count))) >= len(set(_spans(levels, after, count))):
+                levels, after = with_node
     spans = _spans(levels, after, count)
     nodes = {load.node for load in loads}
-    outside = {
-        place: {load.stage for load in problem.loads_of(role) if load.node not in nodes}
-        for place, role in enumerate(problem.roles)
-    }
+    outside = dict[int, tuple[int, ...]]()
+    for place, role in enumerate(problem.roles):
+        if stages := {load.stage for load in problem.loads_of(role) if load.node not in nodes}:
+            outside[place] = tuple(sorted(stages))
+    overlaps = problem.overlapped > 1
     return StepBarriers(
         host_s=tuple(
             fsum(host_s.get(name, 0.0) for name, level in levels.items() if spans[level] == span)
             for span in range(spans[-1] + 1)
         ),
         of_stage=spans[2::2],
-        beside={place: tuple(sorted(stages)) for place, stages in outside.items() if stages},
+        outside=outside,
         syncs=tuple(syncs),
-        synced=1 / max(1, problem.lag if problem.overlapped > 1 else problem.lag + 1),
-        tokens=problem.overlapped + _reordered(problem, loads, spans[2::2]),
-        share=1.0 if problem.overlapped > 1 else 1 + problem.host.driver_share,
+        synced=1 / max(1, problem.lag if overlaps else problem.lag + 1),
+        tokens=problem.overlapped + (_reordered(problem, loads, spans[2::2]) if overlaps else 0),
+        share=1.0 if overlaps else 1 + problem.host.driver_share,
     )
 
 
 def _sync(target: str) -> str:
     return f"sync {target}"
-
-
-def _first_sampled(problem: PlanningProblem, target: str) -> set[str]:
-    """Return the nodes that sample first with a target's weights."""
-    loads = [load for load in problem.loads if load.role.name == target]
-    return {load.node for load in loads if load.stage == loads[0].stage}
-
-
-def _is_first(problem: PlanningProblem, target: str, sampled: AbstractSet[str], needs: Needs) -> bool:
-    """Return whether a step begins with a sync to a role: it samples before its weights are trained."""
-    source = problem.synced[target]
-    updates = {load.node for load in problem.loads if load.role.name == source and load.phase == "update"}
-    return not any(needs[node] & updates for node in sampled & needs.keys())
 
 
 def _spans(levels: Mapping[str, int], needs: Needs, count: int) -> tuple[int, ...]:
@@ -181,13 +174,11 @@ def _reordered(problem: PlanningProblem, loads: Collection[NodeWorkload], of_sta
 
     In a span of several stages a pool may have rows of two steps; next to sampling, of as many as may be in flight.
     """
-    if problem.overlapped == 1:
-        return 0
-    more = 0
+    tokens = 0
     for span in set(of_stage):
         inside = [load for load in loads if of_stage[load.stage] == span]
         if len({load.role.name in problem.synced for load in inside}) > 1:
-            more += min(problem.lag, 2)
+            tokens += min(problem.lag, 2)
         elif problem.lag > 1 and len({load.stage for load in inside}) > 1:
-            more += 1
-    return more
+            tokens += 1
+    return tokens

@@ -54,7 +54,6 @@ def causes(spans: Iterable[IdleSpan]) -> Mapping[tuple[str, str], tuple[float, f
 
 
 def _spans(timeline: Timeline, pool: str) -> Iterator[tuple[float, float, str]]:
-    """Yield start, end and awaited task of each idle span, by start."""
     since_s = 0.0
     for event in timeline.events:
         if event.pool == pool:
@@ -66,7 +65,6 @@ def _spans(timeline: Timeline, pool: str) -> Iterator[tuple[float, float, str]]:
 
 
 def _waits(timeline: Timeline, run: TaskRun, since_s: float) -> Iterator[tuple[float, float, str]]:
-    """Yield the waits before a run since its pool became idle, the latest first."""
     while run.freed_by is not None and run.start_s > since_s:
         run = timeline.by_job[run.freed_by]
         begin_s = max(since_s, run.start_s)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flowgraph.cluster.cluster import DeviceKind
 from flowgraph.cluster.plan import PhasePeak, Plan, PoolForecast
 from flowgraph.engines.table import shares_process
-from placements.memory.footprint import Footprint, MemoryConstants, room_bytes, total_bytes, with_more
+from placements.memory.footprint import SHIPPED, Footprint, room_bytes, total_bytes, with_parts
 from placements.memory.pool_peaks import PhaseTurn, PoolPeak, PoolResident, pool_peaks
 from placements.step.role_costs import footprint, process_of
 from placements.step.role_placements import RolePlacement, homes_by
@@ -73,19 +73,14 @@ def forecast_pool(
     for role in roles:
         context = role.footprint.resident.get("context", 0)
         contexts[role.process] = max(contexts.get(role.process, 0), context)
-    phase_peaks = tuple(dict.fromkeys(map(_phase_peak, peaks)))
-    return PoolForecast(pool=pool, process_bytes=sum(contexts.values()), peaks=phase_peaks)
-
-
-def _phase_peak(peak: PoolPeak) -> PhasePeak:
-    context = sum(parts.get("context", 0) for parts in peak.roles.values())
-    roles = {role: total_bytes(parts) - parts.get("context", 0) for role, parts in peak.roles.items()}
-    return PhasePeak(
-        phase=f"to {peak.phase}" if peak.entering else peak.phase,
-        role=peak.role,
-        memory_bytes=peak.peak_bytes,
-        held={name: size for name, size in {"process": context, **roles}.items() if size},
-    )
+    phase_peaks = dict[PhasePeak, None]()
+    for peak in peaks:
+        context = sum(parts.get("context", 0) for parts in peak.roles.values())
+        by_role = {role: total_bytes(parts) - parts.get("context", 0) for role, parts in peak.roles.items()}
+        sizes = {name: size for name, size in {"process": context, **by_role}.items() if size}
+        phase = f"to {peak.phase}" if peak.entering else peak.phase
+        phase_peaks[PhasePeak(phase=phase, role=peak.role, memory_bytes=peak.peak_bytes, held=sizes)] = None
+    return PoolForecast(pool=pool, process_bytes=sum(contexts.values()), peaks=tuple(phase_peaks))
 
 
 def peaks_of(
@@ -105,9 +100,9 @@ def peaks_of(
         if home.pool == pool
     ]
     names = {role.role for role in roles}
-    heap_bytes = max((role.footprint.kept for role in roles if role.process == "device"), default=0)
+    heap_bytes = max((role.footprint.kept_bytes for role in roles if role.process == "device"), default=0)
     turns = [_turn(problem, load, by_role, heap_bytes) for load in problem.loads if load.role.name in names]
-    return roles, pool_peaks(roles, turns, bucket_bytes=MemoryConstants().bucket_bytes)
+    return roles, pool_peaks(roles, turns, bucket_bytes=SHIPPED.bucket_bytes)
 
 
 def _turn(
@@ -127,12 +122,12 @@ def _turn(
         return PhaseTurn(load.phase, name)
     if not is_cpu:
         return PhaseTurn(load.phase, name, source.role.name)
-    constants, shape = MemoryConstants(), problem.shape(load.role)
+    shape = problem.shape(load.role)
     weights = 4 * shape.trained
     if not shares_process(home.engine):
-        return PhaseTurn(load.phase, name, source.role.name, min(int(constants.bucket_bytes), weights))
+        return PhaseTurn(load.phase, name, source.role.name, min(int(SHIPPED.bucket_bytes), weights))
     table = 4 * shape.vocabulary * shape.hidden
-    large = table * shape.tables if table > constants.kept_block_bytes and not shape.adapters else 0
+    large = table * shape.tables if table > SHIPPED.kept_block_bytes and not shape.adapters else 0
     return PhaseTurn(load.phase, name, source.role.name, large + max(0, weights - large - heap_bytes))
 
 
@@ -148,7 +143,7 @@ def _with_mapped_weights(
         return bytes_of
     pairs = [(homes[to], homes[source]) for to, source in problem.synced.items() if {to, source} <= {*homes}]
     mapped = any(home in pair and pair[0].pool != pair[1].pool and shares_process(pair[0].engine) for pair in pairs)
-    return with_more(bytes_of, {"sync": 4 * problem.shape(home.role).trained}) if mapped else bytes_of
+    return with_parts(bytes_of, {"sync": 4 * problem.shape(home.role).trained}) if mapped else bytes_of
 
 
 def _weights_copy(problem: PlanningProblem, home: RolePlacement, homes: Sequence[RolePlacement]) -> str:

@@ -55,15 +55,6 @@ def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: S
     return Period(max(ends, default=0.0), tuple(reversed(path)), 1)
 
 
-@dataclass(frozen=True)
-class _TaskNetwork:
-    """Tasks by number, each after the tasks of its step that it waits for, and the waits of each."""
-
-    names: tuple[str, ...]
-    seconds: tuple[float, ...]
-    incoming: tuple[tuple[tuple[int, int], ...], ...]  # for each task: (the task that it waits for, tokens)
-
-
 def period(schedule: Schedule) -> Period:
     """Return the time from one step to the next: over all cycles, the most seconds per token.
 
@@ -81,41 +72,43 @@ def period(schedule: Schedule) -> Period:
     incoming: list[list[tuple[int, int]]] = [[] for _ in order]
     for wait in constraints(schedule):
         incoming[place[wait.after]].append((place[wait.before], wait.delay))
-    network = _TaskNetwork(tuple(place), tuple(task.seconds or 0.0 for task in order), tuple(map(tuple, incoming)))
+    seconds = [task.seconds or 0.0 for task in order]
     longest = Period(0.0)
     for pool in schedule.pools:
         load_s = schedule.load_s(pool) or 0.0
         if load_s > (longest.seconds or 0.0) or not longest.cycle:
             longest = Period(load_s, tuple(task.name for task in schedule.on(pool)), 1)
-    while (longer := _longer(network, longest.seconds or 0.0)) is not None:
+    while (longer := _longer([*place], seconds, incoming, longest.seconds or 0.0)) is not None:
         longest = longer
     listed = {task.name: index for index, task in enumerate(schedule.tasks)}
     start = min(range(len(longest.cycle)), key=lambda index: listed[longest.cycle[index]], default=0)
     return Period(longest.seconds, longest.cycle[start:] + longest.cycle[:start], longest.tokens)
 
 
-def _longer(network: _TaskNetwork, period_s: float) -> Period | None:
+def _longer(
+    names: Sequence[str], seconds: Sequence[float], incoming: Sequence[Sequence[tuple[int, int]]], period_s: float
+) -> Period | None:
     """Return a cycle that takes more than `period_s` per token: with each round it starts later.
 
-    Each task starts no earlier than its waits allow, with steps `period_s` apart, until no start moves.
+    `incoming` has for each task those that it waits for, each with its tokens. A task starts no earlier than its waits
+    allow, with steps `period_s` apart, until no start moves.
     """
-    starts = [0.0] * len(network.names)
-    freed_by: list[tuple[int, int] | None] = [None] * len(network.names)
-    tolerance = ROUNDING * fsum(network.seconds)
+    starts = [0.0] * len(names)
+    freed_by: list[tuple[int, int] | None] = [None] * len(names)
+    tolerance = ROUNDING * fsum(seconds)
     moved = True
     while moved:
         moved = False
-        for after, waits in enumerate(network.incoming):
+        for after, waits in enumerate(incoming):
             for wait in waits:
                 before, delay = wait
-                start = starts[before] + network.seconds[before] - period_s * delay
+                start = starts[before] + seconds[before] - period_s * delay
                 if start > starts[after] + tolerance:
                     starts[after], freed_by[after], moved = start, wait, True
         if moved and (cycle := _circle(freed_by)):
             tokens = sum(freed[1] for place in cycle if (freed := freed_by[place]) is not None)
-            seconds = fsum(network.seconds[place] for place in cycle) / tokens
-            names = tuple(network.names[place] for place in cycle)
-            return Period(seconds, names, tokens) if seconds > period_s else None
+            longer_s = fsum(seconds[place] for place in cycle) / tokens
+            return Period(longer_s, tuple(names[place] for place in cycle), tokens) if longer_s > period_s else None
     return None
 
 

@@ -15,13 +15,11 @@ from flowgraph.cluster.plan import Checkpointing, Layout, Logits, Precision, Rol
 from flowgraph.engines.table import ENGINES, shares_process
 from placements.hardware.device_profiles import PoolLinks
 from placements.hardware.topology import DeviceClass
-from placements.memory.footprint import Footprint, MemoryConstants, total_bytes
-from placements.memory.largest_pass import sampled_pass
-from placements.memory.process import process_footprint
+from placements.memory.footprint import SHIPPED, Footprint, total_bytes
+from placements.memory.process import process_footprint, sampled_pass
 from placements.memory.serving import awake_bytes, generation_bytes, inference_bytes, server_bytes
 from placements.memory.training import TrainingSettings, training_bytes
-from placements.time.cache_capacity import cache_tokens
-from placements.time.decode import replica_of
+from placements.time.decode import cache_tokens, replica_of
 from placements.time.generation import generate_seconds
 from placements.time.in_flight import InFlight, resumed_seconds, ways_in_flight
 from placements.time.seconds import Seconds, added
@@ -217,10 +215,12 @@ def footprint(
     """Return the bytes of a role on each device, on one engine, in one layout and with its settings."""
     shape, loads = problem.shape(role), problem.loads_of(role)
     if seat.of.kind == "cpu":
-        constants = MemoryConstants()
-        process_bytes = process_bytes_of(problem, seat, constants)
+        # Our process without any model; a cluster of one device needs no Ray, else the devices of a machine share it.
+        process_bytes = SHIPPED.process_bytes
+        if sum(devices.count for devices in problem.classes) > 1:
+            process_bytes = process_bytes + SHIPPED.worker_bytes + SHIPPED.ray_bytes / seat.of.node_devices
         if not shares_process(engine):
-            return server_bytes(shape, layout, running, process_bytes, constants)
+            return server_bytes(shape, layout, running, process_bytes, SHIPPED)
         return process_footprint(
             shape,
             loads,
@@ -230,7 +230,6 @@ def footprint(
             forward_tokens=problem.forward_tokens,
             trains=role.use == "train",
             context_bytes=process_bytes,
-            constants=constants,
         )
     longest = max(load.longest_tokens for load in loads)
     if role.use == "sample":
@@ -270,16 +269,6 @@ def process_of(engine: str) -> str:
     (True, 'sglang')
     """
     return "device" if shares_process(engine) else engine
-
-
-def process_bytes_of(problem: PlanningProblem, seat: DeviceGroup, constants: MemoryConstants) -> float:
-    """Return the bytes of our process on a CPU device without any model, its share of Ray included.
-
-    A cluster of one device needs no Ray; else the CPU devices of a machine share it.
-    """
-    if sum(devices.count for devices in problem.classes) == 1:
-        return constants.process_bytes
-    return constants.process_bytes + constants.worker_bytes + constants.ray_bytes / seat.of.node_devices
 
 
 def waking_bytes(footprint: Footprint) -> int:

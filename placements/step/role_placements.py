@@ -53,27 +53,17 @@ def homes_by(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
 
 def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
     """Return a pool's devices, or as many of another class where they are not of one class of the cluster."""
-    classes = {_class_of(problem, *place) for place in pool.devices}
+    classes = set[DeviceClass | None]()
+    for node, index in pool.devices:
+        device = problem.cluster.device(node, index)
+        kind = None if device is None else (device.kind, device.model, device.memory_bytes)
+        alike = (group for group in problem.classes if (group.kind, group.model, group.memory_bytes) == kind)
+        classes.add(next((group for group in alike if node in group.nodes), None))
     device_class = classes.pop() if len(classes) == 1 else None
     links = device_class.links(len(pool.devices)) if device_class is not None else None
     if device_class is None or links is None:
         return device_group_for(problem, pool.name, len(pool.devices))
     return DeviceGroup(device_class, len(pool.devices), links)
-
-
-def _class_of(problem: PlanningProblem, node: str, index: int) -> DeviceClass | None:
-    device = problem.cluster.device(node, index)
-    if device is None:
-        return None
-    kind = device.kind, device.model, device.memory_bytes
-    return next(
-        (
-            group
-            for group in problem.classes
-            if node in group.nodes and (group.kind, group.model, group.memory_bytes) == kind
-        ),
-        None,
-    )
 
 
 def device_group_for(problem: PlanningProblem, pool: str, devices: int) -> DeviceGroup:

@@ -6,18 +6,14 @@ A marked graph: each task runs once a step, each wait holds as many tokens as it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import fsum, inf
-from typing import TYPE_CHECKING
 
 from flowgraph.cluster.plan import TaskKind
 from flowgraph.errors import PlanError, UnknownNameError
-
-if TYPE_CHECKING:
-    from networkx import DiGraph
 
 
 @dataclass(frozen=True)
@@ -90,26 +86,23 @@ class Schedule:
     def load_s(self, pool: str) -> float | None:
         """Return the seconds of a step in which a pool is busy; None if one is not known."""
         tasks = self.on(pool)
-        known = [task.seconds for task in tasks if task.seconds is not None]
-        return fsum(known) if len(known) == len(tasks) else None
+        seconds = [task.seconds for task in tasks if task.seconds is not None]
+        return fsum(seconds) if len(seconds) == len(tasks) else None
 
 
 def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
     """Return all waits: those of tasks, then turns on pools; of two between the same tasks the stricter."""
+    turns = list[TaskWait]()  # the order on each pool: a circle with one token
+    for pool in schedule.pools:
+        names = [task.name for task in schedule.on(pool)]
+        turns += [TaskWait(first, second, 0, pool) for first, second in pairwise(names)]
+        turns.append(TaskWait(names[-1], names[0], 1, pool))
     strictest = dict[tuple[str, str], TaskWait]()
-    for wait in (*schedule.waits, *_turns(schedule)):
+    for wait in (*schedule.waits, *turns):
         key = (wait.before, wait.after)
         if key not in strictest or wait.delay < strictest[key].delay:
             strictest[key] = wait
     return tuple(strictest.values())
-
-
-def _turns(schedule: Schedule) -> Iterator[TaskWait]:
-    """Yield the order on each pool as waits: a circle with one token."""
-    for pool in schedule.pools:
-        names = [task.name for task in schedule.on(pool)]
-        yield from (TaskWait(first, second, 0, pool) for first, second in pairwise(names))
-        yield TaskWait(names[-1], names[0], 1, pool)
 
 
 def in_order(schedule: Schedule) -> tuple[ScheduledTask, ...]:
@@ -117,23 +110,18 @@ def in_order(schedule: Schedule) -> tuple[ScheduledTask, ...]:
 
     Raises ValueError, which names them, if tasks wait for each other in a circle within one step.
     """
-    from networkx import DiGraph, NetworkXUnfeasible, lexicographical_topological_sort
+    from networkx import DiGraph, NetworkXUnfeasible, find_cycle, lexicographical_topological_sort
 
     place = {task.name: index for index, task in enumerate(schedule.tasks)}
-    waits: DiGraph[str] = DiGraph()
-    waits.add_nodes_from(place)
-    waits.add_edges_from((wait.before, wait.after) for wait in constraints(schedule) if not wait.delay)
+    waits = {(wait.before, wait.after): wait for wait in constraints(schedule) if not wait.delay}
+    graph: DiGraph[str] = DiGraph()
+    graph.add_nodes_from(place)
+    graph.add_edges_from(waits)
     try:
-        order = list(lexicographical_topological_sort(waits, key=place.__getitem__))
+        order = list(lexicographical_topological_sort(graph, key=place.__getitem__))
     except NetworkXUnfeasible:
-        raise ValueError(_circle(schedule, waits)) from None
+        circle = [waits[edge] for edge in find_cycle(graph)]
+        steps = [f"{wait.after} (its turn on {wait.turn})" if wait.turn else wait.after for wait in circle]
+        why = f"tasks of one step wait for each other: {' → '.join([circle[0].before, *steps])}"
+        raise ValueError(why) from None
     return tuple(schedule.by_name[name] for name in order)
-
-
-def _circle(schedule: Schedule, waits: DiGraph[str]) -> str:
-    from networkx import find_cycle
-
-    by_edge = {(wait.before, wait.after): wait for wait in constraints(schedule) if not wait.delay}
-    circle = [by_edge[edge] for edge in find_cycle(waits)]
-    steps = [f"{wait.after} (its turn on {wait.turn})" if wait.turn else wait.after for wait in circle]
-    return f"tasks of one step wait for each other: {' → '.join([circle[0].before, *steps])}"

@@ -42,18 +42,18 @@ def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepFor
 
     A step begins once the one before has ended, unless the problem asks for steps that overlap.
     """
-    step = outline_of(problem, homes)
-    seconds = _seconds(problem, homes, step)
+    timed = _TimedStep(problem, homes)
+    step = timed.outline
     tasks = tuple(
         TimedTask(
             name=step.names[place],
             kind=step.kinds[place],
             role=step.roles[place],
             pools=step.pools[place],
-            parts=dict(task.parts),
+            parts=dict(seconds.parts),
             shift=step.shifts[place] if step.shifts else 0,
         )
-        for place, task in enumerate(seconds)
+        for place, seconds in enumerate(timed.seconds())
     )
     if step.shifts:
         undriven = period(schedule_of(tasks, step.waits))
@@ -72,11 +72,11 @@ def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepFor
 
 def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float | None:
     """Return the seconds from one step to the next that `step_of` forecasts, without the step itself."""
-    step = outline_of(problem, homes)
+    timed = _TimedStep(problem, homes)
+    step = timed.outline
     if step.shifts:
         return step_of(problem, homes).period_s
-    seconds = [task.total_s for task in _seconds(problem, homes, step)]
-    step_s = makespan(step.names, step.before, seconds).seconds
+    step_s = makespan(step.names, step.before, [seconds.total_s for seconds in timed.seconds()]).seconds
     return None if step_s is None else step_s + problem.host.driver_share * step_s
 
 
@@ -104,8 +104,8 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
 
 def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> int:
     """Return the number of updates between weight syncs: as many as staleness allows, rows generated ahead included."""
-    tasks = _TaskSeconds(problem, homes, outline_of(problem, homes))
-    return min((tasks.synced_every(task) for task in tasks.outline.tasks if isinstance(task, Sync)), default=1)
+    timed = _TimedStep(problem, homes)
+    return min((timed.synced_every(task) for task in timed.outline.tasks if isinstance(task, Sync)), default=1)
 
 
 def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> dict[str, Seconds]:
@@ -113,29 +113,33 @@ def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> di
 
     Nodes of roles without a pool are left out.
     """
-    return _TaskSeconds(problem, homes, outline_of(problem, homes)).node_seconds()
+    timed = _TimedStep(problem, homes)
+    of_roles = {name for role in problem.roles for name in role.nodes}
+    host = (node.name for node in problem.running.nodes if node.name not in of_roles)
+    loads = (load for load in problem.loads if load.role.name in timed.by_role)
+    seconds = {load.node: timed.load_seconds(load) for load in loads}
+    return seconds | {name: timed.host_seconds(name).times(problem.host_factor) for name in host}
 
 
-def _seconds(problem: PlanningProblem, homes: Sequence[RolePlacement], step: StepOutline) -> list[Seconds]:
-    tasks = _TaskSeconds(problem, homes, step)
-    return [tasks.seconds(task, moves=moves) for task, moves in zip(step.tasks, step.moving, strict=True)]
+class _TimedStep:
+    """The tasks of a step, and the seconds of each."""
 
-
-class _TaskSeconds:
-    """The seconds of the tasks of a step."""
-
-    def __init__(self, problem: PlanningProblem, homes: Sequence[RolePlacement], outline: StepOutline) -> None:
-        self.problem, self.outline = problem, outline
-        self._by_role = {home.role.name: home for home in homes}
+    def __init__(self, problem: PlanningProblem, homes: Sequence[RolePlacement]) -> None:
+        self.problem, self.outline = problem, outline_of(problem, homes)
+        self.by_role = {home.role.name: home for home in homes}
         self._groups = {home.pool: home.seat for home in homes}
         self._loads = {load.node: load for load in problem.loads}
-        self._ahead = max(outline.shifts, default=0)
+        self._ahead = max(self.outline.shifts, default=0)
         self._by_copy = dict[ProgramHome, list[RolePlacement]]()
-        for role, copy in outline.homes.items():
-            self._by_copy.setdefault(copy, []).extend([self._by_role[role]] if role in self._by_role else [])
+        for role, copy in self.outline.homes.items():
+            self._by_copy.setdefault(copy, []).extend([self.by_role[role]] if role in self.by_role else [])
 
-    def seconds(self, task: ProgramTask, *, moves: bool) -> Seconds:
-        """Return the seconds of a task, by part; a switch that `moves` nothing takes none."""
+    def seconds(self) -> list[Seconds]:
+        """Return the seconds of each task, by part; a switch that moves nothing takes none."""
+        moving = zip(self.outline.tasks, self.outline.moving, strict=True)
+        return [self._seconds(task, moves=moves) for task, moves in moving]
+
+    def _seconds(self, task: ProgramTask, *, moves: bool) -> Seconds:
         host = self.problem.host
         match task:
             case Run(nodes):
@@ -148,31 +152,19 @@ class _TaskSeconds:
             case Sync(_, source, target):
                 sync = _sync_seconds(self.problem, self._by_copy[source][0], self._by_copy[target][0])
                 return sync.times(1 / self.synced_every(task))
-            case Switch(home, awake):
-                return (
-                    _switch_seconds(self.problem, self._by_copy[home], awake=awake) if moves else Seconds({"call": 0.0})
-                )
-
-    def node_seconds(self) -> dict[str, Seconds]:
-        """Return the seconds of each node, without the call of a host node."""
-        problem = self.problem
-        seconds = {
-            load.node: self._load_seconds(self._by_role[load.role.name], load)
-            for load in problem.loads
-            if load.role.name in self._by_role
-        }
-        of_roles = {name for role in problem.roles for name in role.nodes}
-        host = (node.name for node in problem.running.nodes if node.name not in of_roles)
-        return seconds | {name: self._host_seconds(name).times(problem.host_factor) for name in host}
+            case Switch(home, awake) if moves:
+                return _switch_seconds(self.problem, self._by_copy[home], awake=awake)
+            case Switch():
+                return Seconds({"call": 0.0})
 
     def _run_seconds(self, nodes: Sequence[str]) -> Seconds:
         loads = [self._loads[name] for name in nodes if name in self._loads]
         if loads:
-            return added(self._load_seconds(self._by_role[load.role.name], load) for load in loads)
+            return added(map(self.load_seconds, loads))
         call = Seconds({"call": self.problem.host.call_s})
-        return added([call, *(self._host_seconds(name) for name in nodes)]).times(self.problem.host_factor)
+        return added([call, *map(self.host_seconds, nodes)]).times(self.problem.host_factor)
 
-    def _host_seconds(self, name: str) -> Seconds:
+    def host_seconds(self, name: str) -> Seconds:
         """Return the seconds of host work; of the last prompt alone if it runs while later prompts are generated.
 
         That is so if the node is separable by rows and reads no batch of a model that does not stream.
@@ -187,12 +179,12 @@ class _TaskSeconds:
         streamed = bool(loads) and all(load.phase == "generate" and streams(problem, load.role) for load in loads)
         return seconds.times(1 / problem.prompts) if streamed else seconds
 
-    def _load_seconds(self, home: RolePlacement, load: NodeWorkload) -> Seconds:
+    def load_seconds(self, load: NodeWorkload) -> Seconds:
+        home = self.by_role[load.role.name]
         streamed = home.role.use == "sample" and streams(self.problem, home.role)
         return work_of(self.problem, home, load, self._in_flight(home, load) if streamed else None)
 
     def synced_every(self, sync: Sync) -> int:
-        """Return the number of updates between syncs: as many as staleness allows, rows in flight included."""
         left = max(1, sync.lag - self._ahead + 1)
         homes = [home for home in self._by_copy[sync.target] if home.role.use == "sample"]
         streamed = [home for home in homes if streams(self.problem, home.role)]
@@ -200,15 +192,15 @@ class _TaskSeconds:
         return min((way.sync_every for way in ways), default=left)
 
     def _in_flight(self, home: RolePlacement, load: NodeWorkload) -> InFlight:
-        """Return the batches of a load that are in flight."""
         problem, target = self.problem, next(copy for copy, homes in self._by_copy.items() if home in homes)
         syncs = [task for task in self.outline.tasks if isinstance(task, Sync) and task.target == target]
         sources = (self._by_copy[sync.source][0] for sync in syncs)
         sync_s = max((_sync_seconds(problem, source, home).total_s or 0.0 for source in sources), default=0.0)
         # Other pools work on the rows of a step before its update ends.
-        placed = ((self._by_role.get(other.role.name), other) for other in problem.loads if other.phase != "generate")
-        elsewhere = ((place, other) for place, other in placed if place is not None and place.pool != home.pool)
-        training_s = fsum(work_of(problem, place, other).total_s or 0.0 for place, other in elsewhere)
+        reading = (read for read in problem.loads if read.phase != "generate" and read.role.name in self.by_role)
+        placed = ((self.by_role[read.role.name], read) for read in reading)
+        elsewhere = ((place, read) for place, read in placed if place.pool != home.pool)
+        training_s = fsum(work_of(problem, place, read).total_s or 0.0 for place, read in elsewhere)
         settings = home.seat, home.engine, home.layout, home.running
         return best_in_flight(problem, *settings, load, ahead=self._ahead, sync_s=sync_s, training_s=training_s)
 

@@ -21,8 +21,8 @@ class TaskRow:
     @property
     def seconds(self) -> float | None:
         """Return the seconds of its tasks together; None if one is not known."""
-        known = [task.seconds for task in self.tasks if task.seconds is not None]
-        return sum(known) if len(known) == len(self.tasks) else None
+        seconds = [task.seconds for task in self.tasks if task.seconds is not None]
+        return sum(seconds) if len(seconds) == len(self.tasks) else None
 
     @property
     def pools(self) -> tuple[str, ...]:

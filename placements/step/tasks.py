@@ -5,7 +5,7 @@ Not here: the seconds of each (`step_forecast`), and when they run (`timeline`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -66,7 +66,7 @@ class StepOutline:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the tasks, each different."""
+        """Return the names of the tasks, no two the same."""
         return task_names(self.tasks)
 
     @cached_property
@@ -118,7 +118,7 @@ class StepOutline:
     @cached_property
     def waits(self) -> tuple[TaskOrder, ...]:
         """Return the waits of tasks: in one step, for rows of an earlier one, and last for the step before."""
-        return (*self._waits_in_step, *self._waits_across(0.0))
+        return self.waits_with(0.0)
 
     def waits_with(self, driver_s: float) -> tuple[TaskOrder, ...]:
         """Return the waits with a pause of `driver_s` seconds between the end of a step and the start of the next.
@@ -126,7 +126,14 @@ class StepOutline:
         Where steps overlap, the pause lies between an update and the runs that read its weights in the next step; syncs
         and sampling go on meanwhile.
         """
-        return (*self._waits_in_step, *self._waits_across(driver_s)) if driver_s else self.waits
+        ends = sorted(set(range(len(self.tasks))).difference(*self.before))
+        begins = [place for place, before in enumerate(self.before) if not before]
+        across = list[TaskOrder]()  # waits for the step before: for all that end it, unless steps overlap
+        for end, begin in self.carried if self.shifts else product(ends, begins):
+            wait = TaskOrder(before=self.names[end], after=self.names[begin], delay=1)
+            paused = driver_s and (not self.shifts or isinstance(self.tasks[begin], Run))
+            across.append(wait.model_copy(update={"pause_s": driver_s}) if paused else wait)
+        return (*self._waits_in_step, *across)
 
     @cached_property
     def _waits_in_step(self) -> tuple[TaskOrder, ...]:
@@ -139,15 +146,6 @@ class StepOutline:
                 delay = 0 if is_first else shifts[place] - shifts[need]
                 waits.append(TaskOrder(before=names[need], after=names[place], delay=delay))
         return tuple(waits)
-
-    def _waits_across(self, driver_s: float) -> Iterator[TaskOrder]:
-        """Yield the waits for tasks of the step before: for all that end it, unless steps overlap."""
-        ends = sorted(set(range(len(self.tasks))).difference(*self.before))
-        begins = [place for place, before in enumerate(self.before) if not before]
-        for end, begin in self.carried if self.shifts else product(ends, begins):
-            wait = TaskOrder(before=self.names[end], after=self.names[begin], delay=1)
-            paused = driver_s and (not self.shifts or isinstance(self.tasks[begin], Run))
-            yield wait.model_copy(update={"pause_s": driver_s}) if paused else wait
 
     @cached_property
     def homes(self) -> Mapping[str, Home]:
@@ -235,15 +233,12 @@ def overlapped(
         before = () if number is None else needs[number]
         new_shifts.append(shift)
         new_needs.append(frozenset(places[need] for need in before))
-    carried = tuple((places[task], places[user]) for task, user in _carried(base))
-    return StepOutline(program, tuple(new_needs[::-1]), tuple(new_shifts[::-1]), carried)
-
-
-def _carried(program: Program) -> Iterator[tuple[int, int]]:
-    """Pair each task that changes the weights of a home with their earlier users, which read them in the next step."""
-    for place, task in enumerate(program.tasks):
-        moved = set(moved_on(task, program))
-        yield from ((place, earlier) for earlier in range(place) if moved & set(homes_of(program.tasks[earlier])))
+    carried = list[tuple[int, int]]()  # tasks that change weights, and earlier ones, which read them a step later
+    for number, task in enumerate(base.tasks):
+        moved = set(moved_on(task, base))
+        users = (user for user in range(number) if moved & set(homes_of(base.tasks[user])))
+        carried += [(places[number], places[user]) for user in users]
+    return StepOutline(program, tuple(new_needs[::-1]), tuple(new_shifts[::-1]), tuple(carried))
 
 
 def shifts(placements: Sequence[ProgramPlacement], staged: Sequence[StagedNode], lag: int) -> dict[str, int]:

@@ -5,7 +5,7 @@ Not here: the period without playing (`period`), what pools wait for (`idle_time
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -74,8 +74,15 @@ class Timeline:
 
     @property
     def period_s(self) -> float | None:
-        """Return the seconds from step to step, of the last steps; None with one step."""
-        steps = _repeating_steps(self.finish_s)
+        """Return the seconds from step to step, of the last steps; None with one step.
+
+        That is the mean over as many steps as repeat those before them; if none do yet, over half of all.
+        """
+        gaps = [second - first for first, second in pairwise(self.finish_s)][::-1]
+        tolerance, steps = ROUNDING * max(self.finish_s, default=0.0), 1
+        while steps <= len(gaps) // 2 and any(abs(gaps[i] - gaps[i + steps]) > tolerance for i in range(steps)):
+            steps += 1
+        steps = steps if steps <= len(gaps) // 2 else len(self.finish_s) // 2
         return (self.finish_s[-1] - self.finish_s[-1 - steps]) / steps if steps else None
 
     def busy(self) -> Mapping[str, float]:
@@ -112,19 +119,8 @@ def play(schedule: Schedule, *, steps: int = 1) -> Timeline:
             waits = (runs.get((before, step - delay)) for before, delay in incoming[task.name])
             turns = (last.get(pool) for pool in task.pools)
             freed = max((run for run in (*waits, *turns) if run is not None), key=lambda run: run.end_s, default=None)
-            start_s = freed.end_s if freed is not None else 0.0
-            freed_by = (freed.task, freed.step) if freed is not None else None
+            start_s, freed_by = (0.0, None) if freed is None else (freed.end_s, (freed.task, freed.step))
             run = TaskRun(task.name, step, start_s, start_s + (task.seconds or 0.0), freed_by)
             runs[task.name, step] = run
             last |= dict.fromkeys(task.pools, run)
     return Timeline(schedule, steps, tuple(sorted(runs.values(), key=lambda run: (run.start_s, run.step))))
-
-
-def _repeating_steps(finish_s: Sequence[float]) -> int:
-    """Return the steps after which the last ones repeat; half of all if they do not yet, and 0 with one step."""
-    gaps = [second - first for first, second in pairwise(finish_s)][::-1]
-    tolerance = ROUNDING * max(finish_s, default=0.0)
-    for steps in range(1, len(gaps) // 2 + 1):
-        if all(abs(gaps[i] - gaps[i + steps]) <= tolerance for i in range(steps)):
-            return steps
-    return len(finish_s) // 2

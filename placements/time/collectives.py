@@ -1,13 +1,12 @@
 """Seconds of collectives between the devices of a pool: inside a domain, through the host, between machines.
 
 A long message is bound by the slowest tier that it crosses; a short one by a launch and its steps. Not here: the
-collectives of a layout (`training_collectives`), and the rates that links attain (`hardware.architectures`).
+collectives of a layout (`training_layers`), and the rates that links attain (`hardware.architectures`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2, sqrt
 from typing import TYPE_CHECKING, Literal
@@ -30,13 +29,8 @@ NETWORK_SHARE = 0.85
 NETWORK_STEP_S = 8e-6  # from machine to machine: not measured; adapters themselves take 1 to 2 µs, proxies the rest
 
 
-@dataclass(frozen=True)
-class NetworkTier:
-    """Groups of `below` devices joined into one of `members`, with the bytes per second of each device."""
-
-    below: int
-    members: int
-    bytes_per_s: float
+Tier = tuple[int, float]
+"""Groups of this many devices that are joined, with the bytes per second of each device."""
 
 
 @lru_cache(maxsize=65_536)
@@ -53,8 +47,8 @@ def collective_seconds(op: Collective, size_bytes: float, devices: int, links: P
     attains, inside = attained(links.device), machine_devices(devices, links)
     tiers = list(_machine_tiers(op if devices == inside else "all_gather", inside, links))
     if devices > inside:
-        tiers.append(NetworkTier(inside, devices, network_bytes_per_s(links)))
-    transfer_s = max(_transfer_s(op, size_bytes, devices, tier) for tier in tiers)
+        tiers.append((inside, network_bytes_per_s(links)))
+    transfer_s = max(_transfer_s(op, size_bytes, devices, *tier) for tier in tiers)
     machines = -(-devices // inside)
     hops = ceil(log2(machines)) if op in TREES else machines - 1
     steps_s = STEPS.get(op, 1.0) * ((inside - 1) * attains.step_s + hops * NETWORK_STEP_S)
@@ -76,27 +70,27 @@ def network_bytes_per_s(links: PoolLinks) -> float:
 def link_bytes_per_s(links: PoolLinks, devices: int) -> float:
     """Return the bytes per second that a device sends among `devices` of its machine, with long messages."""
     tiers = _machine_tiers("all_gather", machine_devices(devices, links), links)
-    return min((tier.bytes_per_s for tier in tiers), default=network_bytes_per_s(links))
+    return min((bytes_per_s for _, bytes_per_s in tiers), default=network_bytes_per_s(links))
 
 
-def _machine_tiers(op: Collective, inside: int, links: PoolLinks) -> Iterator[NetworkTier]:
+def _machine_tiers(op: Collective, inside: int, links: PoolLinks) -> Iterator[Tier]:
     """Yield the tiers of one machine: a domain's links, and the host's between domains."""
     attains, device = attained(links.device), links.device
-    near = min(inside, links.domain)
-    if near > 1:
-        links_used = min(1.0, (near - 1) / attains.peers) if attains.peers else 1.0
+    joined = min(inside, links.domain)
+    if joined > 1:
+        links_used = min(1.0, (joined - 1) / attains.peers) if attains.peers else 1.0
         shares = {"all_reduce": attains.all_reduce, "all_to_all": attains.all_to_all}
-        rate = links_used * device.link_bytes_per_s * shares.get(op, attains.collective) * (1 - FEW_DEVICES / near)
-        yield NetworkTier(1, near, rate)
-    if inside > near:
-        yield NetworkTier(near, inside, device.host_bytes_per_s * attains.host * (2 / inside) ** attains.crowding)
+        rate = links_used * device.link_bytes_per_s * shares.get(op, attains.collective) * (1 - FEW_DEVICES / joined)
+        yield 1, rate
+    if inside > joined:
+        yield joined, device.host_bytes_per_s * attains.host * (2 / inside) ** attains.crowding
 
 
-def _transfer_s(op: Collective, size_bytes: float, devices: int, tier: NetworkTier) -> float:
+def _transfer_s(op: Collective, size_bytes: float, devices: int, joined: int, bytes_per_s: float) -> float:
     """Return the seconds of the bytes that cross a tier: those from outside its groups, each device with its part."""
-    outside = 1 - tier.below / devices
+    outside = 1 - joined / devices
     if op == "all_to_all":
-        return size_bytes * outside / tier.bytes_per_s
+        return size_bytes * outside / bytes_per_s
     if op == "broadcast":
-        return size_bytes / tier.below / tier.bytes_per_s
-    return PASSES.get(op, 1) * size_bytes * outside / tier.below / tier.bytes_per_s
+        return size_bytes / joined / bytes_per_s
+    return PASSES.get(op, 1) * size_bytes * outside / joined / bytes_per_s

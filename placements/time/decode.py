@@ -1,7 +1,7 @@
 """Seconds of one step of an inference engine, in which each running sequence gets a token, and of reading one prompt.
 
-A roofline by parts: weights and products, the cache, collectives, and the engine's overhead. Not here: the number of
-sequences that run at a time (`generation`), and the size of the cache (`cache_capacity`).
+A roofline by parts: weights and products, the cache, collectives, and the engine's overhead; and what fits the cache.
+Not here: the number of sequences that run at a time (`generation`).
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from functools import cached_property, lru_cache
 from math import log2
 from typing import TYPE_CHECKING
 
+from flowgraph.cluster.plan import Layout
 from placements.hardware.architectures import AttainedShares, attained
+from placements.hardware.device_profiles import PoolLinks
 from placements.hardware.engine_constants import ServingConstants
-from placements.memory.kv_cache import sequence_bytes
+from placements.memory.model_shards import WEIGHT_BYTES, sequence_bytes
 from placements.time.kernels import WIDTH_BYTES, peak_flops
 from placements.time.seconds import Seconds
 
 if TYPE_CHECKING:
-    from flowgraph.cluster.plan import Layout
     from flowgraph.models import ModelShape
-    from placements.hardware.device_profiles import PoolLinks, Precision
-
-SCALED_BYTES = 0.5625
-"""Bytes of a number of fp4: sixteen share a scale of one byte. Source: NVIDIA, NVFP4."""
+    from placements.hardware.device_profiles import DeviceProfile, Precision
 
 QUANTISED_SHARE: dict[Precision, float] = {"float32": 1.0, "bfloat16": 1.0, "fp8": 0.74, "fp4": 0.55}
 """The share of its peak that a precision attains in a model, relative to bfloat16: inputs are quantised on the way.
@@ -57,6 +55,8 @@ Source: NCCL tables of aiconfigurator-core 0.12.0: on 8 H200 each MB takes 11 µ
 
 LAYER_ALL_REDUCES = 2  # after attention, and after the MLP
 
+LONG_TOKENS = 4096  # a context so long that states and windows count for little
+
 STEP_PARTS = ("matmul", "cache", "collectives", "overhead")
 
 
@@ -64,7 +64,7 @@ STEP_PARTS = ("matmul", "cache", "collectives", "overhead")
 class ServingReplica:
     """One copy of a serving model on `tensor` devices. Experts are spread over `joined` copies that step together.
 
-    `whole`: whole experts lie on the devices, rather than slices of all. `rollout`: a training framework drives the
+    `whole_experts`: these lie on the devices, rather than slices of all. `rollout`: a training framework drives the
     engine, rather than clients of a server.
     """
 
@@ -73,7 +73,7 @@ class ServingReplica:
     constants: ServingConstants
     tensor: int = 1
     joined: int = 1
-    whole: bool = False
+    whole_experts: bool = False
     precision: Precision = "bfloat16"
     cache_precision: Precision = "bfloat16"
     rollout: bool = False
@@ -103,7 +103,7 @@ class ServingReplica:
     def overhead_s(self) -> float:
         """Return the seconds of a step that do not depend on its rows."""
         constants, shape = self.constants, self.shape
-        experts_s = constants.expert_layer_s + self.whole * constants.expert_exchange_s
+        experts_s = constants.expert_layer_s + self.whole_experts * constants.expert_exchange_s
         driven_s = constants.rollout_step_s + (self.tensor > 1) * constants.rollout_joined_s if self.rollout else 0.0
         return constants.step_s + driven_s + shape.layers * constants.layer_s + shape.expert_layers * experts_s
 
@@ -134,16 +134,11 @@ def replica_of(
     With experts over data ranks, each rank attends to its own rows: attention data parallelism.
     """
     joined = min(layout.expert, layout.data) if shape.experts else 1
-    whole = bool(shape.experts) and layout.expert > 1
-    return _replica(shape, links, constants, layout.tensor, joined, whole, precision, cache_precision, rollout)
+    whole_experts = bool(shape.experts) and layout.expert > 1
+    return _replica(shape, links, constants, layout.tensor, joined, whole_experts, precision, cache_precision, rollout)
 
 
 _replica = lru_cache(maxsize=1024)(ServingReplica)  # equal replicas share their cached properties
-
-
-def _weight_width_bytes(precision: Precision) -> float:
-    """Return the bytes of a weight in the layers, scales included."""
-    return SCALED_BYTES if precision == "fp4" else WIDTH_BYTES[precision]
 
 
 def _table_width_bytes(replica: ServingReplica) -> float:
@@ -156,7 +151,7 @@ def weight_bytes(replica: ServingReplica) -> float:
     shape, experts = replica.shape, replica.shape.expert_parameters
     tables = shape.tables * shape.vocabulary * shape.hidden
     layers = shape.parameters - tables - experts + experts / replica.joined
-    return (layers * _weight_width_bytes(replica.precision) + tables * _table_width_bytes(replica)) / replica.tensor
+    return (layers * WEIGHT_BYTES[replica.precision] + tables * _table_width_bytes(replica)) / replica.tensor
 
 
 def cache_bytes(replica: ServingReplica, context_tokens: float) -> float:
@@ -180,8 +175,13 @@ def step_s(replica: ServingReplica, rows: float, context_tokens: float) -> float
 
 def _step_parts(replica: ServingReplica, rows: float, context_tokens: float) -> tuple[float, float, float, float]:
     shape, constants = replica.shape, replica.constants
-    read = replica.dense + _read_expert_parameters(replica, rows) / constants.expert_read_share
-    read_s = _weight_width_bytes(replica.precision) * read / replica.memory_bytes_per_s
+    experts = 0.0  # parameters of experts that are read on one copy, of those that are spread over all joined copies
+    if shape.experts:
+        # Each of b tokens is sent to k of E experts at random: all miss an expert with probability (1 - k/E)^b.
+        missed: float = (1 - shape.experts_per_token / shape.experts) ** (rows * replica.joined)
+        experts = shape.expert_parameters / replica.joined * (1 - missed)
+    read = replica.dense + experts / constants.expert_read_share
+    read_s = WEIGHT_BYTES[replica.precision] * read / replica.memory_bytes_per_s
     multiplied_s = rows * replica.products / replica.flops_per_s
     head_s = _table_width_bytes(replica) * shape.outputs * shape.hidden / replica.memory_bytes_per_s
     cache_rate = replica.links.device.memory_bytes_per_s * replica.attains.attention * CACHE_SHARE
@@ -205,42 +205,61 @@ def prefill_seconds(replica: ServingReplica, tokens: float, square_tokens: float
     return products_s + attention_s + _exchange_s(replica, tokens)
 
 
-def _read_expert_parameters(replica: ServingReplica, rows: float) -> float:
-    """Return how many expert parameters a step reads on one copy, of those that are spread over all joined copies.
-
-    Each of b tokens is sent to k of E experts at random: all miss an expert with probability (1 - k/E) to the power b.
-    """
-    shape = replica.shape
-    if not shape.experts:
-        return 0.0
-    missed: float = (1 - shape.experts_per_token / shape.experts) ** (rows * replica.joined)
-    return shape.expert_parameters / replica.joined * (1 - missed)
-
-
 def _exchange_s(replica: ServingReplica, tokens: float) -> float:
     """Return the seconds of the transfers between devices for these tokens, in all layers.
 
     Tensor ranks all-reduce after attention and after the MLP. Where experts lie on other copies, the second all-reduce
     gives way to transfers there and back, of each token to as many copies as it has experts.
     """
-    shape, message = replica.shape, 2.0 * tokens * replica.shape.hidden
-    all_reduces = LAYER_ALL_REDUCES * shape.layers - (shape.expert_layers if replica.joined > 1 else 0)
-    reduced_s = all_reduces * _all_reduce_s(replica, message) if replica.tensor > 1 else 0.0
-    if replica.joined == 1:
-        return reduced_s
-    copies = min(replica.joined, shape.experts_per_token) * (1 - 1 / replica.joined)
-    rate = _link_rate(replica, replica.joined * replica.tensor) * replica.attains.all_to_all
-    return reduced_s + 2 * shape.expert_layers * message * copies / replica.tensor / rate
-
-
-def _all_reduce_s(replica: ServingReplica, message_bytes: float) -> float:
-    devices = replica.tensor
-    rate = _link_rate(replica, devices) * replica.attains.collective
-    moved_s = 2 * (devices - 1) / devices * message_bytes / rate
-    crossing_s = CROSSING_S if devices > replica.links.domain else 0.0
-    return EXCHANGE_S * log2(devices) + crossing_s + min(moved_s / SHORT_SHARE, LONG_S + moved_s)
+    shape, devices, message = replica.shape, replica.tensor, 2.0 * tokens * replica.shape.hidden
+    exchange_s = 0.0
+    if devices > 1:
+        rate = _link_rate(replica, devices) * replica.attains.collective
+        moved_s = 2 * (devices - 1) / devices * message / rate
+        crossing_s = CROSSING_S if devices > replica.links.domain else 0.0
+        all_reduce_s = EXCHANGE_S * log2(devices) + crossing_s + min(moved_s / SHORT_SHARE, LONG_S + moved_s)
+        all_reduces = LAYER_ALL_REDUCES * shape.layers - (shape.expert_layers if replica.joined > 1 else 0)
+        exchange_s = all_reduces * all_reduce_s
+    if replica.joined > 1:
+        copies = min(replica.joined, shape.experts_per_token) * (1 - 1 / replica.joined)
+        rate = _link_rate(replica, replica.joined * devices) * replica.attains.all_to_all
+        exchange_s += 2 * shape.expert_layers * message * copies / devices / rate
+    return exchange_s
 
 
 def _link_rate(replica: ServingReplica, devices: int) -> float:
     links = replica.links
     return links.device.link_bytes_per_s if devices <= links.domain else links.network_bytes_per_s
+
+
+def reserved_bytes(tensor: int, constants: ServingConstants) -> int:
+    """Return the bytes of each device that hold neither weights nor cache: context, graphs, activations, buffers."""
+    return int(constants.fixed_bytes + (constants.joint_bytes if tensor > 1 else 0.0))
+
+
+@lru_cache(maxsize=4096)
+def cache_tokens(
+    shape: ModelShape,
+    device: DeviceProfile,
+    tensor: int,
+    cache_share: float,
+    constants: ServingConstants,
+    precision: Precision = "bfloat16",
+    *,
+    expert: int = 1,
+    cache_precision: Precision = "bfloat16",
+) -> int:
+    """Return the tokens that the cache of one replica holds; 0 if its weights alone do not fit.
+
+    `cache_share` is the engine's part of a device's memory. In SGLang it is for weights and cache
+    (`mem_fraction_static`), and the engine's own bytes have to fit next to it; in vLLM (`gpu_memory_utilization`) it
+    includes these, and in TensorRT-LLM nearly so. Experts are spread over `expert` replicas.
+    Source: SGLang 0.5 and vLLM 0.12, their server arguments.
+    """
+    links = PoolLinks(device, domain=tensor, node_devices=tensor, network_bytes_per_s=device.link_bytes_per_s)
+    layout = Layout(data=expert, tensor=tensor, expert=expert)
+    replica = replica_of(shape, layout, links, constants, precision, cache_precision)
+    reserved = reserved_bytes(tensor, constants)
+    share_bytes = cache_share * device.memory_bytes - (reserved if constants.inside else 0)
+    free = min(share_bytes, device.memory_bytes - reserved) - weight_bytes(replica)
+    return max(0, int(free / cache_bytes(replica, LONG_TOKENS) * LONG_TOKENS))

@@ -1,17 +1,17 @@
-"""Seconds of generation: of one request under load, and of a whole batch of responses on replicas of a model.
+"""Seconds of generation: of a whole batch of responses on replicas of a model, and how the batch ends.
 
-Not here: one step of an engine (`decode`), the size of its cache (`cache_capacity`), weight syncs and sleep
-(`transitions`).
+Not here: one step of an engine (`decode`), weight syncs and sleep (`transitions`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, sqrt
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from placements.time.decode import ServingReplica, prefill_seconds, replica_of, step_s, step_seconds
 from placements.time.kernels import peak_flops
-from placements.time.long_tail import drained_seconds, uneven_tokens
 from placements.time.seconds import Seconds
 
 if TYPE_CHECKING:
@@ -27,37 +27,7 @@ MIXING = 4
 Source: the simulation in the tests, which it is within 3% of; 2 is within 4%, 8 within 6%.
 """
 
-
-def request_seconds(
-    shape: ModelShape,
-    prompt_tokens: float,
-    response_tokens: float,
-    batch: float,
-    layout: Layout,
-    links: PoolLinks | None,
-    constants: ServingConstants,
-    precision: Precision = "bfloat16",
-    *,
-    cache_tokens: float | None = None,
-    cache_precision: Precision = "bfloat16",
-) -> tuple[float, float] | None:
-    """Return a request's seconds to its first token, and for each one after it; None for a device of unknown speed.
-
-    The replica always has `batch` requests of these lengths; the next one is sent as one ends. While a request
-    generates its response, each of the others is prefilled once: those prefills lie between its tokens. Requests for
-    which the cache has no room wait, before their first token.
-    Source: Little 1961 for the closed loop; Agrawal et al. 2024, arXiv 2403.02310, for prefills between steps.
-    """
-    if links is None or not _is_known(links, precision):
-        return None
-    replica = replica_of(shape, layout, links, constants, precision, cache_precision)
-    context = prompt_tokens + response_tokens / 2
-    running = _running(replica, batch, context, cache_tokens)
-    decode_s = step_s(replica, running, context)
-    read_s = prefill_seconds(replica, prompt_tokens, prompt_tokens**2) + constants.request_s
-    prefills_s = (running - 1) * read_s / max(1.0, response_tokens - 1)
-    alive_s = read_s + (response_tokens - 1) * (decode_s + prefills_s)
-    return read_s + (batch / running - 1) * alive_s, decode_s + prefills_s
+LEVELS = 24  # pieces in which a batch of any size shrinks to one
 
 
 def generate_seconds(
@@ -87,11 +57,11 @@ def generate_seconds(
     Source: Graham 1969 for work over machines and the longest piece; Kwon et al. 2023, arXiv 2309.06180, and Zheng et
     al. 2024, arXiv 2312.07104, for shared prompts.
     """
-    if links is None or not _is_known(links, precision):
+    if links is None or not is_known(links, precision):
         return Seconds({"prefill": None, "matmul": None, "tail": None})
     replica = replica_of(shape, layout, links, constants, precision, cache_precision, rollout=rollout)
     replica_rows = ceil(rows / layout.data)
-    running = _running(replica, replica_rows, prompt.mean / shared_prompts + response.age, cache_tokens)
+    running = running_rows(replica, replica_rows, prompt.mean / shared_prompts + response.age, cache_tokens)
     steps = replica_rows * response.mean / running
     parts = dict(step_seconds(replica, running, prompt.mean + response.age).times(steps).parts)
     parts["overhead"] = (parts["overhead"] or 0.0) + replica_rows * constants.request_s
@@ -120,9 +90,9 @@ def _tail_s(
     mixed = min(1.0, MIXING * spread) if waits else 0.0
     full_s = step_s(replica, running, prompt.mean + response.age)
 
-    def beyond_s(left: LengthDistribution, alive: float, drawn_before: float) -> float:
-        def decode_s(sequences: float, drawn: float) -> float:
-            return step_s(replica, sequences, prompt.mean + drawn_before + drawn)
+    def beyond_s(left: LengthDistribution, alive: float, before: float) -> float:
+        def decode_s(sequences: float, generated: float) -> float:
+            return step_s(replica, sequences, prompt.mean + before + generated)
 
         drained_s = drained_seconds(left, alive, left.longest_of(min(rows, alive * replicas)), decode_s)
         return max(0.0, drained_s - left.mean * alive / running * full_s)
@@ -150,14 +120,53 @@ def cache_wanted(
     return running * (prompt.mean / shared_prompts + response.age)
 
 
-def _running(replica: ServingReplica, rows: float, row_tokens: float, cache_tokens: float | None) -> float:
-    """Return how many sequences run at a time, each with `row_tokens` in the cache on average."""
+def running_rows(replica: ServingReplica, rows: float, row_tokens: float, cache_tokens: float | None) -> float:
+    """Return how many sequences run at a time, each with `row_tokens` in the cache on average; None: room for all."""
     room = float("inf") if cache_tokens is None else max(1.0, cache_tokens / row_tokens)
     return max(1.0, min(rows, room, replica.constants.most_rows))
 
 
-def _is_known(links: PoolLinks, precision: Precision) -> bool:
+def is_known(links: PoolLinks, precision: Precision) -> bool:
+    """Return whether the speed of these devices is known."""
     try:
         return peak_flops(links.device, precision) > 0
     except ValueError:
         return False
+
+
+def drained_seconds(
+    left: LengthDistribution, rows: float, longest_tokens: float, step_s: Callable[[float, float], float]
+) -> float:
+    """Return the seconds until all of `rows` sequences end, which run at once and have `left` tokens to generate.
+
+    No other sequence starts when one ends. `longest_tokens` is what the longest sequence of any replica has left.
+    `step_s` returns the seconds of a step from the number of sequences and the tokens that they have generated.
+
+    >>> from placements.workload.lengths import LengthDistribution
+    >>> drained_seconds(LengthDistribution((100.0, 300.0)), 2, 300.0, lambda rows, generated: 1.0)
+    300.0
+    """
+    generated = min(longest_tokens, left.quantile(0.0))
+    total_s, running = generated * step_s(rows, generated / 2), float(rows)
+    for level in range(1, LEVELS + 1):
+        after = rows ** (1 - level / LEVELS)
+        until = min(longest_tokens, left.quantile(1 - after / rows))
+        total_s += (until - generated) * step_s((running * after) ** 0.5, (generated + until) / 2)
+        running, generated = after, until
+    return total_s + (longest_tokens - generated) * step_s(1.0, (generated + longest_tokens) / 2)
+
+
+def uneven_tokens(lengths: LengthDistribution, rows: int, replicas: int) -> float:
+    """Return by how many tokens the replica with the most exceeds the mean, where each is assigned `rows` rows.
+
+    A sum of many lengths is nearly normal. Source: Blom 1958, for the largest of n normal deviates.
+
+    >>> from placements.workload.lengths import LengthDistribution
+    >>> mixed = LengthDistribution((100.0, 300.0))
+    >>> uneven_tokens(LengthDistribution.fixed(100), 64, 8), round(uneven_tokens(mixed, 64, 8))
+    (0.0, 1147)
+    """
+    if replicas < 2:
+        return 0.0
+    spread = sqrt(rows * max(0.0, lengths.square_mean - lengths.mean**2))
+    return spread * NormalDist().inv_cdf((replicas - 0.375) / (replicas + 0.25))

@@ -1,4 +1,4 @@
-"""Seconds of single kernels on one device: products of matrices, and attention over a prompt or for the next token.
+"""Seconds of products of matrices on one device.
 
 Each takes a launch, then the slower of arithmetic and memory, with a smooth transition between the two. Not here: the
 kernels of a layer (`training`, `generation`), and the rates that they attain (`hardware.architectures`).
@@ -7,7 +7,7 @@ kernels of a layer (`training`, `generation`), and the rates that they attain (`
 from __future__ import annotations
 
 from functools import lru_cache
-from math import ceil, log2
+from math import ceil
 from typing import TYPE_CHECKING
 
 from placements.hardware.architectures import attained
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 # Guide, section 3, on tiles and waves; the sizes are CUTLASS's. Small products take small tiles, or split the sum.
 TILES = ((128, 256), (128, 128), (64, 128), (64, 64))
 SPLITS = (1, 2, 4, 8)
-# How much arithmetic and memory overlap: the sum of their seconds at 1, the larger at infinity. Products overlap well,
-# decoding attention less. Errors on the measured devices change by less than 0.01 between 3 and 4, and by 0.02 between
-# 1.25 and 2.
+# How much arithmetic and memory overlap: the sum of their seconds at 1, the larger at infinity. Errors of products on
+# the measured devices change by less than 0.01 between 3 and 4.
 PRODUCT_OVERLAP = 4.0
-ATTENTION_OVERLAP = 1.5
 WIDER: dict[Precision, tuple[Precision, ...]] = {
     "fp4": ("fp4", "fp8", "bfloat16", "float32"),
     "fp8": ("fp8", "bfloat16", "float32"),
@@ -32,10 +30,6 @@ WIDER: dict[Precision, tuple[Precision, ...]] = {
 }
 WIDTH_BYTES: dict[Precision, float] = {"fp4": 0.5, "fp8": 1.0, "bfloat16": 2.0, "float32": 4.0}
 SUM_BYTES = 4.0  # of a number of a split sum, which is written and read once more
-MERGED_TOKENS = (128, 1024)  # of a row: up to the first one processor attends to it, from the second on several do
-# Shares of the cache: a read up to the first hits it entirely, from the second on not at all. Measured: 67 MB hit a
-# cache of 96 (L40S) and of 126 (B200), 34 one of 50 (H100); twice as much does not.
-CACHE_HITS = (0.7, 1.1)
 
 
 def peak_flops(device: DeviceProfile, precision: Precision) -> float:
@@ -79,55 +73,15 @@ def _tiled(
             work_s = ceil(tiles * split / processors) * 2 * height * width * (k / split) / flops_per_s
             moved_s = memory_s + (2 * SUM_BYTES * split * m * n / bytes_per_s if split > 1 else 0.0)
             if max(work_s, moved_s) < best_s:
-                best_s = min(best_s, _overlapped(work_s, moved_s, PRODUCT_OVERLAP))
+                best_s = min(best_s, overlapped(work_s, moved_s, PRODUCT_OVERLAP))
     return best_s
 
 
-def decode_attention_seconds(
-    rows: float,
-    context_tokens: float,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    device: DeviceProfile,
-    cache_bytes: float = 2,
-    *,
-    warm: bool = False,
-) -> float:
-    """Return the seconds in which one layer attends for the next token of each row, `cache_bytes` a cached number.
-
-    Keys and values are read once; a processor takes a minimum time for each row and head of keys. `warm` says that the
-    device's cache still holds them, as when one kernel is measured over and over; in a model it never does.
-    Source: Dao et al. 2023, Flash-Decoding, for rows split over processors; Williams et al. 2009, Roofline.
-    """
-    if min(rows, context_tokens) <= 0:
-        return 0.0
-    attains = attained(device)
-    read_bytes = 2 * cache_bytes * (rows * context_tokens * kv_heads * head_dim)
-    read_s = read_bytes / (device.memory_bytes_per_s * attains.attention)
-    if warm:
-        missed = _between(read_bytes / attains.cache_bytes, *CACHE_HITS)
-        read_s *= missed + (1 - missed) / attains.cached
-    work_s = 4 * rows * context_tokens * heads * head_dim / (peak_flops(device, "bfloat16") * attains.prefill)
-    waves_s = (ceil(rows * kv_heads / attains.processors) - 1) * attains.block_s
-    merge_s = attains.merge_s * _between(log2(context_tokens), *map(log2, MERGED_TOKENS))
-    return attains.attention_launch_s + merge_s + _overlapped(waves_s, max(read_s, work_s), ATTENTION_OVERLAP)
-
-
-def _overlapped(first_s: float, second_s: float, sharpness: float) -> float:
+def overlapped(first_s: float, second_s: float, sharpness: float) -> float:
     """Return the seconds of two activities that overlap: more than those of the longer, less than the sum.
 
-    >>> _overlapped(3.0, 4.0, 2.0), _overlapped(3.0, 0.0, 4.0)
+    >>> overlapped(3.0, 4.0, 2.0), overlapped(3.0, 0.0, 4.0)
     (5.0, 3.0)
     """
     longer, shorter = max(first_s, second_s), min(first_s, second_s)
     return float(longer * (1 + (shorter / longer) ** sharpness) ** (1 / sharpness)) if longer else 0.0
-
-
-def _between(value: float, low: float, high: float) -> float:
-    """Return how far a value is from one bound to the other, 0 and 1 beyond them.
-
-    >>> _between(1.5, 1.0, 2.0), _between(9.0, 1.0, 2.0)
-    (0.5, 1.0)
-    """
-    return min(1.0, max(0.0, (value - low) / (high - low)))

@@ -8,27 +8,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds by the name of each part: `matmul`, `attention`, `collectives`, `decode` and so on.
-
-    >>> Seconds({"matmul": 2.0, "wait": None}).total_s is None, Seconds({"matmul": 2.0, "wait": 1.0}).total_s
-    (True, 3.0)
-    """
+    """Seconds by the name of each part: `matmul`, `attention`, `collectives`, `decode` and so on."""
 
     parts: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
 
     @property
     def total_s(self) -> float | None:
         """Return the sum; None if a part is not known."""
-        known = [seconds for seconds in self.parts.values() if seconds is not None]
-        return sum(known) if len(known) == len(self.parts) else None
+        parts = [seconds for seconds in self.parts.values() if seconds is not None]
+        return sum(parts) if len(parts) == len(self.parts) else None
 
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Return the names of the parts that are not known."""
-        return tuple(name for name, seconds in self.parts.items() if seconds is None)
-
-    def __add__(self, other: Seconds) -> Seconds:
-        return added((self, other))
+    def __add__(self, more_seconds: Seconds) -> Seconds:
+        return added((self, more_seconds))
 
     def times(self, factor: float) -> Seconds:
         """Return every part multiplied by a factor."""
@@ -36,11 +27,7 @@ class Seconds:
 
 
 def added(terms: Iterable[Seconds]) -> Seconds:
-    """Return the sum, part by part; a part that is unknown in one of the terms is unknown in the sum.
-
-    >>> dict(added([Seconds({"matmul": 1.0}), Seconds({"matmul": 2.0, "sync": None})]).parts)
-    {'matmul': 3.0, 'sync': None}
-    """
+    """Return the sum, part by part; a part that is unknown in one of the terms is unknown in the sum."""
     total = dict[str, float | None]()
     for term in terms:
         for name, seconds in term.parts.items():

@@ -1,26 +1,47 @@
 """Seconds of a forward pass (log-probs, values, scores) and of an update, of one model in a layout, by part.
 
 A roofline of each kernel, with the share of it that an engine attains and the overheads that it adds as constants. Not
-here: generation (`generation`), one pass of a layer (`training_passes`), fitting constants (`calibration`).
+here: generation (`generation`), bare kernels (`training_layers`), fitting constants (`calibration`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from flowgraph.cluster.plan import Layout
+from placements.hardware.engine_constants import TrainingConstants
 from placements.memory.footprint import BOUNDS
+from placements.time.kernels import peak_flops
 from placements.time.seconds import Seconds
-from placements.time.training_collectives import DeviceNumbers, gathered_seconds, reduced_seconds, sent_seconds
-from placements.time.training_layers import MicroBatch, memory_bytes_per_s
-from placements.time.training_passes import Parts, TrainingPasses, summed
+from placements.time.training_layers import (
+    ATTENTION_BACKWARD,
+    DeviceNumbers,
+    MicroBatch,
+    activation_bytes,
+    attention_flops,
+    data_seconds,
+    expert_seconds,
+    layer_seconds,
+    memory_bytes_per_s,
+    merges,
+    product_seconds,
+    ring_seconds,
+    score_count,
+    sent_seconds,
+    sequence_seconds,
+    tensor_seconds,
+    wide,
+)
 
 if TYPE_CHECKING:
-    from flowgraph.cluster.plan import Checkpointing, Layout, Logits, Offloaded, Precision
+    from flowgraph.cluster.plan import Checkpointing, Logits, Offloaded, Precision
     from flowgraph.models import ModelShape
     from placements.hardware.device_profiles import PoolLinks
-    from placements.hardware.engine_constants import TrainingConstants
+    from placements.time.training_layers import Part
     from placements.workload.node_workload import PassTokens
 
 OPTIMIZER_BYTES = 30
@@ -34,6 +55,9 @@ OFFLOADED_BYTES: Mapping[Offloaded, int] = {"parameters": 4, "gradients": 4, "op
 """Bytes in host memory for each number: float32 weights and gradients, and Adam's two moments."""
 
 WEIGHT_BYTES = 2.0  # of a weight as data ranks gather it: bfloat16
+
+Parts: TypeAlias = Mapping[str, float]
+"""Known seconds by part."""
 
 
 def forward_seconds(
@@ -51,14 +75,15 @@ def forward_seconds(
     Without `micro_batch_tokens`, each data rank passes its tokens at once. Raises ValueError for a device without a
     peak in this precision or a wider one.
     """
-    passes = TrainingPasses(shape, layout, links, constants, precision)
+    passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, 1, micro_batch_tokens)
-    layer, head = passes.forward(micro), passes.head(micro, backward=False)
-    parts = _pipelined(passes, layer, head, count, _stage_transfer_s(passes, micro))
+    layer, head = forward_pass(passes, micro), head_pass(passes, micro.read_out, False)
+    sent_s = constants.exposed * sent_seconds(shape, layout, micro.tokens, links)
+    parts = _pipelined(passes, layout, layer, head, count, sent_s)
     if layout.sharding == "full":
         rounds = count if layout.pipeline == 1 else 1
-        gathered_s = _by_layer(passes, _device_numbers(passes), WEIGHT_BYTES)
-        parts["data"] = rounds * _exposed(gathered_s, _stage_s(passes, layer, head), constants)
+        gathered_s = _by_layer(shape, layout, links, _device_numbers(shape, layout), WEIGHT_BYTES)
+        parts["data"] = rounds * _exposed(gathered_s, _stage_s(shape, layout, layer, head), constants)
     return _nonzero(parts)
 
 
@@ -84,21 +109,23 @@ def update_seconds(
 
     Raises ValueError for a device without a peak in this precision or a wider one.
     """
-    passes = TrainingPasses(shape, layout, links, constants, precision)
+    passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, steps, micro_batch_tokens)
-    forward = passes.forward(micro)
+    forward = forward_pass(passes, micro)
     recomputed = {"full": forward, "selective": {"attention": forward["attention"]}, "none": {}}[checkpointing]
-    layer = summed((1, forward), (1, passes.backward(micro)), (1, recomputed))
+    layer = summed((1, forward), (1, backward_pass(passes, micro)), (1, recomputed))
+    head = head_pass(passes, micro.read_out, True)
     logit_numbers = micro.read_out * shape.outputs / layout.tensor
-    chunked = logits == "chunked" and shape.outputs > 1 and logit_numbers > BOUNDS["chunk_logits"].value
-    head = passes.head(micro, backward=True, recompute=chunked)
-    optimizer_numbers = _device_numbers(passes, sharded=layout.sharding != "none").trained
-    step = _pipelined(passes, layer, head, count, 2 * _stage_transfer_s(passes, micro)) | {
-        "data": _data_s(passes, count, _stage_s(passes, layer, head)),
+    if logits == "chunked" and shape.outputs > 1 and logit_numbers > BOUNDS["chunk_logits"].value:
+        head = summed((1, head), (1, head_pass(passes, micro.read_out, False)))
+    optimizer_numbers = _device_numbers(shape, layout, sharded=layout.sharding != "none").trained
+    sent_s = constants.exposed * sent_seconds(shape, layout, micro.tokens, links)
+    step = _pipelined(passes, layout, layer, head, count, 2 * sent_s) | {
+        "data": _data_s(passes, layout, count, _stage_s(shape, layout, layer, head)),
         "optimizer": optimizer_numbers * OPTIMIZER_BYTES / memory_bytes_per_s(links.device),
         "step": constants.step_s,
     }
-    offloaded_numbers = _device_numbers(passes, sharded=layout.sharding == "full").trained
+    offloaded_numbers = _device_numbers(shape, layout, sharded=layout.sharding == "full").trained
     host_bytes = 2 * offloaded_numbers * sum(OFFLOADED_BYTES[state] for state in offload)  # there and back
     return _nonzero(summed((steps, step)) | {"offload": host_bytes / links.device.host_bytes_per_s})
 
@@ -130,13 +157,15 @@ def _micro_batches_of_step(
 # ------------------------------------------------------------------------------------------------- stages of a pipeline
 
 
-def _pipelined(passes: TrainingPasses, layer: Parts, head: Parts, count: int, transfer_s: float) -> dict[str, float]:
+def _pipelined(
+    passes: LayerPasses, layout: Layout, layer: Parts, head: Parts, count: int, transfer_s: float
+) -> dict[str, float]:
     """Return the seconds of `count` micro-batches through all stages: the parts of the slowest stage, and `pipeline`.
 
     The slowest stage runs all micro-batches; the others fill and drain the pipeline, which interleaving in `chunks`
     makes that much faster. Source: Narayanan et al. 2021, arXiv 2104.04473, sections 2.2.1 and 2.2.2.
     """
-    shape, stages, chunks = passes.shape, passes.layout.pipeline, passes.constants.chunks
+    shape, stages, chunks = passes.shape, layout.pipeline, passes.constants.chunks
     if stages == 1:
         return summed((count * shape.layers, layer), (count, head))
     longest = summed((ceil(shape.layers / stages), layer))
@@ -146,13 +175,8 @@ def _pipelined(passes: TrainingPasses, layer: Parts, head: Parts, count: int, tr
     return summed((count, slowest)) | {"pipeline": max(0.0, fill_s) + transfer_s * (count * chunks + stages - 1)}
 
 
-def _stage_s(passes: TrainingPasses, layer: Parts, head: Parts) -> float:
-    """Return the seconds of a micro-batch in an average stage."""
-    return (_total(layer) * passes.shape.layers + _total(head)) / passes.layout.pipeline
-
-
-def _stage_transfer_s(passes: TrainingPasses, micro: MicroBatch) -> float:
-    return passes.constants.exposed * sent_seconds(passes.shape, passes.layout, micro.tokens, passes.links)
+def _stage_s(shape: ModelShape, layout: Layout, layer: Parts, head: Parts) -> float:
+    return (_total(layer) * shape.layers + _total(head)) / layout.pipeline
 
 
 def _total(parts: Parts) -> float:
@@ -162,7 +186,7 @@ def _total(parts: Parts) -> float:
 # ---------------------------------------------------------------------------------------------- data ranks
 
 
-def _data_s(passes: TrainingPasses, count: int, stage_s: float) -> float:
+def _data_s(passes: LayerPasses, layout: Layout, count: int, stage_s: float) -> float:
     """Return the seconds of transfers between data ranks in an optimizer step that no pass hides.
 
     Replicated gradients are all-reduced once. Sharded gradients are reduced once, and the weights gathered once; with
@@ -170,23 +194,26 @@ def _data_s(passes: TrainingPasses, count: int, stage_s: float) -> float:
     keeps them for a whole step. Source: Rajbhandari et al. 2019, arXiv 1910.02054, section 7; micro-batches: Zhao et
     al. 2023, arXiv 2304.11277, section 3; pipelines: Liang et al. 2024, arXiv 2410.06511, section 2.
     """
-    layout, links, constants = passes.layout, passes.links, passes.constants
-    numbers, gradient_bytes = _device_numbers(passes), constants.gradient_bytes
+    shape, links, constants = passes.shape, passes.links, passes.constants
+    numbers, gradient_bytes = _device_numbers(shape, layout), constants.gradient_bytes
     if layout.sharding == "full":
         gathers, rounds = (2, count) if layout.pipeline == 1 else (1, 1)
-        gathered_s = gathers * _by_layer(passes, numbers, WEIGHT_BYTES)
-        round_s = gathered_s + _by_layer(passes, numbers.learning, gradient_bytes)
+        gathered_s = gathers * _by_layer(shape, layout, links, numbers, WEIGHT_BYTES)
+        round_s = gathered_s + _by_layer(shape, layout, links, numbers.learning, gradient_bytes)
         return rounds * _exposed(round_s, stage_s, constants)
     if layout.sharding == "none":
-        return _exposed(reduced_seconds(numbers.learning, layout, links, gradient_bytes), stage_s, constants)
-    reduced_s = gathered_seconds(numbers.learning, layout, links, gradient_bytes)
-    return _exposed(reduced_s + gathered_seconds(numbers.learning, layout, links, WEIGHT_BYTES), stage_s, constants)
+        reduced_s = data_seconds("all_reduce", numbers.learning, layout, links, gradient_bytes)
+        return _exposed(reduced_s, stage_s, constants)
+    reduced_s = data_seconds("all_gather", numbers.learning, layout, links, gradient_bytes)
+    gathered_s = data_seconds("all_gather", numbers.learning, layout, links, WEIGHT_BYTES)
+    return _exposed(reduced_s + gathered_s, stage_s, constants)
 
 
-def _by_layer(passes: TrainingPasses, numbers: DeviceNumbers, number_bytes: float) -> float:
-    """Return the seconds in which a stage's numbers are gathered, or reduced, layer by layer."""
-    layers = max(1.0, passes.shape.layers / passes.layout.pipeline)
-    return layers * gathered_seconds(numbers.over(layers), passes.layout, passes.links, number_bytes)
+def _by_layer(
+    shape: ModelShape, layout: Layout, links: PoolLinks, numbers: DeviceNumbers, number_bytes: float
+) -> float:
+    layers = max(1.0, shape.layers / layout.pipeline)
+    return layers * data_seconds("all_gather", numbers.over(layers), layout, links, number_bytes)
 
 
 def _exposed(transfer_s: float, pass_s: float, constants: TrainingConstants) -> float:
@@ -199,11 +226,135 @@ def _exposed(transfer_s: float, pass_s: float, constants: TrainingConstants) -> 
     return transfer_s - constants.overlap * min(transfer_s, pass_s)
 
 
-def _device_numbers(passes: TrainingPasses, *, sharded: bool = False) -> DeviceNumbers:
+def _device_numbers(shape: ModelShape, layout: Layout, *, sharded: bool = False) -> DeviceNumbers:
     """Return the numbers of the model on one device, or in its share if data ranks share them."""
-    shape, layout = passes.shape, passes.layout
     experts = shape.expert_parameters / (layout.tensor * layout.pipeline * layout.expert)
     rest = (shape.parameters - shape.expert_parameters) / (layout.tensor * layout.pipeline)
     ranks = layout.data * layout.sequence if sharded else 1
     expert_ranks = max(1, ranks // layout.expert)
     return DeviceNumbers(rest / ranks, experts / expert_ranks, shape.trained / shape.parameters)
+
+
+# ---------------------------------------------------------------------------------------------- one pass of a layer
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPasses:
+    """One device in a layer: its passes depend on how a layer is split, not on the number of data ranks or stages."""
+
+    shape: ModelShape
+    layout: Layout
+    links: PoolLinks
+    constants: TrainingConstants
+    precision: Precision
+
+    def products_s(self, micro: MicroBatch, part: Part) -> float:
+        """Return the seconds of one product of each weight of the layer."""
+        return layer_seconds(self.shape, self.layout, micro.tokens, part, self.links.device, self.precision)
+
+    def moved_s(self, size_bytes: float) -> float:
+        """Return the seconds of a kernel that only moves data."""
+        return size_bytes / memory_bytes_per_s(self.links.device)
+
+    def layer(self, micro: MicroBatch, products_s: float, *, attended: float, moved: float) -> Parts:
+        """Return the seconds of one pass: the device's work, and how long it waits for the host to launch that."""
+        constants, shape, layout = self.constants, self.shape, self.layout
+        attention_flops_per_s = min(
+            constants.attention_share * peak_flops(self.links.device, wide(self.precision)), constants.attention_flops
+        )
+        scores_s = self.moved_s(moved * constants.score_bytes * score_count(shape, layout, micro))
+        attention_s = attended * attention_flops(shape, layout, micro) / attention_flops_per_s + scores_s
+        stored_bytes = activation_bytes(shape, layout, micro.tokens, constants.replicated)
+        device_s = {
+            "matmul": products_s / constants.matmul_share,
+            "attention": attention_s,
+            "memory": moved * constants.traffic * self.moved_s(stored_bytes),
+            "tensor": constants.exposed * tensor_seconds(shape, layout, micro.tokens, self.links),
+            "sequence": self._sequence_s(micro, moved, attention_s),
+            "expert": constants.exposed * expert_seconds(shape, layout, micro.tokens, self.links),
+        }
+        calls = 2 * sum(degree > 1 for degree in (layout.tensor, layout.sequence, layout.expert))
+        experts_s = moved * constants.expert_launch_s * shape.expert_layers / shape.layers
+        launch_s = merges(shape) / 2 * constants.launch_s + experts_s + calls * constants.call_s
+        return device_s | {"launch": max(0.0, launch_s - sum(device_s.values()))}
+
+    def _sequence_s(self, micro: MicroBatch, moved: float, attention_s: float) -> float:
+        """Return the seconds of transfers between the ranks of a sequence that attention does not hide.
+
+        In a ring, a block of keys and values goes on to the next rank while attention reads it; backward, with its
+        gradient. Ulysses trades tokens for heads before attention, and back after it. Source of rings: Liu et al. 2023,
+        arXiv 2310.01889, section 3.
+        """
+        shape, layout, links, constants = self.shape, self.layout, self.links, self.constants
+        if layout.sequence == 1:
+            return 0.0
+        if not constants.ring:
+            return constants.exposed * sequence_seconds(shape, layout, micro.tokens, links)
+        return max(0.0, moved * ring_seconds(shape, layout, micro.tokens, links) - attention_s)
+
+
+# A search asks for the same pass of the same micro-batch at many sizes of a pool.
+
+
+def layer_passes(
+    shape: ModelShape, layout: Layout, links: PoolLinks, constants: TrainingConstants, precision: Precision
+) -> LayerPasses:
+    """Return the passes of one layer of a model in a layout, on devices of one kind."""
+    return _layer_passes(shape, layout.tensor, layout.sequence, layout.expert, links, constants, precision)
+
+
+@lru_cache(maxsize=1024)
+def _layer_passes(
+    shape: ModelShape,
+    tensor: int,
+    sequence: int,
+    expert: int,
+    links: PoolLinks,
+    constants: TrainingConstants,
+    precision: Precision,
+) -> LayerPasses:
+    return LayerPasses(shape, Layout(tensor=tensor, sequence=sequence, expert=expert), links, constants, precision)
+
+
+@lru_cache(maxsize=16_384)
+def forward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
+    """Return the seconds of one layer's forward pass."""
+    return passes.layer(micro, passes.products_s(micro, "forward"), attended=1.0, moved=1.0)
+
+
+@lru_cache(maxsize=16_384)
+def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
+    """Return the seconds of one layer's backward pass; with adapters, frozen weights have no gradient."""
+    weights_s = 0.0 if passes.shape.adapters else passes.products_s(micro, "weights")
+    products_s = passes.products_s(micro, "inputs") + weights_s
+    return passes.layer(micro, products_s, attended=ATTENTION_BACKWARD, moved=2.0)
+
+
+@lru_cache(maxsize=16_384)
+def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
+    """Return the seconds of the head and of the work on its logits, forward alone or with the backward pass."""
+    shape, precision = passes.shape, wide(passes.precision)
+    gradients: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")
+    kinds: tuple[Part, ...] = ("forward", *gradients)
+    columns = shape.outputs / passes.layout.tensor
+    products = (
+        product_seconds(read_out, columns, shape.hidden, part, passes.links.device, precision) for part in kinds
+    )
+    logits = read_out * shape.outputs / passes.layout.tensor * (1.0 if backward else 1 / 3)
+    return {
+        "matmul": sum(products) / passes.constants.matmul_share,
+        "memory": passes.moved_s(passes.constants.logit_bytes * logits),
+    }
+
+
+def summed(*counted: tuple[float, Parts]) -> dict[str, float]:
+    """Add up seconds by part, each mapping multiplied by its count.
+
+    >>> summed((2, {"matmul": 1.0}), (1, {"matmul": 0.5, "launch": 1.0}))
+    {'matmul': 2.5, 'launch': 1.0}
+    """
+    total = dict[str, float]()
+    for count, parts in counted:
+        for name, seconds in parts.items():
+            total[name] = total.get(name, 0.0) + count * seconds
+    return total

@@ -76,7 +76,6 @@ def sync_seconds(
     method: Method = "bucketed",
     *,
     together: bool = False,
-    pause_s: float = PAUSE_S,
 ) -> Seconds:
     """Return the seconds until every replica of the target pool has the weights of the source pool, by part.
 
@@ -107,7 +106,7 @@ def sync_seconds(
             "pack": pack_s,
             "transfer": max(inside_s, sent_bytes / bytes_per_s),
             "install": tensors * spec.tensor_s + WRITTEN * device_bytes / target.device.memory_bytes_per_s,
-            "pause": pause_s,
+            "pause": PAUSE_S,
         }
     )
 
@@ -129,21 +128,6 @@ def resharding(training: Layout, generation: Layout) -> Resharding:
     return "micro" if divides else "model"
 
 
-def resharding_bytes(size_bytes: float, training: Layout, generation: Layout, how: Resharding) -> float:
-    """Return the bytes that each device receives: those of the gathered weights that it did not hold.
-
-    With M the model, t·p·d the degrees of training and t_g·p_g those of generation: (tpd - 1)/(tpd) M, (tp - 1)/(tp) M,
-    and (tp - t_g·p_g)/(t_g·p_g·tp) M. Source: Sheng et al. 2024, arXiv 2409.19256, table 2 (DeepSpeed-Chat,
-    HybridFlow-V and HybridFlow).
-
-    >>> from flowgraph.cluster.plan import Layout
-    >>> resharding_bytes(16.0, Layout(data=2, tensor=8), Layout(data=8, tensor=2), "micro")
-    6.0
-    """
-    ranks, gathered_bytes = _gathering(size_bytes, training, generation, how)
-    return gathered_bytes * (ranks - 1) / ranks
-
-
 def reshard_seconds(
     size_bytes: float,
     tensors: int,
@@ -156,9 +140,9 @@ def reshard_seconds(
 
     Tensors go one after another. Methods that gather less do so over ranks that are nearer each other. Weights that end
     up sliced are written once more. Software takes time in addition (`RESHARD_S`), but not in one process on a CPU,
-    which reads its own weights. Source: as of `resharding_bytes`; the collective is an all-gather.
+    which reads its own weights. Source: as of `gathering`; the collective is an all-gather.
     """
-    ranks, gathered_bytes = _gathering(size_bytes, training, generation, how or resharding(training, generation))
+    ranks, gathered_bytes = gathering(size_bytes, training, generation, how or resharding(training, generation))
     tensor_s = collective_seconds("all_gather", gathered_bytes / tensors, ranks, links)
     device_bytes = size_bytes / (generation.tensor * generation.pipeline)
     software_s = RESHARD_S + size_bytes / RESHARD_BYTES_PER_S + tensors * RESHARD_TENSOR_S
@@ -171,8 +155,17 @@ def reshard_seconds(
     )
 
 
-def _gathering(size_bytes: float, training: Layout, generation: Layout, how: Resharding) -> tuple[int, float]:
-    """Return the ranks that gather weights, and the bytes that each has afterwards."""
+def gathering(size_bytes: float, training: Layout, generation: Layout, how: Resharding) -> tuple[int, float]:
+    """Return the ranks that gather weights, and the bytes that each has afterwards: it receives all but its own part.
+
+    With M the model, t·p·d the degrees of training and t_g·p_g those of generation, it receives (tpd - 1)/(tpd) M,
+    (tp - 1)/(tp) M, and (tp - t_g·p_g)/(t_g·p_g·tp) M. Source: Sheng et al. 2024, arXiv 2409.19256, table 2
+    (DeepSpeed-Chat, HybridFlow-V and HybridFlow).
+
+    >>> from flowgraph.cluster.plan import Layout
+    >>> gathering(16.0, Layout(data=2, tensor=8), Layout(data=8, tensor=2), "micro")
+    (4, 8.0)
+    """
     model = training.tensor * training.pipeline
     if how == "all":
         return training.devices, size_bytes

@@ -41,14 +41,14 @@ class SizeConflict:
 class SamplerBatch:
     """What a sampler generates: `n` responses to each of `prompts`, of at most `tokens` each; None if not known.
 
-    One that drops groups keeps at most `kept`, and samples in `rounds`, 0 if it has none.
+    One that drops groups keeps at most these `groups`, and samples in `rounds`, 0 if it has none.
     """
 
     node: str
     prompts: int
     n: int
     tokens: int | None
-    kept: AdjustableSize | None
+    groups: AdjustableSize | None
     rounds: int
 
     @property
@@ -59,7 +59,7 @@ class SamplerBatch:
     @property
     def max_rounds(self) -> int:
         """Return its maximum of rounds, one after another, where it keeps groups: each samples at least one prompt."""
-        return 1 if self.kept is None else max(1, min(self.rounds, self.prompts))
+        return 1 if self.groups is None else max(1, min(self.rounds, self.prompts))
 
     def prompts_in(self, rounds: int) -> int:
         """Return the prompts of the first rounds: all are shared as evenly as they divide, the first have one more."""
@@ -68,13 +68,8 @@ class SamplerBatch:
 
     @property
     def min_rounds(self) -> int:
-        """Return the fewest rounds that it can end after: those with as many prompts as it keeps groups.
-
-        >>> sampler = SamplerBatch("policy.refill", 10, 4, None, AdjustableSize("policy.refill", "groups", 5), 3)
-        >>> sampler.max_rounds, [sampler.prompts_in(rounds) for rounds in (1, 2, 3)], sampler.min_rounds
-        (3, [4, 7, 10], 2)
-        """
-        groups = self.prompts if self.kept is None else self.kept.value
+        """Return the fewest rounds that it can end after: those with as many prompts as it keeps groups."""
+        groups = self.prompts if self.groups is None else self.groups.value
         counts = range(1, self.max_rounds)
         return next((rounds for rounds in counts if self.prompts_in(rounds) >= groups), self.max_rounds)
 
@@ -86,16 +81,6 @@ class RankShare:
     roles: tuple[str, ...]
     ranks: int
     prompts: AdjustableSize
-
-    @property
-    def largest(self) -> int:
-        """Return the prompts of the rank with the most."""
-        return -(-self.prompts.value // self.ranks)
-
-    @property
-    def smallest(self) -> int:
-        """Return the prompts of the rank with the fewest."""
-        return self.prompts.value // self.ranks
 
 
 @dataclass(frozen=True)
@@ -168,20 +153,6 @@ class BatchSizes:
     updates: tuple[UpdatePartition, ...]
     notes: tuple[str, ...] = ()
 
-    @property
-    def rows(self) -> int:
-        """Return the number of responses of all samplers."""
-        return sum(sampler.rows for sampler in self.samplers)
-
-    @property
-    def tokens(self) -> int | None:
-        """Return the maximum of tokens that samplers read and generate, a prompt's once for each; None if not known."""
-        if self.prompt_tokens is None or any(sampler.tokens is None for sampler in self.samplers):
-            return None
-        return sum(
-            sampler.prompts * self.prompt_tokens + sampler.rows * (sampler.tokens or 0) for sampler in self.samplers
-        )
-
 
 def batch_text(sizes: BatchSizes) -> str:
     """Print batch sizes in a few lines: what is sampled, what ranks have, how each update cuts it, and notes."""
@@ -196,11 +167,11 @@ def batch_text(sizes: BatchSizes) -> str:
         lines.append(line)
     for share in sizes.shares:
         if share.ranks > 1:
-            prompts = span(share.smallest, share.largest, "prompt")
+            prompts = span(share.prompts.value, share.ranks)
             lines.append(f"{share.ranks} ranks of {', '.join(share.roles)}: {prompts} each")
     for update in sizes.updates:
         epochs = f"{many(update.epochs, 'epoch')} of {many(update.minibatches, 'minibatch', 'minibatches')}"
-        prompts = span(update.smallest, update.largest, "prompt")
+        prompts = span(update.prompts.value, update.minibatches)
         line = f"{update.node}: {epochs} of {prompts}, {many(update.optimizer_steps, 'optimizer step')}"
         if update.micro_batches is not None:
             line += f", each of at most {many(update.micro_batches, 'micro-batch', 'micro-batches')}"
@@ -209,10 +180,11 @@ def batch_text(sizes: BatchSizes) -> str:
     return "\n".join([*lines, *(f"note: {note}" for note in sizes.notes)])
 
 
-def span(smallest: int, largest: int, thing: str) -> str:
-    """Return from how many to how many of something there are.
+def span(prompts: int, parts: int) -> str:
+    """Return from how many to how many prompts each of even parts has.
 
-    >>> span(2, 3, "prompt"), span(1, 1, "prompt")
+    >>> span(5, 2), span(2, 2)
     ('2 to 3 prompts', '1 prompt')
     """
-    return many(largest, thing) if smallest == largest else f"{smallest:,} to {many(largest, thing)}"
+    smallest, over = divmod(prompts, parts)
+    return f"{smallest:,} to {many(smallest + 1, 'prompt')}" if over else many(smallest, "prompt")

@@ -1,7 +1,7 @@
 """Batch sizes: one solver for prompts, samples, minibatches, token budgets and data ranks, as the runtime cuts them.
 
 Prompts are shared out whole, so nothing has to divide. Refused is what cannot be had, or certainly leaves a rank
-without a row; notes are about what only wastes. Not here: bytes (`memory`), and the rules of one number (`size_rules`).
+without a row; notes are about what only wastes. Not here: bytes (`memory`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from placements.workload.batch_partition import (
     span,
 )
 from placements.workload.graph_workload import prompts_reaching, row_sources, samplers_read, samples_of, whole_setting
-from placements.workload.size_rules import AtLeast, AtMost, EvenMinibatches, SizeRule, least_minibatch, nearest_values
 
 if TYPE_CHECKING:
     from flowgraph.cluster.plan import Plan
 
 IDLE_SHARE = 0.01  # of minibatches in which a rank has no row by chance: more gets a note
+MAX_VALUE = 2**24  # no value beyond is offered: more prompts than any step reads
 
 
 def solve_batch(
@@ -67,8 +67,8 @@ def solve_batch(
 def most_ranks(graph: Graph, prompts: int) -> int:
     """Return the maximum of data ranks with which no role and no minibatch of a named graph leaves a rank idle."""
     sizes = sizes_of(graph, prompts)
-    kept = [size.value for size in _kept_groups(sizes)]
-    return max(1, min([prompts, *kept, *(update.smallest for update in sizes.updates)]))
+    groups = [size.value for size in _kept_groups(sizes)]
+    return max(1, min([prompts, *groups, *(update.smallest for update in sizes.updates)]))
 
 
 # ------------------------------------------------------------------------------------------- the sizes of a graph
@@ -105,70 +105,70 @@ class _SizeReader:
         return AdjustableSize("", "batch", self.prompts, self.origins.get("run.batch", ""))
 
     def sizes(self, data_rows: int | None) -> BatchSizes:
-        samplers = tuple(self._sampler(node) for node in self.graph.nodes if node.op.kind == "generate")
-        updates = tuple(self._updates())
-        return BatchSizes(self.batch, data_rows, self.prompt_tokens, samplers, self._shares(), updates)
-
-    def _sampler(self, node: Node) -> SamplerBatch:
-        size = self._setting(node, "groups", 0)
-        return SamplerBatch(
-            node.name,
-            prompts_reaching(node, self.prompts),
-            samples_of(node),
-            self.response_tokens or whole_setting(node, "max_tokens", 0) or None,
-            size if size.value else None,
-            whole_setting(node, "rounds", 0),
-        )
+        samplers = [
+            SamplerBatch(
+                node=node.name,
+                prompts=prompts_reaching(node, self.prompts),
+                n=samples_of(node),
+                tokens=self._max_tokens(node) or None,
+                groups=groups if (groups := self._setting(node, "groups", 0)).value else None,
+                rounds=whole_setting(node, "rounds", 0),
+            )
+            for node in self.graph.nodes
+            if node.op.kind == "generate"
+        ]
+        shares, updates = tuple(self._shares()), tuple(self._updates())
+        return BatchSizes(self.batch, data_rows, self.prompt_tokens, tuple(samplers), shares, updates)
 
     def _setting(self, node: Node, name: str, default: int) -> AdjustableSize:
         origin = self.origins.get(f"{node.name}.{name}", "")
         return AdjustableSize(node.name, name, whole_setting(node, name, default), origin)
 
+    def _max_tokens(self, sampler: Node) -> int:
+        return self.response_tokens or whole_setting(sampler, "max_tokens", 0)
+
     def _supply(self, node: Node) -> AdjustableSize:
         """Return the size that counts the prompts whose rows a node reads: the batch, or the groups a sampler keeps."""
-        samplers = [sampler for sampler in samplers_read(node) if sampler is not node]
-        if not samplers or any(whole_setting(sampler, "groups", 0) == 0 for sampler in samplers):
-            return self.batch
-        return max(
-            (self._setting(sampler, "groups", self.batch.value) for sampler in samplers), key=lambda size: size.value
-        )
+        groups = [self._setting(sampler, "groups", 0) for sampler in samplers_read(node) if sampler is not node]
+        return max(groups, key=_value) if groups and all(size.value for size in groups) else self.batch
 
-    def _shares(self) -> tuple[RankShare, ...]:
-        """Return the share of each role of a plan, roles with as many ranks and prompts together."""
+    def _shares(self) -> Iterator[RankShare]:
         nodes = {node.name: node for node in self.graph.nodes}
         alike = dict[tuple[int, AdjustableSize], list[str]]()
         for role in roles(self.graph):
-            supplies = [self._supply(nodes[name]) for name in role.nodes if name in nodes] or [self.batch]
             if role.name in self.ranks:
-                largest = self.batch if self.batch in supplies else max(supplies, key=lambda size: size.value)
+                supplies = [self._supply(nodes[name]) for name in role.nodes if name in nodes] or [self.batch]
+                largest = self.batch if self.batch in supplies else max(supplies, key=_value)
                 alike.setdefault((self.ranks[role.name], largest), []).append(role.name)
-        return tuple(RankShare(tuple(names), count, prompts) for (count, prompts), names in alike.items())
+        yield from (RankShare(tuple(names), count, prompts) for (count, prompts), names in alike.items())
 
     def _updates(self) -> Iterator[UpdatePartition]:
-        role_of = {name: role for role in roles(self.graph) if role.use == "train" for name in role.nodes}
+        role_of = {name: role.name for role in roles(self.graph) if role.use == "train" for name in role.nodes}
         for node in self.graph.nodes:
             if node.regions and node.op.carries is not None and node.name in role_of:
-                role = role_of[node.name].name
                 yield UpdatePartition(
-                    node.name,
-                    role,
-                    self.ranks.get(role, 1),
-                    self._supply(node),
-                    whole_setting(node, "epochs", 1),
-                    self._setting(node, "minibatch", 0),
-                    max((samples_of(sampler) for sampler in samplers_read(node)), default=1),
-                    self._row_tokens(node),
-                    whole_setting(node, "micro_batch_tokens", 0) or None,
+                    node=node.name,
+                    role=role_of[node.name],
+                    ranks=self.ranks.get(role_of[node.name], 1),
+                    prompts=self._supply(node),
+                    epochs=whole_setting(node, "epochs", 1),
+                    minibatch=self._setting(node, "minibatch", 0),
+                    n=max((samples_of(sampler) for sampler in samplers_read(node)), default=1),
+                    row_tokens=self._row_tokens(node),
+                    budget_tokens=whole_setting(node, "micro_batch_tokens", 0) or None,
                 )
 
     def _row_tokens(self, node: Node) -> int | None:
         """Return the tokens that an update counts for its longest row: of all that its loss captures, each once."""
         contexts, responses = row_sources(node)
-        samplers = [sampler for sampler in responses.values() if sampler is not None]
-        tokens = [self.response_tokens or whole_setting(sampler, "max_tokens", 0) for sampler in samplers]
-        if len(tokens) < len(responses) or not all(tokens) or (contexts and self.prompt_tokens is None):
+        tokens = [0 if sampler is None else self._max_tokens(sampler) for sampler in responses.values()]
+        if not all(tokens) or (contexts and self.prompt_tokens is None):
             return None
         return max(1, sum(tokens) + len(contexts) * (self.prompt_tokens or 0))
+
+
+def _value(size: AdjustableSize) -> int:
+    return size.value
 
 
 # ------------------------------------------------------------------------------------------- what is refused
@@ -198,7 +198,7 @@ def faults(sizes: BatchSizes) -> Iterator[SizeConflict]:
     for update in sizes.updates:
         if update.smallest < update.ranks <= update.prompts.value:
             ranks = AdjustableSize(update.role, DATA, update.ranks, "the plan")
-            prompts = span(update.smallest, update.largest, "prompt")
+            prompts = span(update.prompts.value, update.minibatches)
             parts = f"{many(update.minibatches, 'minibatch', 'minibatches')} of {prompts}"
             what = (
                 f"{update.minibatch} cuts {update.prompts} into {parts} for {update.ranks} data ranks of {update.role}"
@@ -210,7 +210,7 @@ def faults(sizes: BatchSizes) -> Iterator[SizeConflict]:
 
 
 def _kept_groups(sizes: BatchSizes) -> list[AdjustableSize]:
-    return [sampler.kept for sampler in sizes.samplers if sampler.kept is not None]
+    return [sampler.groups for sampler in sizes.samplers if sampler.groups is not None]
 
 
 def _nearest(sizes: BatchSizes, *wrong: AdjustableSize) -> tuple[AdjustableSize, ...]:
@@ -225,25 +225,73 @@ def _nearest(sizes: BatchSizes, *wrong: AdjustableSize) -> tuple[AdjustableSize,
         elif size.setting == "minibatch":
             update = next(update for update in sizes.updates if update.minibatch == size)
             values = [least_minibatch(update.prompts.value, update.ranks)]
-        else:
-            values = nearest_values(size.value, list(_rules(sizes, size)))
+        else:  # the batch, or the groups that a sampler keeps
+            is_batch = size == sizes.batch
+            low = [share.ranks for share in sizes.shares if share.prompts == size]
+            low += [group.value for group in _kept_groups(sizes)] if is_batch else []
+            high = sizes.data_rows if is_batch else sizes.batch.value
+            cuts = [
+                EvenMinibatches(update.minibatch.value, update.ranks)
+                for update in sizes.updates
+                if update.prompts == size and update.minibatch.value
+            ]
+            values = nearest_values(size.value, cuts, low=max([1, *low]), high=high)
         nearest += [replace(size, value=value) for value in values]
     return tuple(nearest)
 
 
-def _rules(sizes: BatchSizes, supply: AdjustableSize) -> Iterator[SizeRule]:
-    """Yield what must hold of the batch, or of the groups that a sampler keeps."""
-    yield AtLeast(1)
-    if supply == sizes.batch:
-        yield from (AtLeast(group.value) for group in _kept_groups(sizes))
-        if sizes.data_rows is not None:
-            yield AtMost(sizes.data_rows)
-    else:
-        yield AtMost(sizes.batch.value)
-    yield from (AtLeast(share.ranks) for share in sizes.shares if share.prompts == supply)
-    for update in sizes.updates:
-        if update.prompts == supply and update.minibatch.value:
-            yield EvenMinibatches(update.minibatch.value, update.ranks)
+@dataclass(frozen=True)
+class EvenMinibatches:
+    """Prompts that, cut evenly into minibatches of at most `size`, leave at least `minimum` in the smallest.
+
+    Of the numbers that make `count` minibatches, from (count - 1) · size + 1 to count · size, those from count ·
+    minimum on do.
+
+    >>> [prompts for prompts in range(1, 10) if EvenMinibatches(3, 2).moved(prompts, up=True) == prompts]
+    [2, 3, 4, 5, 6, 7, 8, 9]
+    """
+
+    size: int
+    minimum: int
+
+    def moved(self, value: int, *, up: bool) -> int:
+        """Return the value if it does, or else the next one up or down that does; 0 if none below does."""
+        count = max(1, -(-value // self.size))
+        return value if value >= count * self.minimum else count * self.minimum if up else (count - 1) * self.size
+
+
+def nearest_values(
+    value: int, cuts: Sequence[EvenMinibatches] = (), *, low: int = 1, high: int | None = None
+) -> list[int]:
+    """Return the nearest values below and above, other than this one, from `low` to `high`, that satisfy all cuts.
+
+    >>> nearest_values(5, low=8), nearest_values(9, low=3, high=8), nearest_values(5, [EvenMinibatches(4, 4)])
+    ([8], [8], [4, 8])
+    """
+    if any(cut.minimum > cut.size for cut in cuts):
+        return []
+    limit, nearest = min(MAX_VALUE, MAX_VALUE if high is None else high), list[int]()
+    for up, start in (False, min(value - 1, limit)), (True, max(value + 1, low)):
+        reached, last = start, 0
+        while low <= reached <= limit and reached != last:  # no cut moves further than it must, so no value is missed
+            last = reached
+            for cut in cuts:
+                reached = cut.moved(reached, up=up)
+        nearest += [reached] if low <= reached <= limit else []
+    return nearest
+
+
+def least_minibatch(prompts: int, minimum: int) -> int:
+    """Return the smallest minibatch size that leaves at least `minimum` of the prompts in each minibatch.
+
+    >>> least_minibatch(7, 4), least_minibatch(9, 2), least_minibatch(16, 4)
+    (7, 3, 4)
+
+    Raises ValueError for fewer prompts than `minimum`.
+    """
+    if prompts < minimum:
+        raise ValueError(f"{prompts} prompts hold no minibatch of {minimum}")
+    return -(-prompts // (prompts // minimum))
 
 
 # ------------------------------------------------------------------------------------------- notes
@@ -276,10 +324,10 @@ def _update_notes(update: UpdatePartition) -> Iterator[str]:
 
 
 def _round_notes(sampler: SamplerBatch, shares: Sequence[RankShare]) -> Iterator[str]:
-    if sampler.kept is not None:
-        spare = sampler.prompts - sampler.kept.value
+    if sampler.groups is not None:
+        spare = sampler.prompts - sampler.groups.value
         what = (
-            f"{sampler.kept} of {sampler.prompts} prompts, {many(spare, 'prompt') if spare else 'no prompt'} to spare"
+            f"{sampler.groups} of {sampler.prompts} prompts, {many(spare, 'prompt') if spare else 'no prompt'} to spare"
         )
         yield f"{what}: later nodes have fewer if too few are kept"
     if not sampler.rounds:

@@ -25,8 +25,8 @@ class ModelPass:
     read_out: int = 0
     pairs: int = 0
 
-    def __add__(self, other: ModelPass) -> ModelPass:
-        return ModelPass(self.tokens + other.tokens, self.read_out + other.read_out, self.pairs + other.pairs)
+    def __add__(self, added: ModelPass) -> ModelPass:
+        return ModelPass(self.tokens + added.tokens, self.read_out + added.read_out, self.pairs + added.pairs)
 
     def times(self, count: int) -> ModelPass:
         """Return the sum of `count` such passes."""
@@ -101,5 +101,5 @@ def even(total: int, parts: int) -> Iterator[tuple[int, int]]:
     >>> list(even(7, 3)), list(even(2, 3))
     ([(3, 1), (2, 2)], [(1, 2), (0, 1)])
     """
-    least, more = divmod(total, parts)
-    yield from ((size, count) for size, count in ((least + 1, more), (least, parts - more)) if count)
+    size, larger = divmod(total, parts)
+    yield from ((tokens, count) for tokens, count in ((size + 1, larger), (size, parts - larger)) if count)

@@ -1,22 +1,39 @@
 """How long prompts and responses are: a distribution of lengths in tokens, from a text, a column, or one number.
 
-Not here: how long it takes to read or to generate them (`time.generation`), and fitting a text's quantities
-(`length_fits`).
+A text such as `mean=2k,p99=16k,max=20k` stands for the lognormal that has these quantities. Not here: how long it takes
+to read or to generate tokens (`time.generation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from math import isfinite
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import SettingError
-from placements.workload.length_fits import POINTS, fitted, quantities, quantity, refuse_lengths, stretched
 
 if TYPE_CHECKING:
     from numpy import float64
     from numpy.typing import NDArray
+
+    Points = NDArray[float64]
+
+POINTS = 4096
+"""How many points represent a distribution; rarer lengths are not represented."""
+
+SPREAD = 0.7
+"""The sigma of lengths with only one given quantity.
+
+Source: lengths of responses as published for reasoning runs look lognormal, with sigma 0.5 to 0.9.
+"""
+
+MIN_TOKENS, MAX_TOKENS = 1, 100_000_000  # of a row: more than any model reads
+MAX_SPREAD = 3.0  # at sigma 3 one in a hundred is a thousand times the median
+_SUFFIXES = {"": 1, "k": 1_000, "m": 1_000_000}
+_QUANTITIES = ("mean", "p50", "p99", "sigma", "max")
 
 
 @dataclass(frozen=True)
@@ -50,8 +67,10 @@ class LengthDistribution:
 
         Raises SettingError for any other text.
         """
-        wanted = quantities(text, where)
-        return cls.fixed(wanted["tokens"]) if "tokens" in wanted else cls(fitted(wanted, where), tuple(wanted.items()))
+        targets = _quantities(text, where)
+        if "tokens" in targets:
+            return cls.fixed(targets["tokens"])
+        return cls(_fitted(targets, where), tuple(targets.items()))
 
     @classmethod
     def of_column(cls, values: Any, where: str = "lengths") -> LengthDistribution:
@@ -77,7 +96,7 @@ class LengthDistribution:
         lengths = numpy.sort(numpy.asarray(column.drop_null().to_pylist(), dtype=float))
         if not len(lengths) or lengths[0] < 0 or not lengths[-1]:
             raise SettingError.refused(where, "column", f"{len(lengths)} rows", "it has no lengths above 0")
-        refuse_lengths("column", f"{lengths[-1]:,.0f}", float(lengths[-1]), where)
+        _tokens("column", f"{lengths[-1]:,.0f}", float(lengths[-1]), where)
         parts = numpy.array_split(lengths, min(POINTS, len(lengths)))
         return cls(tuple(float(part.mean()) for part in parts))
 
@@ -97,7 +116,7 @@ class LengthDistribution:
         return float((self._array**2).mean())
 
     @cached_property
-    def _array(self) -> NDArray[float64]:
+    def _array(self) -> Points:
         import numpy
 
         return numpy.asarray(self.points)
@@ -118,17 +137,10 @@ class LengthDistribution:
         >>> [LengthDistribution((100.0, 200.0, 300.0)).quantile(share) for share in (0.0, 0.5, 1.0)]
         [100.0, 200.0, 300.0]
         """
-        place = min(max(share * len(self.points) - 0.5, 0.0), len(self.points) - 1.0)
-        below = int(place)
-        above = min(below + 1, len(self.points) - 1)
-        return self.points[below] + (place - below) * (self.points[above] - self.points[below])
+        return _quantile(self.points, share)
 
     def longest_of(self, count: float) -> float:
-        """Return the mean of the longest of `count` independent lengths.
-
-        >>> LengthDistribution((100.0, 300.0)).longest_of(1), LengthDistribution((100.0, 300.0)).longest_of(2)
-        (200.0, 250.0)
-        """
+        """Return the mean of the longest of `count` independent lengths."""
         import numpy
 
         return float(numpy.dot(self._array, _longest_shares(len(self.points), max(1.0, count))))
@@ -162,24 +174,207 @@ class LengthDistribution:
         new mean or median, and stretched to a new percentile or sigma at the same mean: each length is raised to a
         power, which makes a lognormal of a lognormal. `max` cuts them last. Of equal lengths the mean stays.
 
-        >>> str(LengthDistribution.parse("mean=2k,p99=16k,max=20k").with_changes({"p99": "12k"}))
-        'mean=2000,p99=12000,max=20000'
         >>> str(LengthDistribution.of_column([1000, 2000, 3000]).with_changes({"mean": "4k"}))
         'mean=4000,p99=6000,max=6000'
 
         Raises SettingError as `parse` does, and for a quantity that no such lengths can have.
         """
-        changed = {name: quantity(name, text, where) for name, text in changes.items()}
+        changed = {name: _quantity(name, text, where) for name, text in changes.items()}
         if self.quantities or (self.points[0] == self.most and set(changed) - {"mean", "p50", "max"}):
-            wanted = {**(dict(self.quantities) or {"mean": self.mean}), **changed}
-            return LengthDistribution(fitted(wanted, where), tuple(wanted.items()))
-        return LengthDistribution(stretched(self.points, changed, where))
+            targets = {**(dict(self.quantities) or {"mean": self.mean}), **changed}
+            return LengthDistribution(_fitted(targets, where), tuple(targets.items()))
+        return LengthDistribution(_stretched(self.points, changed, where))
 
 
 @lru_cache(maxsize=64)
-def _longest_shares(points: int, count: float) -> NDArray[float64]:
+def _longest_shares(points: int, count: float) -> Points:
     """Return the probability [points] of each point to be the longest of `count` samples."""
     import numpy
 
     upto = (numpy.arange(points + 1) / points) ** count
     return numpy.asarray(numpy.diff(upto))
+
+
+def _quantities(text: str, where: str) -> dict[str, float]:
+    """Return the quantities of a text; a plain number is `tokens`.
+
+    >>> _quantities("mean=1.5k, p99=16k", "lengths"), _quantities("1024", "lengths")
+    ({'mean': 1500.0, 'p99': 16000.0}, {'tokens': 1024.0})
+
+    Raises SettingError for an unknown quantity, or one that is given twice.
+    """
+    if "=" not in text:
+        return {"tokens": _tokens("tokens", text, _number("tokens", text, where), where)}
+    values = dict[str, float]()
+    for part in text.split(","):
+        name, sign, value = (piece.strip() for piece in part.partition("="))
+        if not sign:
+            why = f"{part.strip()!r} needs a name: {', '.join(_QUANTITIES)}"
+            raise SettingError.refused(where, "lengths", text, why)
+        if name in values:
+            raise SettingError.refused(where, "lengths", text, f"{name} is given twice")
+        values[name] = _quantity(name, value, where)
+    return values
+
+
+def _quantity(name: str, text: str, where: str) -> float:
+    """Return one quantity by its name: mean, sigma, max, or a percentile such as p50 or p99.9.
+
+    Raises SettingError for an unknown name, or a value that it cannot have.
+    """
+    if name == "sigma":
+        spread = _number(name, text, where)
+        if not 0 < spread <= MAX_SPREAD:
+            raise SettingError.refused(where, name, text, f"a spread of logarithms is above 0, at most {MAX_SPREAD:g}")
+        return spread
+    if name not in _QUANTITIES and _share(name) is None:
+        raise SettingError.unknown(where, "a distribution of lengths", name, _QUANTITIES)
+    return _tokens(name, text, _number(name, text, where), where)
+
+
+def _fitted(targets: Mapping[str, float], where: str) -> tuple[float, ...]:
+    """Return the points of the lognormal with these quantities, cut at `max`; sigma is `SPREAD` by default.
+
+    Raises SettingError if they are too many or too few, or if no lognormal has them.
+    """
+    import numpy
+
+    shape = {name: value for name, value in targets.items() if name != "max"}
+    if not set(shape) - {"sigma"}:
+        raise SettingError.refused(where, "lengths", _text(targets), "add a mean or a p50")
+    if len(shape) == 1:
+        shape["sigma"] = SPREAD
+    normal = NormalDist()
+    deviates = numpy.asarray([normal.inv_cdf((place + 0.5) / POINTS) for place in range(POINTS)])
+    return _solved(shape, targets, lambda sigma: numpy.exp(sigma * deviates), where)
+
+
+def _stretched(points: tuple[float, ...], targets: Mapping[str, float], where: str) -> tuple[float, ...]:
+    """Return points raised to a power and scaled so that they have these quantities, cut at `max`.
+
+    A mean or a median alone only scales them; with only a spread, the mean stays.
+
+    Raises SettingError as `_fitted` does.
+    """
+    import numpy
+
+    array = numpy.asarray(points)
+    shape = {name: value for name, value in targets.items() if name != "max"}
+    limit = targets.get("max", float("inf"))
+    if not shape:
+        return tuple(numpy.minimum(array, limit).tolist())
+    if len(shape) == 1 and set(shape) <= {"mean", "p50"}:
+        return tuple(_scaled(array, *next(iter(shape.items())), limit).tolist())
+    logs = numpy.log(numpy.maximum(array, 1.0))
+    logs -= logs.mean()
+    spread = float(logs.std()) or 1.0
+    if not {"mean", "p50"} & set(shape):
+        shape = {"mean": float(array.mean()), **shape}
+    return _solved(shape, targets, lambda sigma: numpy.exp(sigma / spread * logs), where)
+
+
+def _solved(
+    shape: Mapping[str, float], targets: Mapping[str, float], family: Callable[[float], Points], where: str
+) -> tuple[float, ...]:
+    """Return the points of a family, with one member for each spread, that have the two quantities of `shape`."""
+    text = _text(targets)
+    if len(shape) > 2:
+        raise SettingError.refused(where, "lengths", text, "two of these define a lognormal, and max cuts it")
+    limit = targets.get("max", float("inf"))
+    over = [name for name, value in shape.items() if name != "sigma" and value > limit]
+    if over:
+        raise SettingError.refused(where, "lengths", text, f"{over[0]} exceeds max={limit:.0f}")
+    first = "mean" if "mean" in shape else next(name for name in shape if name != "sigma")
+    second = next(name for name in shape if name != first)
+    spread = shape[second]
+    if second != "sigma":
+
+        def second_of(sigma: float) -> float:
+            return _measured(_scaled(family(sigma), first, shape[first], limit), second)
+
+        spread = _spread(second_of, spread)
+        nearest = second_of(spread)
+        if abs(nearest / shape[second] - 1) > 0.01:
+            why = f"with that {first}, the nearest {second} of a lognormal is {nearest:.0f}"
+            raise SettingError.refused(where, "lengths", text, why)
+    points: tuple[float, ...] = tuple(_scaled(family(spread), first, shape[first], limit).tolist())
+    if points[-1] > MAX_TOKENS:
+        why = f"the longest would have {points[-1]:,.0f} tokens, and {MAX_TOKENS:,} are the maximum: max=N cuts them"
+        raise SettingError.refused(where, "lengths", text, why)
+    return points
+
+
+def _spread(measure: Callable[[float], float], target: float) -> float:
+    """Return the smallest spread at which a quantity has its target, or else the one at which it is nearest."""
+    steps = 60
+    spreads = [MAX_SPREAD * step / steps for step in range(steps + 1)]
+    values = [measure(spread) for spread in spreads]
+    for place in range(steps):
+        if (values[place] - target) * (values[place + 1] - target) <= 0:
+            return _halved(measure, target, spreads[place], spreads[place + 1])
+    return min(zip(spreads, values, strict=True), key=lambda pair: abs(pair[1] - target))[0]
+
+
+def _halved(measure: Callable[[float], float], target: float, low: float, high: float) -> float:
+    rising = measure(high) >= measure(low)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (measure(middle) < target) == rising else (low, middle)
+    return (low + high) / 2
+
+
+def _scaled(points: Points, name: str, target: float, limit: float) -> Points:
+    import numpy
+
+    factor = target / _measured(points, name)
+    if name == "mean" and points[-1] * factor > limit:  # what is cut is missing from the mean
+        factor = _halved(
+            lambda scale: float(numpy.minimum(points * scale, limit).mean()), target, 0.0, limit / points[0]
+        )
+    return numpy.minimum(points * factor, limit)
+
+
+def _measured(points: Points, name: str) -> float:
+    if name == "mean":
+        return float(points.mean())
+    return float(_quantile(points, _share(name) or 0.5))
+
+
+def _quantile(points: Sequence[float] | Points, share: float) -> float:
+    place = min(max(share * len(points) - 0.5, 0.0), len(points) - 1.0)
+    below = int(place)
+    above = min(below + 1, len(points) - 1)
+    return points[below] + (place - below) * (points[above] - points[below])
+
+
+def _share(name: str) -> float | None:
+    """Return the share of a percentile: 0.999 of p99.9; None for another name."""
+    try:
+        share = float(name[1:]) / 100 if name[:1] == "p" else 0.0
+    except ValueError:
+        return None
+    return share if 0 < share < 1 else None
+
+
+def _tokens(name: str, text: str, tokens: float, where: str) -> float:
+    """Return the tokens of a row. Raises SettingError for lengths that no row has."""
+    if not MIN_TOKENS <= tokens <= MAX_TOKENS:
+        raise SettingError.refused(where, name, text, f"lengths are {MIN_TOKENS} to {MAX_TOKENS:,} tokens")
+    return tokens
+
+
+def _number(name: str, text: str, where: str) -> float:
+    plain = text.strip().lower().replace("_", "")
+    digits = plain.rstrip("km")
+    factor = _SUFFIXES.get(plain[len(digits) :])
+    try:
+        number = float(digits) * factor if factor is not None else float("nan")
+    except ValueError:
+        number = float("nan")
+    if not isfinite(number):
+        raise SettingError.refused(where, name, text, "write tokens as 1024, 16k or 1.5k")
+    return number
+
+
+def _text(quantities: Mapping[str, float]) -> str:
+    return ",".join(f"{name}={value:g}" for name, value in quantities.items())

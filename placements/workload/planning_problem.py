@@ -29,7 +29,7 @@ from placements.workload.batch_partition import BatchSizes
 from placements.workload.batch_sizes import most_ranks, solve_batch
 from placements.workload.graph_workload import StepWorkload, read_together
 from placements.workload.lengths import LengthDistribution
-from placements.workload.node_workload import NodeWorkload, node_workloads, of_role, stage_count
+from placements.workload.node_workload import NodeWorkload, node_workloads, stage_count
 
 if TYPE_CHECKING:
     from flowgraph.models import ModelShape
@@ -133,8 +133,8 @@ class PlanningProblem:
     @cached_property
     def classes(self) -> tuple[DeviceClass, ...]:
         """Return the classes of equal devices: of GPUs, if the cluster has any, since a pool is of one kind."""
-        every = classes(self.cluster)
-        return tuple(of for of in every if of.kind == "gpu") or every
+        device_classes = classes(self.cluster)
+        return tuple(group for group in device_classes if group.kind == "gpu") or device_classes
 
     @property
     def kind(self) -> DeviceKind:
@@ -216,7 +216,7 @@ class PlanningProblem:
 
     def loads_of(self, role: Role, engine: str = "") -> list[NodeWorkload]:
         """Return the loads of one role; on the `engine` that also generates, without the watched nodes."""
-        loads = list(of_role(self.loads, role.name))
+        loads = [load for load in self.loads if load.role.name == role.name]
         if self.watched is None or not engine or self.kind == "gpu" or engine not in self.engines_of("sample"):
             return loads
         nodes = {node.name for node in self.graph.all_nodes}
@@ -237,50 +237,36 @@ class PlanningProblem:
     @cached_property
     def sync_factor(self) -> float:
         """Return the calibration's factor for the seconds of weight syncs."""
-        return self._shared_factor("sync")
+        return self.factor_of("sync", "", self.classes[0].model)  # of no single pool: the first class of devices
 
     @cached_property
     def host_factor(self) -> float:
         """Return the calibration's factor for the seconds of nodes that run no model."""
-        return self._shared_factor("host")
-
-    def _shared_factor(self, phase: Phase) -> float:
-        """Return the factor of a phase that belongs to no single pool: that of the first class of devices."""
-        return self.factor_of(phase, "", self.classes[0].model)
+        return self.factor_of("host", "", self.classes[0].model)
 
     @cached_property
     def host(self) -> HostConstants:
         """Return the constants of host work; rates of CPU devices are those of steps of RL already."""
-        shipped = host_constants(self.calibrated.get(HOST))
-        return (
-            shipped if self.kind == "gpu" else replace(shipped, slowed_share=1.0, forward_share=1.0, update_share=1.0)
-        )
+        host = host_constants(self.calibrated.get(HOST))
+        return host if self.kind == "gpu" else replace(host, slowed_share=1.0, forward_share=1.0, update_share=1.0)
 
     def training_of(self, engine: str) -> TrainingConstants:
         """Return the constants of an engine that trains, or that reads rows without training."""
-        name = self._constants_name(engine)
-        return _training_constants(name, tuple(self.calibrated.get(name, {}).items()))
+        training: TrainingConstants = self._constants(TrainingConstants, engine)
+        return training
 
     def serving_of(self, engine: str) -> ServingConstants:
         """Return the constants of an engine that generates responses."""
-        name = self._constants_name(engine)
-        return _serving_constants(name, tuple(self.calibrated.get(name, {}).items()))
+        serving: ServingConstants = self._constants(ServingConstants, engine)
+        return serving
 
-    def _constants_name(self, engine: str) -> str:
-        """Return the engine whose constants count: on a CPU `local`, since the others' are measured on GPUs."""
-        return engine if self.kind == "gpu" else "local"
-
-
-@lru_cache(maxsize=64)
-def _training_constants(engine: str, moved: tuple[tuple[str, float], ...]) -> TrainingConstants:
-    return constants(TrainingConstants, engine).moved(_named(TrainingConstants, moved))
+    def _constants(self, kind: type[EngineConstants], engine: str) -> Any:
+        """Return the constants of an engine; on a CPU those of `local`, since the others' are measured on GPUs."""
+        name = engine if self.kind == "gpu" else "local"
+        return _moved(kind, name, tuple(self.calibrated.get(name, {}).items()))
 
 
-@lru_cache(maxsize=64)
-def _serving_constants(engine: str, moved: tuple[tuple[str, float], ...]) -> ServingConstants:
-    return constants(ServingConstants, engine).moved(_named(ServingConstants, moved))
-
-
-def _named(kind: type[EngineConstants], moved: tuple[tuple[str, float], ...]) -> dict[str, float]:
-    """Return the values that are of this kind of constants: an engine that trains and samples has both in one table."""
-    return {name: value for name, value in moved if name in constant_names(kind)}
+@lru_cache(maxsize=128)
+def _moved(kind: type[EngineConstants], engine: str, moved: tuple[tuple[str, float], ...]) -> EngineConstants:
+    """Return constants with those values that are of this kind: an engine may have both kinds in one table."""
+    return constants(kind, engine).moved({name: value for name, value in moved if name in constant_names(kind)})

@@ -16,7 +16,6 @@ from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from
 from flowgraph.language.values import Model, Value
 from flowgraph.lowering.parts import parts_needed
 from flowgraph.lowering.program import HOST, read_by, typed_results, value_name
-from placements.workload.batch_partition import UpdatePartition
 from placements.workload.batch_sizes import sizes_of
 from placements.workload.flops import ModelPass, contexts_read, decoding, even, forward_flops, reading, training_flops
 from placements.workload.graph_workload import StepWorkload, pass_of
@@ -120,9 +119,8 @@ class _StepReader:
         return roles(self.graph)
 
     @cached_property
-    def updates(self) -> Mapping[str, UpdatePartition]:
-        sizes = sizes_of(self.graph, self.workload.prompts, plan=self.plan, prompt_tokens=self.workload.prompt_tokens)
-        return {update.node: update for update in sizes.updates}
+    def placed(self) -> Mapping[str, PlacedRole]:
+        return {role.role: role for role in self.plan.placed} if self.plan is not None else {}
 
     # --------------------------------------------------------------------------------------- nodes
 
@@ -131,40 +129,32 @@ class _StepReader:
         role_of = {name: role for role in reversed(self.roles) for name in role.nodes}
         shared = set[object]()
         for node in self.graph.nodes:
-            role, rows = role_of.get(node.name), self._rows(node)
+            role, read = role_of.get(node.name), widest(self.extents, node.edges())
+            rows = self.extents[node].rows if node.op.kind == "generate" else read.rows
             if role is None or pass_of(node) in shared:
                 yield NodeFacts(node.name, node.op.kind, role.name if role is not None else HOST, rows, 0, 0)
                 continue
             shared.add(pass_of(node))
-            yield self._passing(NodeFacts(node.name, node.op.kind, role.name, rows, None, None), node, role)
+            shape, passed = self.shapes.get(role.param), self._passed(node, read, role)
+            flops = training_flops if node.regions else forward_flops
+            node_flops = None if shape is None or passed is None else flops(shape, passed)
+            tokens = None if passed is None else passed.tokens
+            yield NodeFacts(node.name, node.op.kind, role.name, rows, tokens, node_flops)
 
-    def _rows(self, node: Node) -> int | None:
-        return self.extents[node].rows if node.op.kind == "generate" else widest(self.extents, node.edges()).rows
+    def _passed(self, node: Node, read: ValueExtent, role: Role) -> ModelPass | None:
+        """Return what a node passes through a model; None if that is not known.
 
-    def _passing(self, facts: NodeFacts, node: Node, role: Role) -> NodeFacts:
-        placed, shape = self._placed.get(role.name), self.shapes.get(role.param)
-        passed = self._passes(node, 1 if placed is None else placed.layout.data)
-        if passed is None:
-            return facts
-        flops = training_flops if node.regions else forward_flops
-        return replace(facts, tokens=passed.tokens, flops=None if shape is None else flops(shape, passed))
-
-    def _passes(self, node: Node, ranks: int) -> ModelPass | None:
-        """Return what a node passes through a model; None if that is not known."""
-        if node.op.kind == "generate":
-            return self._generating(node, ranks)
-        if node.regions:
-            return self._training(node)
-        rows = widest(self.extents, node.edges())
-        return self._reading(rows, ranks, self.workload.forward_tokens) if _reads_once(node) else None
-
-    def _generating(self, node: Node, ranks: int) -> ModelPass | None:
-        """Return what passes while responses are generated: for all prompts, though fewer groups may be kept."""
-        read, extent = widest(self.extents, node.edges()), self.extents[node]
+        Responses are generated for all prompts, though fewer groups may be kept.
+        """
+        ranks = self.placed[role.name].layout.data if role.name in self.placed else 1
+        if node.op.kind != "generate":
+            if node.regions:
+                return self._training(node)
+            return self._reading(read, ranks, self.workload.forward_tokens) if _reads_once(node) else None
+        extent = self.extents[node]
         if read.prompts is None or extent.tokens is None:
             return None
-        shares = even(read.prompts, ranks)
-        contexts = sum(contexts_read(size, extent.n, self.workload.sample_rows) * count for size, count in shares)
+        contexts = _contexts(read.prompts, ranks, extent.n, self.workload.sample_rows)
         return decoding(contexts, read.prompts * extent.n, self.workload.prompt_tokens, extent.tokens)
 
     def _reading(
@@ -174,8 +164,7 @@ class _StepReader:
         if rows.prompts is None or rows.rows is None or rows.tokens is None:
             return None
         width = row_tokens or self.workload.prompt_tokens + rows.tokens
-        take = max(1, rows.rows if budget is None else budget // width)
-        contexts = sum(contexts_read(size, rows.n, take) * count for size, count in even(rows.prompts, ranks))
+        contexts = _contexts(rows.prompts, ranks, rows.n, max(1, rows.rows if budget is None else budget // width))
         return reading(contexts, rows.rows, self.workload.prompt_tokens, rows.tokens)
 
     def _training(self, node: Node) -> ModelPass | None:
@@ -183,9 +172,11 @@ class _StepReader:
 
         Minibatches are assumed to lie evenly on the ranks.
         """
-        total, update = ModelPass(), self.updates.get(node.name)
-        inner = [each for _, region in node.regions for each in region.inner if each.model() is not None]
-        for reader in {pass_of(node): node for node in inner}.values():
+        workload, total = self.workload, ModelPass()
+        sizes = sizes_of(self.graph, workload.prompts, plan=self.plan, prompt_tokens=workload.prompt_tokens)
+        update = next((update for update in sizes.updates if update.node == node.name), None)
+        inner = [reader for _, region in node.regions for reader in region.inner if reader.model() is not None]
+        for reader in {pass_of(reader): reader for reader in inner}.values():
             rows = widest(self.extents, reader.edges())
             if update is None or rows.prompts is None or not _reads_once(reader):
                 return None
@@ -210,59 +201,47 @@ class _StepReader:
             needed = parts_needed([node], self.types)
             for name, (edge, reader) in {value_name(edge): (edge, reader) for edge, reader in read_by(node)}.items():
                 if issubclass(edge.type, Model):
-                    yield self._weights(name, edge, node, reader)
+                    yield EdgeFacts(name, node.name, *self._weights(self._role(edge, reader)))
                 else:
-                    parts = self._columns(name, edge, needed.get(name, ()))
-                    yield EdgeFacts(name, node.name, parts, self._crosses(edge, self._place(node)))
+                    yield self._value(name, edge, node.name, self._pool(node), needed.get(name, ()))
         for name, edge in {value_name(edge): edge for edge in self.graph.outputs}.items():
             if not issubclass(edge.type, Model):
-                yield EdgeFacts(name, RETURN, self._columns(name, edge, ()), self._crosses(edge, HOST))
+                yield self._value(name, edge, RETURN, HOST)
 
-    def _columns(self, name: str, edge: Edge, paths: Iterable[str]) -> tuple[ValueColumn, ...]:
+    def _value(self, name: str, edge: Edge, reader: str, pool: str, paths: Iterable[str] = ()) -> EdgeFacts:
         source = edge.source
         assert isinstance(source, Node | Param), "a graph with real data in it has no facts"
-        return tuple(columns_of(self.types[name], self.extents[source], self.workload.prompt_tokens, paths))
+        columns = columns_of(self.types[name], self.extents[source], self.workload.prompt_tokens, paths)
+        source_pool = self._pool(source) if isinstance(source, Node) else HOST
+        return EdgeFacts(name, reader, tuple(columns), None if self.plan is None else source_pool != pool)
 
-    def _weights(self, name: str, edge: Edge, node: Node, reader: str) -> EdgeFacts:
-        """Return the weights that a node reads, as they are sent; frozen ones are loaded everywhere."""
-        role = self._role(edge, reader)
-        origin = self._trained.get(role.param) if role is not None else None
-        if role is None or origin is None:
-            return EdgeFacts(name, node.name, (ValueColumn("weights", 0),), None if self.plan is None else False)
-        shape = self.shapes.get(role.param)
+    def _weights(self, role: Role | None) -> tuple[tuple[ValueColumn, ...], bool | None]:
+        """Return the bytes of a role's weights as they are sent, and whether they are; frozen ones are loaded."""
+        updated = {node.root.name for node in self.graph.nodes if node.root is not None}
+        trained = {trained.param: trained for trained in self.roles if trained.use == "train"}
+        if role is None or role.param not in updated & trained.keys():
+            return (ValueColumn("weights", 0),), None if self.plan is None else False
+        shape, crosses = self.shapes.get(role.param), None
         size = None if shape is None else sent_number_bytes(self.plan, role.param) * shape.trained
-        crosses = None if self.plan is None else self._home(role) != self._home(origin)
-        return EdgeFacts(name, node.name, (ValueColumn("weights", size),), crosses)
-
-    @cached_property
-    def _trained(self) -> Mapping[str, Role]:
-        """Return the role that has the newest version of each model whose weights change."""
-        moved = {node.root.name for node in self.graph.nodes if node.root is not None}
-        return {role.param: role for role in self.roles if role.use == "train" and role.param in moved}
+        if self.plan is not None:
+            ends = (self.placed[end.name] for end in (role, trained[role.param]))
+            crosses = len({(placed.pool, placed.engine, placed.layout) for placed in ends}) > 1
+        return (ValueColumn("weights", size),), crosses
 
     def _role(self, edge: Edge, reader: str) -> Role | None:
-        """Return the role in which a node reads the model on an edge."""
         param = carried_from(edge) if issubclass(edge.type, Model) else None
-        own = (role for role in self.roles if param is not None and role.param == param.name)
-        return next((role for role in own if reader in role.nodes), None)
+        alike = (role for role in self.roles if param is not None and role.param == param.name)
+        return next((role for role in alike if reader in role.nodes), None)
 
-    @cached_property
-    def _placed(self) -> Mapping[str, PlacedRole]:
-        return {role.role: role for role in self.plan.placed} if self.plan is not None else {}
-
-    def _home(self, role: Role) -> tuple[object, ...]:
-        placed = self._placed[role.name]
-        return placed.pool, placed.engine, placed.layout
-
-    def _place(self, node: Node) -> str:
+    def _pool(self, node: Node) -> str:
         """Return the pool that a node runs on, that of the first model that it reads; the host if it reads none."""
         read = (self._role(edge, reader) for edge, reader in read_by(node))
         role = next((role for role in read if role is not None), None)
-        return HOST if role is None or self.plan is None else self._placed[role.name].pool
+        return HOST if role is None or self.plan is None else self.placed[role.name].pool
 
-    def _crosses(self, edge: Edge, place: str) -> bool | None:
-        made = self._place(edge.source) if isinstance(edge.source, Node) else HOST
-        return None if self.plan is None else made != place
+
+def _contexts(prompts: int, ranks: int, n: int, take: int) -> int:
+    return sum(contexts_read(size, n, take) * count for size, count in even(prompts, ranks))
 
 
 def _reads_once(node: Node) -> bool:

@@ -86,9 +86,9 @@ def columns_of(
     kind: type[Value], extent: ValueExtent, prompt_tokens: int, paths: Iterable[str] = ()
 ) -> Iterator[ValueColumn]:
     """Yield the bytes of each column of a value, of a record those at `paths` if any are named, then those of ids."""
-    wanted = set(paths)
+    named = set(paths)
     for path, part in leaf_paths(kind):
-        if not wanted or path in wanted:
+        if not named or path in named:
             yield ValueColumn(path or PLAIN, column_bytes(part, extent, prompt_tokens))
     if _has_rows(kind) and extent.ids:
         yield ValueColumn("ids", None if extent.rows is None else extent.rows * extent.ids * ID_BYTES)

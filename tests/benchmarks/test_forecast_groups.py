@@ -8,8 +8,15 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.forecast.groups import Axis, Kind, Sample, accuracy, forecasts_left_out, held, scaled, table_text
-from benchmarks.forecast.left_out import KINDS, neutral, refit_lengths, refit_training, unmeasured
-from placements.hardware.architectures import ADA, AMPERE, BLACKWELL, HOPPER, attained
+from benchmarks.forecast.left_out import (
+    KINDS,
+    MEASURED_ARCHITECTURES,
+    neutral,
+    refit_lengths,
+    refit_training,
+    unmeasured,
+)
+from placements.hardware.architectures import attained
 from placements.hardware.device_profiles import profile
 from placements.hardware.engine_constants import bounds
 
@@ -63,7 +70,7 @@ def test_intervals_are_the_same_each_time_and_hold_the_median() -> None:
 def test_a_device_left_out_keeps_no_share_of_its_architecture(name: str) -> None:
     device = unmeasured(profile(name))
     has, own = attained(device), attained(replace(device, shares={}))
-    others = [each for each in (AMPERE, HOPPER, BLACKWELL, ADA) if each.matmul != own.matmul]
+    others = [each for each in MEASURED_ARCHITECTURES if each.matmul != own.matmul]
     assert len(others) == 3
     assert min(each.memory for each in others) <= has.memory <= max(each.memory for each in others)
     assert has.processors == own.processors

@@ -28,8 +28,15 @@ from nodes import Policy, Prompts, Reference, clipped, generate, group_normalize
 from nodes.refill import refill
 from nodes.training import micro_batches, minibatches
 from placements.workload.batch_partition import AdjustableSize, SizeConflict, UpdatePartition
-from placements.workload.batch_sizes import faults, most_ranks, sizes_of, solve_batch
-from placements.workload.size_rules import AtLeast, AtMost, EvenMinibatches, SizeRule, least_minibatch, nearest_values
+from placements.workload.batch_sizes import (
+    EvenMinibatches,
+    faults,
+    least_minibatch,
+    most_ranks,
+    nearest_values,
+    sizes_of,
+    solve_batch,
+)
 
 
 @flow
@@ -210,7 +217,8 @@ def test_counts_are_those_of_the_functions_that_cut(case: Case, seed: int) -> No
         assert max(counts) == cut.micro_batches
     for share in sizes.shares:
         shares = [len(set(rows)) for rows in dealt(share.prompts.value, case.n, share.ranks)]
-        assert (share.smallest, share.largest) == (min(shares), max(shares))
+        smallest, over = divmod(share.prompts.value, share.ranks)
+        assert (smallest, smallest + bool(over)) == (min(shares), max(shares))
     assert sum(each.rows for each in sizes.samplers) == case.prompts * case.n
 
 
@@ -293,25 +301,20 @@ def test_the_most_ranks_are_those_up_to_which_nothing_is_refused(case: Case) -> 
     assert found(replace(case, train=most + 1, sample=most + 1))
 
 
-RULES = st.one_of(
-    st.builds(AtLeast, st.integers(1, 30)),
-    st.builds(AtMost, st.integers(1, 200)),
-    st.builds(EvenMinibatches, st.integers(1, 12), st.integers(1, 12)),
-)
+CUTS = st.lists(st.builds(EvenMinibatches, st.integers(1, 12), st.integers(1, 12)), max_size=3)
 
 
-def holds(rule: SizeRule, value: int) -> bool:
-    if isinstance(rule, EvenMinibatches):
-        return value // -(-value // rule.size) >= rule.least
-    return value >= rule.limit if isinstance(rule, AtLeast) else value <= rule.limit  # type: ignore[union-attr]
+@given(st.integers(1, 60), CUTS, st.integers(1, 30), st.none() | st.integers(1, 200))
+def test_the_nearest_values_are_those_that_a_walk_finds(
+    value: int, cuts: Sequence[EvenMinibatches], low: int, high: int | None
+) -> None:
+    def holds(size: int) -> bool:
+        bounded = low <= size <= (size if high is None else high)
+        return bounded and all(size // -(-size // cut.size) >= cut.minimum for cut in cuts)
 
-
-@given(st.integers(1, 60), st.lists(RULES, min_size=1, max_size=3))
-def test_the_nearest_values_are_those_that_a_walk_finds(value: int, rules: Sequence[SizeRule]) -> None:
-    rules = [AtLeast(1), *rules]
-    below = next((each for each in range(value - 1, 0, -1) if all(holds(rule, each) for rule in rules)), None)
-    above = next((each for each in range(value + 1, 3000) if all(holds(rule, each) for rule in rules)), None)
-    assert nearest_values(value, rules) == [each for each in (below, above) if each is not None]
+    below = next((size for size in range(value - 1, 0, -1) if holds(size)), None)
+    above = next((size for size in range(value + 1, 3000) if holds(size)), None)
+    assert nearest_values(value, cuts, low=low, high=high) == [size for size in (below, above) if size is not None]
 
 
 @given(st.integers(1, 60), st.integers(1, 60))

@@ -21,8 +21,17 @@ from flowgraph.language.handle import ResponseRows
 from flowgraph.models.sizes import ModelShape, shape_of
 from placements.hardware.topology import classes
 from placements.memory.footprint import Bytes, MemoryConstants
-from placements.memory.largest_pass import RowsPass, packed_pass, padded_pass, sampled_pass
-from placements.memory.process import ProcessFootprint, gathered_bytes, kept_blocks, process_footprint, shard_bytes
+from placements.memory.process import (
+    ProcessFootprint,
+    RowsPass,
+    gathered_bytes,
+    kept_blocks,
+    packed_pass,
+    padded_pass,
+    process_footprint,
+    sampled_pass,
+    shard_bytes,
+)
 from placements.search.search import find
 from placements.step.role_costs import DeviceGroup, footprint
 from placements.workload.lengths import LengthDistribution
@@ -253,7 +262,7 @@ def test_what_is_drawn_side_by_side_is_bounded() -> None:
 
 def test_a_load_without_rows_has_no_phase() -> None:
     found = held(replace(READ, prompts=0))
-    assert (found.phases, found.working, found.kept) == ({}, {}, 0)
+    assert (found.phases, found.working, found.kept_bytes) == ({}, {}, 0)
 
 
 # ------------------------------------------------------------------------------------------- the heap
@@ -262,25 +271,25 @@ def test_a_load_without_rows_has_no_phase() -> None:
 def test_freed_blocks_stay_with_the_process_and_half_as_much_again_is_lost() -> None:
     layer = 4 * 28 * 20 + 2 * 4 * 40 * 2 + 2 * 4 * 4 * 4 * 10
     found = held(READ, constants=KEEPING)
-    assert found.kept == layer * 3 // 2
+    assert found.kept_bytes == layer * 3 // 2
     assert found.phases == {"logprob": {"activations": layer, "heap": layer // 2}}
 
 
 def test_every_phase_has_the_heap_that_the_largest_left() -> None:
     found = held(READ, UPDATE, constants=KEEPING)
     most = LAYER + LAST + 5 * LOGITS
-    assert found.kept == most * 3 // 2
+    assert found.kept_bytes == most * 3 // 2
     assert {phase: sum(parts.values()) for phase, parts in found.phases.items()} == {
-        "logprob": found.kept,
-        "update": found.kept,
+        "logprob": found.kept_bytes,
+        "update": found.kept_bytes,
     }
 
 
 def test_blocks_larger_than_a_library_keeps_go_back() -> None:
     """Only gradients and an optimizer's numbers have less than 90 bytes: 400, and twice 40."""
     found = held(UPDATE, constants=replace(KEEPING, kept_block_bytes=90))
-    assert found.kept == 480 * 3 // 2
-    assert found.phases["update"] == {"activations": LAYER + LAST, "logits": 5 * LOGITS, "heap": found.kept}
+    assert found.kept_bytes == 480 * 3 // 2
+    assert found.phases["update"] == {"activations": LAYER + LAST, "logits": 5 * LOGITS, "heap": found.kept_bytes}
 
 
 # ------------------------------------------------------------------------------------------- rows at once

@@ -73,7 +73,7 @@ def test_where_steps_overlap_as_many_share_the_circle_and_only_its_loads_are_in_
     """Draw: sync → generate → ref.logprobs, critic_values → policy.update; critic.update is beside the circle."""
     found = barriers("ppo", staleness)
     roles = [role.name for role in setting_of("ppo").roles]
-    assert found.beside == {roles.index("critic.train"): (2,)}
+    assert found.outside == {roles.index("critic.train"): (2,)}
     assert (found.of_stage, found.host_s) == ((1, 2, 3), (0.0,) * 4)
     assert (found.tokens, found.synced, found.share) == (min(staleness, 2) + 1, synced, 1.0)
     assert found.spans_s(roles.index("critic.train"), (5.0, 7.0, 9.0)) == [0.0, 5.0, 7.0, 0.0]

@@ -15,24 +15,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.forecast.latency import request_seconds
 from flowgraph.cluster.plan import Layout
 from flowgraph.models import ModelShape
 from flowgraph.models.sizes import shape_of
 from flowgraph.models.table import full_name, listed
 from placements.hardware.device_profiles import PoolLinks, Precision, profile
 from placements.hardware.engine_constants import ServingConstants, bounds, constants
-from placements.time.cache_capacity import cache_tokens, reserved_bytes
 from placements.time.decode import (
     CROSSING_S,
     QUANTISED_SHARE,
     ServingReplica,
     cache_bytes,
+    cache_tokens,
     prefill_seconds,
     replica_of,
+    reserved_bytes,
     step_seconds,
     weight_bytes,
 )
-from placements.time.generation import generate_seconds, request_seconds
+from placements.time.generation import generate_seconds
 from placements.time.seconds import Seconds
 from placements.workload.lengths import LengthDistribution
 from tests.looped import looped

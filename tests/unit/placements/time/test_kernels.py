@@ -12,14 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placements.hardware.architectures import AMPERE, HOPPER, NAMES, OTHER, AttainedShares, attained
+from benchmarks.forecast.kernels import decode_attention_seconds
+from placements.hardware.architectures import NAMES, AttainedShares, architecture, attained
 from placements.hardware.device_profiles import DeviceProfile, profile, profiles
-from placements.time.kernels import (
-    WIDTH_BYTES,
-    decode_attention_seconds,
-    matmul_seconds,
-    peak_flops,
-)
+from placements.time.kernels import WIDTH_BYTES, matmul_seconds, peak_flops
 
 # device, m, n, k, microseconds: bf16 products of 256 tokens and more.
 PRODUCTS = [
@@ -152,17 +148,17 @@ def unmeasured(name: str) -> DeviceProfile:
 
 
 def test_a_device_that_was_not_measured_has_what_its_architecture_attains() -> None:
-    assert attained(unmeasured("h800-sxm-80g")) == HOPPER
-    assert attained(unmeasured("a100-sxm-40g")) == AMPERE
+    assert attained(unmeasured("h800-sxm-80g")) == architecture("hopper")
+    assert attained(unmeasured("a100-sxm-40g")) == architecture("ampere")
     assert attained(unmeasured("l4-24g")).processors == 58  # and not as an L40S
     assert attained(unmeasured("l40s-48g")).processors == 142
     assert attained(unmeasured("h100-pcie-80g")).processors == 114
-    assert attained(unmeasured("tpu")) == OTHER
+    assert attained(unmeasured("tpu")) == architecture("other")
 
 
 def test_shares_that_were_measured_come_before_those_of_the_architecture() -> None:
     device = replace(unmeasured("h800"), shares={"matmul": 0.6, "of somebody else": 2.0})
-    assert attained(device) == replace(HOPPER, matmul=0.6)
+    assert attained(device) == replace(architecture("hopper"), matmul=0.6)
 
 
 @given(DEVICES)

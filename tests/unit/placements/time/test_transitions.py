@@ -21,10 +21,11 @@ from placements.time.transitions import (
     RESHARD_TENSOR_S,
     WAKE_S,
     Method,
+    Resharding,
+    gathering,
     offload_seconds,
     reshard_seconds,
     resharding,
-    resharding_bytes,
     sync_seconds,
     wake_seconds,
 )
@@ -106,7 +107,9 @@ def test_more_bytes_take_longer_and_a_faster_network_never_does(size: float, met
 def test_resharding_receives_what_the_paper_counts() -> None:
     # Sheng et al. 2024, arXiv 2409.19256, table 2, with t = 8, p = 2, d = 4 and t_g = 2, p_g = 1.
     training, generation = Layout(data=4, tensor=8, pipeline=2), Layout(data=32, tensor=2)
-    counted = {how: resharding_bytes(64.0, training, generation, how) for how in ("all", "model", "micro")}
+    hows: tuple[Resharding, ...] = ("all", "model", "micro")
+    gathers = {how: gathering(64.0, training, generation, how) for how in hows}
+    counted = {how: size_bytes * (ranks - 1) / ranks for how, (ranks, size_bytes) in gathers.items()}
     assert counted == {"all": 63.0, "model": 60.0, "micro": (16 - 2) / (2 * 16) * 64}
 
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowgraph.errors import SettingError
-from placements.workload.length_fits import POINTS
-from placements.workload.lengths import LengthDistribution
+from placements.workload.lengths import POINTS, LengthDistribution
 from tests.looped import looped
 
 points = st.lists(st.floats(1, 1e5), min_size=1, max_size=6).map(lambda each: LengthDistribution(tuple(sorted(each))))

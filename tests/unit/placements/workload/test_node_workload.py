@@ -39,7 +39,7 @@ from nodes import (
 from nodes.values import Entropy
 from placements.workload.batch_sizes import sizes_of
 from placements.workload.lengths import LengthDistribution
-from placements.workload.node_workload import NodeWorkload, node_workloads, of_role, stage_count, taken
+from placements.workload.node_workload import NodeWorkload, node_workloads, stage_count, taken
 from tests.examples.flows.moving_reference import with_average, with_refreshes
 from tests.examples.flows.two_agents import two_agents
 from tests.looped import looped
@@ -74,7 +74,7 @@ def test_ppo_draws_then_reads_then_updates_both_models() -> None:
     }  # fmt: skip
     assert {(each.prompts, each.samples, each.rows) for each in found.values()} == {(64, 16, 1024)}
     assert (found["policy.update"].epochs, found["policy.update"].steps) == (1, 8)
-    assert [each.node for each in of_role(list(found.values()), "critic.train")] == [
+    assert [each.node for each in found.values() if each.role.name == "critic.train"] == [
         "critic.critic_values", "critic.update",
     ]  # fmt: skip
 

@@ -14,8 +14,7 @@ from placements.hardware.engine_constants import TrainingConstants, constants
 from placements.step.role_costs import footprint, offloaded_seconds, passing_seconds
 from placements.time.training import forward_seconds, update_seconds
 from placements.workload.lengths import LengthDistribution
-from placements.workload.node_workload import NodeWorkload, PassTokens
-from placements.workload.packing import ROWS, filled_share, rows_tokens
+from placements.workload.node_workload import ROWS, NodeWorkload, PassTokens, filled_share, rows_tokens
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
 from tests.unit.placements.small_settings import SMALL, seat_of, setting_of, shapes_of
