@@ -35,12 +35,7 @@ from benchmarks.forecast.training_case import Trained, forecast_s
 from benchmarks.forecast.training_papers import paper
 from benchmarks.forecast.training_rows import bridge, foundry, prime, vtrain
 from flowgraph.models.table import full_name
-<<<<<<< HEAD
-from placements.hardware.architectures import ADA, AMPERE, BLACKWELL, HOPPER, AttainedShares, attained
-=======
-from placements.calibration.fit_constants import MeasuredCase, calibrate
 from placements.hardware.architectures import AttainedShares, architecture, attained
->>>>>>> h/time
 from placements.hardware.device_profiles import DeviceProfile, profile
 from placements.hardware.engine_constants import (
     ConstantBounds,

@@ -112,7 +112,6 @@ class PoolOptions:
     @cached_property
     def _alike(self) -> list[list[int]]:
         """Return for each role the places of those that can be exchanged: as much work, models of the same sizes."""
-<<<<<<< HEAD
         setting, kinds = self.setting, list[object]()
         for place, role in enumerate(setting.roles):
             if role.use != "infer" or any(place in group for group in setting.together):
@@ -121,22 +120,8 @@ class PoolOptions:
             loads = tuple(replace(load, node="", role=ANY_ROLE) for load in setting.loads_of(role))
             factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
             whole_rows = bool(setting.whole_rows.intersection(role.nodes))
-            kinds.append((setting.shape(role), loads, factors, whole_rows, self.barriers.beside.get(place)))
+            kinds.append((setting.shape(role), loads, factors, whole_rows, self.barriers.outside.get(place)))
         return [[place for place, alike in enumerate(kinds) if alike == kind] for kind in kinds]
-=======
-        kinds = [self._kind_of(place, role) for place, role in enumerate(self.setting.roles)]
-        return [[place for place, kind in enumerate(kinds) if kind == own] for own in kinds]
-
-    def _kind_of(self, place: int, role: Role) -> object:
-        """Return what roles that can be exchanged have in common; the place of one that cannot be."""
-        setting = self.setting
-        if role.use != "infer" or any(place in group for group in setting.together):
-            return place
-        loads = tuple(replace(load, node="", role=ANY_ROLE) for load in setting.loads_of(role))
-        factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
-        whole_rows = bool(setting.whole_rows.intersection(role.nodes))
-        return setting.shape(role), loads, factors, whole_rows, self.barriers.outside.get(place)
->>>>>>> h/time
 
     def _compute_options(self, block: frozenset[int], devices: tuple[int, ...], group: DeviceGroup) -> list[Option]:
         """Return the options of a block on one pool: those of the first block of roles that are alike, exchanged."""
