@@ -11,8 +11,8 @@ from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.quantities import many, show_s
-from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell, page_html
 from flowgraph.diagrams.write.formats import svg
+from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell, page_html
 from flowgraph.diagrams.write.svg.svg_frame import Look
 from flowgraph.diagrams.write.tables import table_of
 from flowgraph.errors import UsageError

@@ -17,9 +17,7 @@ from flowgraph.diagrams.model.charts import Curves
 from flowgraph.diagrams.model.series import Series
 from flowgraph.diagrams.write.svg.curves import curves_svg
 from flowgraph.errors import RunFolderError
-from flowgraph.runtime.measure.measured_step import NAME, read_measured
-from flowgraph.runtime.measure.measured_step import MeasuredStep
-from flowgraph.runtime.measure.measured_step import measured_events
+from flowgraph.runtime.measure.measured_step import NAME, MeasuredStep, measured_events, read_measured
 from flowgraph.runtime.record.run_folder import RunFolder
 from placements import simulate
 

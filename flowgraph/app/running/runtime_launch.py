@@ -238,7 +238,7 @@ def staged(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:
         return Flows(tuple(to_json(graph) for graph in graphs), "")
     first, *rest = [*flow, *rules.values()]
     copied = stage(first, rest, folder)
-    copies = dict(zip(rules, (copied.flow, *copied.others)[len(flow) :], strict=True))
+    copies = dict(zip(rules, copied[len(flow) :], strict=True))
 
     def renamed(node: Node) -> Node:
         parts = {name: value.rpartition(":") for name, value in node.settings if _names_file(value)}
@@ -246,7 +246,7 @@ def staged(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:
         return replace(node, settings=node.settings.model_copy(update=moved)) if moved else node
 
     texts = tuple(to_json(rewrite(graph, renamed)) for graph in graphs)
-    return Flows(texts, str(copied.flow) if flow else "")
+    return Flows(texts, str(copied[0]) if flow else "")
 
 
 def _names_file(value: object) -> TypeGuard[str]:
