@@ -247,8 +247,9 @@ def sample(
                         place = f"in prompts {first} to {first + count - 1} of {run.prompts.name}, from 0"
                         error.notes = (*error.notes, place)
                         raise
-                    sums, prompts = ran.observed.sums, prompts + count
+                    sums = ran.observed.sums
                     text = read(path, {name: int(sums.get(("score", name), (0.0, 0.0))[0]) for name in FAILURES})
+                    prompts += count
                     show(count, text)
                     if out is None:
                         path.unlink()
