@@ -150,7 +150,6 @@ def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
 
 
 def _text(target: DrawTarget) -> str:
-    """Return what is compared as text, without lines of files."""
     if target.kind == "flow" and target.graph is not None:
         return graph_text(target.graph, sites=False)
     return "\n".join(report.plan_lines(target.placement.plan))

@@ -75,7 +75,6 @@ def _section(title: str, drawing: Drawing, pools: tuple[str, ...]) -> Section:
 
 
 def _devices(plan: Plan) -> PageTable:
-    """Return of each role on which devices it is, in which layout, and what it holds on each."""
     rows = list[tuple[TableCell, ...]]()
     for placed in plan.placed:
         pool, memory_bytes = plan.pool(placed.pool), sum(placed.memory.values())
@@ -95,7 +94,6 @@ def _devices(plan: Plan) -> PageTable:
 
 
 def _facts(target: DrawTarget) -> Iterator[tuple[str, str]]:
-    """Yield what a reader wants first."""
     plan = target.placement.plan
     if target.run is not None:
         facts = target.run.facts()

@@ -184,7 +184,6 @@ class RunReplacement:
 
 
 def _replacement(prepared: PreparedProblem, run: ImportedRun, best: ExportSearch | None) -> RunReplacement | None:
-    """Return what a search finds that the system runs, in the words of the run's own command."""
     fastest = best.fastest if best is not None else None
     if fastest is None or fastest.plan is None or fastest.step_s is None:
         return None

@@ -147,8 +147,8 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
         raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
     for param in graph.params:
         _refuse_param(graph, param)
-    for rule in rules if inputs is not None else ():
-        if isinstance(rule, str):
+    for rule in rules:
+        if inputs is not None and isinstance(rule, str):
             refuse_missing_truths(rule, inputs.data.train, inputs.data.name)
 
 

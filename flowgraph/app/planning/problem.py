@@ -142,16 +142,7 @@ def prepare_from(
         if workload is None and graph.name != plan.flow:  # the flow is the file's own word
             error.hint = f"the file names this flow as `assumed.flow`: flowgraph plan {graph.name}"
         raise error
-    params = [param.name for param in model_params(graph)]
-    for name in plan.assumed.models:
-        if name not in params:
-            raise PlanError.unknown(where, "model parameter of the flow:", name, params)
-    missing = [name for name in params if name not in plan.assumed.models]
-    if missing and not (workload and workload.model):
-        raise PlanError.unreadable(where, "assumed.models", f"names no model for {', '.join(missing)}")
-    for use in USES:
-        if (engine := plan.assumed.engines.get(use)) is not None and engine not in engines_for(use):
-            raise PlanError.unknown(where, f"engine to {use}:", engine, engines_for(use))
+    _refuse_unknown_names(plan.assumed, graph, workload, where)
     try:
         inputs = None if full.data is None else read_inputs(full)
         sources = model_sources(graph, full.model, cache_folder(full.cache))
@@ -181,6 +172,20 @@ def prepare_from(
         assumed=assumed,
         inputs=None if inputs is None else replace(inputs, batch=assumed.batch),
     )
+
+
+def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Workload | None, where: str) -> None:
+    """Refuse a model of no parameter, a parameter without a model unless models are given, and an unknown engine."""
+    params = [param.name for param in model_params(graph)]
+    for name in assumed.models:
+        if name not in params:
+            raise PlanError.unknown(where, "model parameter of the flow:", name, params)
+    missing = [name for name in params if name not in assumed.models]
+    if missing and not (workload and workload.model):
+        raise PlanError.unreadable(where, "assumed.models", f"names no model for {', '.join(missing)}")
+    for use in USES:
+        if (engine := assumed.engines.get(use)) is not None and engine not in engines_for(use):
+            raise PlanError.unknown(where, f"engine to {use}:", engine, engines_for(use))
 
 
 def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> Workload:

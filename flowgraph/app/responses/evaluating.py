@@ -122,7 +122,6 @@ def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResu
 
 
 def _evaluate_model(request: Request, say: Say, progress: Progress) -> EvalResult:
-    """Sample responses of a model and score them."""
     import pyarrow.parquet as pq
 
     out = request.output.out
@@ -151,7 +150,6 @@ def _evaluate_model(request: Request, say: Say, progress: Progress) -> EvalResul
 
 
 def _evaluate_saved(path: Path, request: Request, progress: Progress) -> EvalResult:
-    """Score the responses of a file again, without any model."""
     out = request.output.out
     if out is not None:
         check_out(out, ENDINGS[1:], request.output.overwrite)

@@ -100,7 +100,7 @@ def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptS
     """Read the prompts: held-out ones if the data has any and nothing else is asked for; of a run, its own data."""
     workload, split = request.workload, request.sampling.split
     if split not in (None, *SPLITS):
-        raise UsageError(f"no split `{split}`", where="--split", hint=f"facts_before: {', '.join(SPLITS)}")
+        raise UsageError(f"no split `{split}`", where="--split", hint=f"known: {', '.join(SPLITS)}")
     spec = workload.data or model.data or DEFAULT_DATA
     # Rows that are made here are those of the run's own seed: with another, some would have been trained on.
     rows = data_sets.load(spec, cache=cache_folder(workload.cache), held_out=workload.held_out, seed=model.seed)
@@ -247,8 +247,9 @@ def sample(
                         place = f"in prompts {first} to {first + count - 1} of {run.prompts.name}, from 0"
                         error.notes = (*error.notes, place)
                         raise
-                    sums, prompts = ran.observed.sums, prompts + count
+                    sums = ran.observed.sums
                     text = read(path, {name: int(sums.get(("score", name), (0.0, 0.0))[0]) for name in FAILURES})
+                    prompts += count
                     show(count, text)
                     if out is None:
                         path.unlink()

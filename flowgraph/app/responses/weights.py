@@ -81,7 +81,6 @@ def _of_run(run: RunFolder, param: str | None, cache: Path) -> ModelUnderTest:
 
 
 def _chosen(run: RunFolder, facts: Mapping[str, Any], param: str | None) -> str:
-    """Return the parameter of the language model of a run that is meant."""
     folder = run.path / "weights"
     names = sorted(path.name for path in folder.glob("[!.]*") if path.is_dir())
     if not names:

@@ -198,7 +198,6 @@ def _flow(saved: SavedRun, copies: Path, say: Say) -> FlowLike:
 
 
 def _refuse_another_run(saved: SavedRun, inputs: FlowInputs, say: Say) -> None:
-    """Refuse a flow, settings or rows that are not those that the run began with."""
     where, digest = str(saved.folder.path), saved.facts["data"]["digest"]
     if full_hash(inputs.graph) != saved.facts["full_hash"]:
         same = structure_hash(inputs.graph) == saved.facts["structure_hash"]

@@ -131,7 +131,6 @@ def curves_picture(run: RunFolder) -> Curves:
 
 
 def _lead(facts: Mapping[str, Any], curves: Mapping[str, Points]) -> list[str]:
-    """Return the metrics that a run is judged by, as far as it has recorded them."""
     headlines = [name for name, metric in facts["metrics"].items() if metric.get("headline")]
     return [name for name in ("eval/accuracy", *headlines, "tokens_per_s") if name in curves]
 
@@ -239,7 +238,6 @@ def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparis
 
 
 def _same(forecast: TimedTask, measured: TimedTask) -> bool:
-    """Return whether a forecast task is what was measured."""
     if forecast.name == measured.name or forecast.name.startswith(f"{measured.name} ("):
         return True
     moves = {"sync", "transfer", "offload"} & {forecast.kind, measured.kind}
