@@ -12,7 +12,7 @@ from flowgraph.app.page import page_of
 from flowgraph.app.pictures import PictureDetail, picture_named
 from flowgraph.app.request import Request, Say
 from flowgraph.app.written_files import write_bytes
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Drawing
 from flowgraph.diagrams.write.formats import FORMATS, format_of, text_in
 from flowgraph.diagrams.write.svg.png import png, uncovered
 from flowgraph.errors import UsageError, nearest

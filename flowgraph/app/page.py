@@ -8,7 +8,7 @@ from flowgraph.app.draw_target import DrawTarget
 from flowgraph.app.pictures import PICTURES, PictureDetail, picture_named
 from flowgraph.cluster.cluster import Cluster, show_bytes
 from flowgraph.cluster.plan import Plan
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Drawing
 from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.diagrams.write.formats import svg
 from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell, page_html
