@@ -63,7 +63,6 @@ def quoted(*lines: str) -> str:
 
 
 def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
-    """Yield the boxes that stand right inside a frame, then the frames in it."""
     for box in picture.boxes_in(frame):
         ink = INKS[box.kind]
         border = STATUS_INKS.get(box.status, ink.border)

@@ -110,7 +110,6 @@ def page_html(page: Page) -> str:
 
 
 def _cleaned(text: str, limit_characters: int) -> str:
-    """Return a text as one line; an empty one stays empty."""
     return clean(text, limit_characters) if text.strip() else ""
 
 

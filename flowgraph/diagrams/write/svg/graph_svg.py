@@ -82,7 +82,6 @@ def _status(thing: Box | Frame | Arrow) -> str:
 
 
 def _lines(x: float, y: float, lines: Sequence[str], classes: str, anchor: Anchor = "middle") -> Iterator[Mark]:
-    """Yield lines of text, one beneath the other."""
     for place, text in enumerate(lines):
         yield words(TextLine(x, y + place * LINE_PX, text, classes, anchor))
 

@@ -209,11 +209,12 @@ def panels(picture: Picture) -> Iterator[RenderableType]:
         arrows = [arrow for arrow in picture.arrows if arrow.style is style]
         if arrows:
             yield Text(heading, ARROW_INKS[style])
-            yield from (_arrow_line(picture, arrow) for arrow in arrows)
+            for arrow in arrows:
+                source, target = _name(picture, arrow.source), _name(picture, arrow.target)
+                yield Text(f"  {SIGNS[arrow.status]}{source} → {target}  {clean(arrow.label)}")
 
 
 def _panels_in(picture: Picture, frame: Frame | None) -> Iterator[RenderableType]:
-    """Yield the boxes that stand right inside a frame, then a panel for each frame in it."""
     name = None if frame is None else frame.id
     yield from (_box(picture, box) for box in picture.boxes_in(name))
     for inner in picture.frames_in(name):
@@ -234,11 +235,6 @@ def _box(picture: Picture, box: Box) -> Text:
     reads = [arrow for arrow in picture.arrows if arrow.target == box.id and arrow.style not in _LISTED]
     names = dict.fromkeys(_name(picture, arrow.source, box.inside) for arrow in reads)
     return line.append(f"  ← {', '.join(names)}" if names else "", "dim")
-
-
-def _arrow_line(picture: Picture, arrow: Arrow) -> Text:
-    source, target = _name(picture, arrow.source), _name(picture, arrow.target)
-    return Text(f"  {SIGNS[arrow.status]}{source} → {target}  {clean(arrow.label)}")
 
 
 def _name(picture: Picture, box_id: str, reader_frame: str | None = None) -> str:
