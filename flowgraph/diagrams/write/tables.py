@@ -119,6 +119,6 @@ def _(curves: Curves) -> PageTable:
     for series in curves.series:
         values = [value for _, value in known(series) if value is not None]
         summary = (values[0], values[-1], min(values), max(values)) if values else ()
-        numbers = [TableCell(number_text(value), value) for value in summary] or [""] * 4
+        numbers = [TableCell(number_text(value), value) for value in summary] or [TableCell("")] * 4
         rows.append((series.name, series.unit, *numbers))
     return _table("metric, unit, first, last, least, most", rows, numeric=(2, 3, 4, 5))
