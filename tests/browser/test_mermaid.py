@@ -10,7 +10,7 @@ import pytest
 
 from flowgraph.app.drawing.pictures import PictureDetail, picture_named
 from flowgraph.diagrams.build.flow_picture import flow_picture
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Drawing
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
 from flowgraph.diagrams.write.formats import mermaid_text

@@ -12,7 +12,7 @@ import pytest
 
 from flowgraph.app import DrawTarget, find_target, make_request
 from flowgraph.app.drawing.pictures import PictureDetail, picture_named
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Drawing
 from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.write.as_data import as_json, from_json
 from flowgraph.diagrams.write.formats import svg, text_in

@@ -20,7 +20,7 @@ from flowgraph.app.planning.saved_plans import plan_again
 from flowgraph.app.request import Request, Say, Target, Workload
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.arrow_sizes import ArrowSizes
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Drawing
 from flowgraph.diagrams.write.as_data import from_json
 from flowgraph.errors import FlowError, UsageError
 from flowgraph.files.untrusted import read_json, read_text

@@ -15,7 +15,7 @@ from flowgraph.app.drawing.stages import unified_diff
 from flowgraph.app.request import Request, Say
 from flowgraph.app.user_files import write_bytes
 from flowgraph.diagrams.build.diff_picture import diff_picture
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Drawing
 from flowgraph.diagrams.model.labels import seen
 from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.write.formats import FORMATS, format_of, text_in

@@ -9,7 +9,7 @@ from flowgraph.app.drawing.draw_target import DrawTarget
 from flowgraph.app.drawing.pictures import PICTURES, PictureDetail, picture_named
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Drawing
 from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.diagrams.write.formats import svg
 from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell, page_html

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
 from itertools import count
 
 from flowgraph.cluster.cluster import show_bytes
@@ -23,7 +21,7 @@ from flowgraph.diagrams.build.roles_picture import device_boxes, devices_text
 from flowgraph.diagrams.model.arrow_sizes import RETURN, ArrowSizes
 from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, Frame, Picture
 from flowgraph.diagrams.model.quantities import layout_text, listed, many
-from flowgraph.language.graph import Edge, Node
+from flowgraph.language.graph import Node
 from flowgraph.language.signature import type_name
 from flowgraph.language.values import Model
 from flowgraph.lowering.program import HOST, Home, Program, Run, Sync, Transfer, results_of, typed_results, value_name
@@ -45,66 +43,36 @@ def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: b
     return Picture(program.graph.name, boxes, tuple(drawing.frames()), arrows, " ".join(drawing.about()))
 
 
-@dataclass(frozen=True)
 class _PlanDrawing:
     """A program with the things that are drawn of it, and their ids."""
 
-    program: Program
-    sizes: ArrowSizes
-
-    @cached_property
-    def origins(self) -> Mapping[str, Home]:
-        return dict(self.program.origins)
-
-    @cached_property
-    def homes(self) -> list[Home]:
-        return list(dict.fromkeys([*self.program.homes, *self.origins.values()]))
-
-    @cached_property
-    def weights(self) -> list[Weights]:
-        loaded = [(home.param, home) for home in self.homes if home.param in self.program.frozen]
-        synced = [(task.value, task.target) for task in self.program.tasks if isinstance(task, Sync)]
-        return list(dict.fromkeys([*self.program.origins, *loaded, *synced]))
-
-    @cached_property
-    def moved(self) -> Mapping[Moved, Transfer]:
-        return {(task.value, task.target): task for task in self.program.tasks if isinstance(task, Transfer)}
-
-    @cached_property
-    def nodes(self) -> list[tuple[Node, Run]]:
-        nodes = {node.name: node for node in self.program.graph.nodes}
-        return [(nodes[name], run) for run in self.program.tasks if isinstance(run, Run) for name in run.nodes]
-
-    @cached_property
-    def results(self) -> list[Edge]:
-        graph = self.program.graph
+    def __init__(self, program: Program, sizes: ArrowSizes) -> None:
+        graph, tasks = program.graph, program.tasks
+        self.program, self.sizes, self.origins = program, sizes, dict(program.origins)
+        self.homes = list(dict.fromkeys([*program.homes, *self.origins.values()]))
+        loaded = [(home.param, home) for home in self.homes if home.param in program.frozen]
+        synced = [(task.value, task.target) for task in tasks if isinstance(task, Sync)]
+        self.weights: list[Weights] = list(dict.fromkeys([*program.origins, *loaded, *synced]))
+        self.moved: dict[Moved, Transfer] = {
+            (task.value, task.target): task for task in tasks if isinstance(task, Transfer)
+        }
+        named = {node.name: node for node in graph.nodes}
+        self.nodes = [(named[name], run) for run in tasks if isinstance(run, Run) for name in run.nodes]
         carried = graph.carries().values()
-        edges = [edge for place, edge in enumerate(graph.outputs) if place not in carried]
-        return list(dict.fromkeys(edge for edge in edges if not issubclass(edge.type, Model)))
-
-    @cached_property
-    def ids(self) -> Mapping[object, str]:
-        data = [param.name for param in self.program.graph.params if not issubclass(param.type, Model)]
-        things: list[object] = [*self.weights, *data, *(node for node, _ in self.nodes)]
+        results = (edge for place, edge in enumerate(graph.outputs) if place not in carried)
+        self.results = list(dict.fromkeys(edge for edge in results if not issubclass(edge.type, Model)))
+        self.data = [param for param in graph.params if not issubclass(param.type, Model)]
+        things: list[object] = [*self.weights, *(param.name for param in self.data), *(node for node, _ in self.nodes)]
         things += [*(("result", edge) for edge in self.results), *self.moved]
-        return {thing: f"n{place}" for place, thing in enumerate(dict.fromkeys(things))}
-
-    @cached_property
-    def frame_ids(self) -> Mapping[object, str]:
-        things: list[object] = [HOST, *self.program.plan.pools, *self.homes]
-        return {thing: f"f{place}" for place, thing in enumerate(things)}
-
-    @cached_property
-    def makers(self) -> Mapping[str, str]:
-        """Return the id of the node that makes each value, or of the parameter that it is, by the value's name."""
-        params = {param.name: self.ids[param.name] for param in self.program.graph.params if param.name in self.ids}
-        return params | {result: self.ids[node] for node, _ in self.nodes for result in results_of(node)}
-
-    @cached_property
-    def types(self) -> Mapping[str, str]:
-        """Return the name of each value's type, by the value's name."""
-        types = {param.name: type_name(param.type) for param in self.program.graph.params}
-        return types | {name: type_name(kind) for node, _ in self.nodes for name, kind in typed_results(node)}
+        self.ids = {thing: f"n{place}" for place, thing in enumerate(dict.fromkeys(things))}
+        framed: list[object] = [HOST, *program.plan.pools, *self.homes]
+        self.frame_ids = {thing: f"f{place}" for place, thing in enumerate(framed)}
+        # The id of the parameter that each value is, or of the node that makes it; and the name of the value's type.
+        self.makers = {param.name: self.ids[param.name] for param in self.data}
+        self.types = {param.name: type_name(param.type) for param in graph.params}
+        for node, _ in self.nodes:
+            self.makers |= dict.fromkeys(results_of(node), self.ids[node])
+            self.types |= {name: type_name(kind) for name, kind in typed_results(node)}
 
     def frames(self) -> Iterator[Frame]:
         """Yield each pool that is used with the homes on it, and the host."""
@@ -125,9 +93,8 @@ class _PlanDrawing:
             details = [*roles, *filter(None, [str(home.running)])] if first[home] == name else []
             about = " ".join(self.weights_about(name, home))
             yield Box(ids[name, home], (name, *details), "model", frames[home], about)
-        for param in self.program.graph.params:
-            if not issubclass(param.type, Model):
-                yield Box(ids[param.name], (param.name,), "data", frames[HOST], param_about(param))
+        for param in self.data:
+            yield Box(ids[param.name], (param.name,), "data", frames[HOST], param_about(param))
         for node, run in self.nodes:
             kind = [] if node.op.kind == "host" or node.op.kind in node.name else [node.op.kind]
             losses = (loss_text(region) for _, region in node.regions)
@@ -178,7 +145,7 @@ class _PlanDrawing:
                 weights_bytes = self.sizes.weights.get(task.target.param)
                 size = "" if weights_bytes is None else f" {show_bytes(weights_bytes)}"
                 lag = f", lag {task.lag}" if task.lag else ""
-                source, target = self.weights_id(task.value, task.source), self.ids[task.value, task.target]
+                source, target = self.source_id(task.value, task.source), self.ids[task.value, task.target]
                 yield Arrow(source, target, f"sync {task.value}{size}{lag}", ArrowStyle.SYNC)
 
     def transfers(self) -> Iterator[Arrow]:
@@ -191,18 +158,17 @@ class _PlanDrawing:
             readers[value_name(edge), HOST].append(RETURN)
         for (value, place), task in self.moved.items():
             label = f"{self.types[value]}{self.sizes.brought(value, readers[value, place])}"
-            yield Arrow(self.value_id(value, task.source), self.ids[value, place], label, ArrowStyle.TRANSFER)
+            yield Arrow(self.source_id(value, task.source), self.ids[value, place], label, ArrowStyle.TRANSFER)
 
     def reads(self) -> Iterator[Arrow]:
         for node, run in self.nodes:
             homes = dict(run.homes)
             for edge in node.edges():
                 name = value_name(edge)
-                weights = issubclass(edge.type, Model)
-                source = self.weights_id(name, homes[name]) if weights else self.value_id(name, run.place)
-                yield edge_arrow(source, self.ids[node], edge)
+                place = homes[name] if issubclass(edge.type, Model) else run.place
+                yield edge_arrow(self.source_id(name, place), self.ids[node], edge)
         for edge in self.results:
-            yield edge_arrow(self.value_id(value_name(edge), HOST), self.ids["result", edge], edge)
+            yield edge_arrow(self.source_id(value_name(edge), HOST), self.ids["result", edge], edge)
 
     def carries(self) -> Iterator[Arrow]:
         for name, place in self.program.graph.carries().items():
@@ -211,13 +177,9 @@ class _PlanDrawing:
                 target = self.ids[name, self.origins[name]] if name in self.origins else self.ids[name]
                 yield Arrow(self.ids[source], target, CARRY_LABEL, ArrowStyle.CARRY)
 
-    def value_id(self, value: str, place: str) -> str:
-        """Return the id of a value's box in a place if it was transferred there, or of the node that made it."""
+    def source_id(self, value: str, place: str | Home) -> str:
+        """Return the id of a value's box in a place or home if it was brought there, or of the node that made it."""
         return self.ids.get((value, place)) or self.makers[value]
-
-    def weights_id(self, name: str, home: Home) -> str:
-        """Return the id of a version of weights in a home: its box, or the node that made it there."""
-        return self.ids.get((name, home)) or self.makers[name]
 
     def about(self) -> Iterator[str]:
         """Yield the roles of each pool and the nodes of the host, and how much goes from place to place."""

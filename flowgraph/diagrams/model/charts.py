@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flowgraph.cluster.plan import TaskKind
+from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 from flowgraph.diagrams.model.series import Series
 
 BarKind = TaskKind | Literal["advantage", "idle"]
@@ -149,3 +150,7 @@ class Curves:
     title: str
     series: tuple[Series, ...]
     about: str = ""
+
+
+Drawing = Picture | SequenceDiagram | Lanes | MemoryChart | Comparison | Scatter | Curves
+"""Every kind of picture: what writers take. Boxes and arrows are a `Picture`; the others have a layout of their own."""

@@ -29,7 +29,11 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     """
     spaced = re.sub(r"\s+", " ", text)
     visible = "".join(letter for letter in spaced if unicodedata.category(letter) not in _INVISIBLE)
-    line = _MARKS.sub(_two_marks, unicodedata.normalize("NFC", visible)).strip()
+
+    def two_marks(match: re.Match[str]) -> str:
+        return match[1] + "".join(letter for letter in match[0][2:] if not unicodedata.combining(letter))
+
+    line = _MARKS.sub(two_marks, unicodedata.normalize("NFC", visible)).strip()
     return shortened(line, limit_characters) or "?"
 
 
@@ -55,11 +59,6 @@ def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) 
 def signed_lines(box: Box) -> list[str]:
     """Return the lines of a box's label, the first after the sign of its status."""
     return [signed(line, "same" if place else box.status) for place, line in enumerate(box.label)]
-
-
-def _two_marks(match: re.Match[str]) -> str:
-    rest = match[0][2:]
-    return match[1] + "".join(letter for letter in rest if not unicodedata.combining(letter))
 
 
 def shortened(text: str, limit_characters: int) -> str:

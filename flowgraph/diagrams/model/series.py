@@ -28,7 +28,7 @@ class Series:
 
 def step_range(series: Sequence[Series]) -> tuple[float, float]:
     """Return the first and last step of all series; 0 and 1 without any."""
-    steps = [step for one in series for step, value in known(one) if value is not None]
+    steps = [step for metric in series for step, value in known(metric) if value is not None]
     return (min(steps), max(steps)) if steps else (0.0, 1.0)
 
 

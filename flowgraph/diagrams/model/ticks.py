@@ -34,26 +34,26 @@ def widened(low: float, high: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def ticks(low: float, high: float, about: int = 4, *, whole: bool = False) -> tuple[float, ...]:
-    """Return the round numbers within a range, ends included; `whole` gives whole ones only.
+def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[float, ...]:
+    """Return the round numbers within a range, ends included; `integers` gives whole ones only.
 
-    >>> ticks(0, 1, 5), ticks(3, 7, 4, whole=True)
+    >>> ticks(0, 1, 5), ticks(3, 7, 4, integers=True)
     ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (3.0, 4.0, 5.0, 6.0, 7.0))
     """
     step = step_of(*widened(low, high), about)
-    step = max(1.0, step) if whole else step
+    step = max(1.0, step) if integers else step
     slack = 1e-6
     first, last = math.ceil(low / step - slack), math.floor(high / step + slack)
     return tuple(round(place * step, 12 - _exponent(step)) for place in range(first, last + 1))
 
 
-def labelled_ticks(low: float, high: float, about: int = 4, *, whole: bool = False) -> tuple[tuple[float, str], ...]:
+def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[tuple[float, str], ...]:
     """Return the round numbers within a range as `ticks` does, each with its text.
 
     >>> labelled_ticks(0, 1, 2)
     ((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0'))
     """
-    marks = ticks(low, high, about, whole=whole)
+    marks = ticks(low, high, about, integers=integers)
     step = marks[1] - marks[0] if len(marks) > 1 else 1.0
     return tuple((mark, number_text(mark, step)) for mark in marks)
 

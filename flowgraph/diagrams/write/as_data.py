@@ -15,8 +15,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Comparison, Curves, Drawing, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.labels import shortened
 from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 from flowgraph.errors import DataError, nearest

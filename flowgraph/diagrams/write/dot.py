@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from flowgraph.diagrams.model.labels import clean, signed, signed_lines
-from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, Box, BoxKind, Frame, Picture, Status
+from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, BoxKind, Picture, Status
 from flowgraph.diagrams.write.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
 
 _FONT = "Helvetica,Arial,sans-serif"
@@ -63,35 +63,25 @@ def quoted(*lines: str) -> str:
 
 
 def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
-    """Yield the boxes that stand right inside a frame, then the frames in it."""
     for box in picture.boxes_in(frame):
-        yield f"{indent}{_box(box)}"
+        ink = INKS[box.kind]
+        border = STATUS_INKS.get(box.status, ink.border)
+        attributes = [f"label={quoted(*signed_lines(box))}", f'fillcolor="{ink.fill}"', f'color="{border}"']
+        attributes += [_SHAPES[box.kind]] if box.kind in _SHAPES else []
+        if box.status in _STATUS:
+            attributes.append("penwidth=3" + (', style="filled,dashed"' if box.status == "removed" else ""))
+        yield f"{indent}{box.id} [{', '.join(attributes)}]"
     for inner in picture.frames_in(frame):
         yield f"{indent}subgraph cluster_{inner.id} {{"
-        label = quoted(signed(inner.label, inner.status))
-        yield f"{indent}    label={label}; labeljust=l; fontsize=12; margin=14; {_border(inner)}"
-        lines = [*_inside(picture, inner.id, indent + "    ")]
-        yield from lines or [f"{indent}    {inner.id}_empty [shape=point, style=invis]"]  # else it is not drawn
+        rules = dict(rule.split(":") for rule in FRAME_LINES[inner.kind].split(";"))
+        lines = {name: rules[css].removesuffix("px") for css, name in _FROM_CSS.items() if css in rules}
+        lines |= {"style": "dashed"} if "stroke-dasharray" in rules else {}
+        lines |= {"color": STATUS_INKS[inner.status], "penwidth": "2"} if inner.status in STATUS_INKS else {}
+        label, border = quoted(signed(inner.label, inner.status)), "; ".join(f'{k}="{v}"' for k, v in lines.items())
+        yield f"{indent}    label={label}; labeljust=l; fontsize=12; margin=14; {border}"
+        inside = [*_inside(picture, inner.id, indent + "    ")]
+        yield from inside or [f"{indent}    {inner.id}_empty [shape=point, style=invis]"]  # else it is not drawn
         yield f"{indent}}}"
-
-
-def _border(frame: Frame) -> str:
-    """Return the line of a frame's kind, with that of its status over it."""
-    rules = dict(rule.split(":") for rule in FRAME_LINES[frame.kind].split(";"))
-    attributes = {name: rules[css].removesuffix("px") for css, name in _FROM_CSS.items() if css in rules}
-    attributes |= {"style": "dashed"} if "stroke-dasharray" in rules else {}
-    attributes |= {"color": STATUS_INKS[frame.status], "penwidth": "2"} if frame.status in STATUS_INKS else {}
-    return "; ".join(f'{name}="{value}"' for name, value in attributes.items())
-
-
-def _box(box: Box) -> str:
-    ink = INKS[box.kind]
-    border = STATUS_INKS.get(box.status, ink.border)
-    attributes = [f"label={quoted(*signed_lines(box))}", f'fillcolor="{ink.fill}"', f'color="{border}"']
-    attributes += [_SHAPES[box.kind]] if box.kind in _SHAPES else []
-    if box.status in _STATUS:
-        attributes.append("penwidth=3" + (', style="filled,dashed"' if box.status == "removed" else ""))
-    return f"{box.id} [{', '.join(attributes)}]"
 
 
 def _arrow(arrow: Arrow) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Comparison, Curves, Drawing, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 from flowgraph.diagrams.write.as_data import as_json
 from flowgraph.diagrams.write.dot import dot

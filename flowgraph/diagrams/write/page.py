@@ -88,7 +88,7 @@ def page_html(page: Page) -> str:
 
     # The page's policy would refuse a picture's own style, and the reader's console would say so.
     assert not any("<style" in section.svg for section in page.sections), "draw with Look(embedded=True)"
-    styles, script = (asset(STYLE), page_stylesheet()), page_script()
+    styles, script = (asset(STYLE), page_stylesheet()), "\n".join(('"use strict";', *map(asset, SCRIPTS)))
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
         autoescape=True,
@@ -110,7 +110,6 @@ def page_html(page: Page) -> str:
 
 
 def _cleaned(text: str, limit_characters: int) -> str:
-    """Return a text as one line; an empty one stays empty."""
     return clean(text, limit_characters) if text.strip() else ""
 
 
@@ -134,11 +133,6 @@ def digest(source: str) -> str:
     """
     hashed = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
     return f"'sha256-{hashed}'"
-
-
-def page_script() -> str:
-    """Return the script of every page."""
-    return "\n".join(('"use strict";', *map(asset, SCRIPTS)))
 
 
 @cache

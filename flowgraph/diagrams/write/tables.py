@@ -2,112 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import singledispatch
+from typing import Any
 
 from flowgraph.cluster.cluster import show_bytes
-from flowgraph.diagrams.model.charts import Comparison, Curves, DotMark, Lanes, MemoryChart, Scatter
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Comparison, Curves, DotMark, Drawing, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.labels import SIGNS
 from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 from flowgraph.diagrams.model.quantities import show_s
-from flowgraph.diagrams.model.series import Series, known
+from flowgraph.diagrams.model.series import known
 from flowgraph.diagrams.model.ticks import number_text
 from flowgraph.diagrams.write.page import PageTable, TableCell
 
-Row = tuple[TableCell, ...]
+Cell = str | TableCell
 
 MARKS: dict[DotMark, str] = {"best": "the best", "front": "on the front", "other": ""}
 
 
+def _table(heads: str, rows: Iterable[tuple[Cell, ...]], **settings: Any) -> PageTable:
+    """Return a table by its heads, separated by commas, and its rows."""
+    cells = (tuple(TableCell(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
+    return PageTable(tuple(heads.split(", ")), tuple(cells), **settings)
+
+
+def _count(number: int) -> Cell:
+    return TableCell(str(number), number)
+
+
+def _bytes(count: int | None) -> Cell:
+    return "" if count is None else TableCell(show_bytes(count), count)
+
+
+def _seconds(seconds: float | None) -> Cell:
+    return "" if seconds is None else TableCell(show_s(seconds), seconds)
+
+
+@singledispatch
 def table_of(drawing: Drawing) -> PageTable:
     """Return a picture as a table, in the picture's order."""
-    heads: tuple[str, ...]
-    match drawing:
-        case Lanes(lanes=lanes):
-            heads = ("pool", "from", "task", "kind", "step", "begins at", "takes")
-            pools = tuple(lane.pool for lane in lanes for _ in lane.bars)
-            return PageTable(heads, tuple(_bars(drawing)), numeric=(4, 5, 6), pools=pools)
-        case MemoryChart(stores=stores):
-            heads = ("pool", "phase", "each device", "share", "measured", "parts")
-            pools = tuple(store.pool for store in stores for _ in store.phases)
-            return PageTable(heads, tuple(_phases(drawing)), numeric=(2, 3, 4), pools=pools)
-        case Comparison():
-            return PageTable(("placement", "a step takes", "pools", "why"), tuple(_strips(drawing)), numeric=(1,))
-        case Scatter():
-            heads = ("rank", "candidate", "pools", "a step takes", "fullest device", "mark", "compared with the best")
-            return PageTable(heads, tuple(_dots(drawing)), numeric=(0, 3, 4), shown=True)
-        case SequenceDiagram():
-            return PageTable(("no.", "from", "to", "how", "what"), tuple(_messages(drawing)), numeric=(0,))
-        case Curves(series=series):
-            heads = ("metric", "unit", "first", "last", "least", "most")
-            return PageTable(heads, tuple(map(_series, series)), numeric=(2, 3, 4, 5))
-        case Picture():
-            return PageTable(("name", "kind", "in", "reads", "more"), tuple(_boxes(drawing)))
+    raise AssertionError(f"each kind of picture has a table: {type(drawing)}")
 
 
-def _boxes(picture: Picture) -> Iterator[Row]:
+@table_of.register
+def _(picture: Picture) -> PageTable:
     names = {box.id: box.label[0] for box in picture.boxes}
     frames = {frame.id: frame.label for frame in picture.frames}
-    reads: dict[str, list[str]] = {box.id: [] for box in picture.boxes}
+    reads, rows = defaultdict[str, list[str]](list), list[tuple[Cell, ...]]()
     for arrow in picture.arrows:
         reads[arrow.target].append(f"{SIGNS[arrow.status]}{arrow.label} from {names[arrow.source]}")
     for box in picture.boxes:
-        more = ", ".join([*box.label[1:], *([] if box.status == "same" else [box.status])])
-        yield _texts(box.label[0], box.kind, frames.get(box.inside or "", ""), "; ".join(reads[box.id]), more)
+        details = ", ".join([*box.label[1:], *([] if box.status == "same" else [box.status])])
+        rows.append((box.label[0], box.kind, frames.get(box.inside or "", ""), "; ".join(reads[box.id]), details))
+    return _table("name, kind, in, reads, more", rows)
 
 
-def _bars(lanes: Lanes) -> Iterator[Row]:
+@table_of.register
+def _(lanes: Lanes) -> PageTable:
+    rows, pools = list[tuple[Cell, ...]](), list[str]()
     for lane in lanes.lanes:
         for bar in lane.bars:
-            texts = _texts(lane.label, "measured" if lane.measured else "forecast", bar.label, bar.kind)
-            step = TableCell(str(bar.step), bar.step)
-            yield *texts, step, _seconds(bar.start_s), _seconds(bar.end_s - bar.start_s)
+            texts = lane.label, "measured" if lane.measured else "forecast", bar.label, bar.kind
+            rows.append((*texts, _count(bar.step), _seconds(bar.start_s), _seconds(bar.end_s - bar.start_s)))
+            pools.append(lane.pool)
+    heads = "pool, from, task, kind, step, begins at, takes"
+    return _table(heads, rows, numeric=(4, 5, 6), pools=tuple(pools))
 
 
-def _phases(chart: MemoryChart) -> Iterator[Row]:
+@table_of.register
+def _(chart: MemoryChart) -> PageTable:
+    rows, pools = list[tuple[Cell, ...]](), list[str]()
     for store in chart.stores:
         for phase in store.phases:
             share = phase.size_bytes / store.capacity_bytes if store.capacity_bytes else 0.0
-            measured = TableCell("") if phase.measured_bytes is None else _bytes(phase.measured_bytes)
             parts = ", ".join(f"{role} {show_bytes(size)}" for role, size in phase.held if size)
-            sizes = _bytes(phase.size_bytes), TableCell(f"{share:.0%}", share), measured
-            yield *_texts(store.label, phase.label), *sizes, TableCell(parts)
+            sizes = _bytes(phase.size_bytes), TableCell(f"{share:.0%}", share), _bytes(phase.measured_bytes)
+            rows.append((store.label, phase.label, *sizes, parts))
+            pools.append(store.pool)
+    heads = "pool, phase, each device, share, measured, parts"
+    return _table(heads, rows, numeric=(2, 3, 4), pools=tuple(pools))
 
 
-def _strips(comparison: Comparison) -> Iterator[Row]:
+@table_of.register
+def _(comparison: Comparison) -> PageTable:
+    rows = list[tuple[Cell, ...]]()
     for strip in comparison.strips:
-        seconds = TableCell("") if strip.seconds is None else _seconds(strip.seconds)
         pools = " | ".join(f"{' + '.join(pool.roles)} on {pool.devices}" for pool in strip.parts)
-        yield TableCell(strip.label), seconds, *_texts(pools, strip.why)
+        rows.append((strip.label, _seconds(strip.seconds), pools, strip.why))
+    return _table("placement, a step takes, pools, why", rows, numeric=(1,))
 
 
-def _dots(scatter: Scatter) -> Iterator[Row]:
-    for rank, dot in enumerate(scatter.dots, 1):
-        measures = _seconds(dot.seconds), _bytes(dot.memory_bytes)
-        yield TableCell(str(rank), rank), *_texts(dot.label, dot.about), *measures, *_texts(MARKS[dot.mark], dot.why)
+@table_of.register
+def _(scatter: Scatter) -> PageTable:
+    rows = [
+        (_count(rank), dot.label, dot.about, _seconds(dot.seconds), _bytes(dot.memory_bytes), MARKS[dot.mark], dot.why)
+        for rank, dot in enumerate(scatter.dots, 1)
+    ]
+    heads = "rank, candidate, pools, a step takes, fullest device, mark, compared with the best"
+    return _table(heads, rows, numeric=(0, 3, 4), shown=True)
 
 
-def _messages(diagram: SequenceDiagram) -> Iterator[Row]:
+@table_of.register
+def _(diagram: SequenceDiagram) -> PageTable:
     names = {actor.id: actor.label[0] for actor in diagram.actors}
-    for number, message in enumerate(diagram.messages, 1):
-        texts = _texts(names[message.source], names[message.target], message.style, message.label)
-        yield TableCell(str(number), number), *texts
+    rows = [
+        (_count(number), names[message.source], names[message.target], message.style, message.label)
+        for number, message in enumerate(diagram.messages, 1)
+    ]
+    return _table("no., from, to, how, what", rows, numeric=(0,))
 
 
-def _series(series: Series) -> Row:
-    values = [value for _, value in known(series) if value is not None]
-    summary = (values[0], values[-1], min(values), max(values)) if values else ()
-    numbers = [TableCell(number_text(value), value) for value in summary] or [TableCell("")] * 4
-    return *_texts(series.name, series.unit), *numbers
-
-
-def _texts(*texts: str) -> Row:
-    return tuple(map(TableCell, texts))
-
-
-def _bytes(count: int) -> TableCell:
-    return TableCell(show_bytes(count), count)
-
-
-def _seconds(seconds: float) -> TableCell:
-    return TableCell(show_s(seconds), seconds)
+@table_of.register
+def _(curves: Curves) -> PageTable:
+    rows = list[tuple[Cell, ...]]()
+    for series in curves.series:
+        values = [value for _, value in known(series) if value is not None]
+        summary = (values[0], values[-1], min(values), max(values)) if values else ()
+        numbers = [TableCell(number_text(value), value) for value in summary] or [TableCell("")] * 4
+        rows.append((series.name, series.unit, *numbers))
+    return _table("metric, unit, first, last, least, most", rows, numeric=(2, 3, 4, 5))

@@ -109,7 +109,6 @@ def escaped(text: str) -> str:
 
 
 def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
-    """Yield the boxes that stand right inside a frame, then the frames in it."""
     for box in picture.boxes_in(frame):
         left, right = _SHAPES.get(box.kind, _ROUNDED)
         label = "<br/>".join(map(escaped, signed_lines(box)))

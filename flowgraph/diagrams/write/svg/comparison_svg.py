@@ -146,9 +146,9 @@ def role_lines(pool: PoolShare, width: float) -> list[str]:
 def _part(classes: str, area: Rect, lines: Sequence[str], devices: int, look: str, first_look: str, title: str) -> Mark:
     """Return a part of a strip: its lines, and its devices at the foot in as many words as fit."""
     room, x, y = area.width - 2 * POOL_PADDING, area.left + POOL_PADDING, area.top + POOL_PADDING + 10
-    first, *others = lines
+    first, *rest = lines
     texts = [TextLine(x, y, cut(first, room, first_look), first_look)]
-    texts += [TextLine(x, y + LINE * place, text, look) for place, text in enumerate(others, 1)]
+    texts += [TextLine(x, y + LINE * place, text, look) for place, text in enumerate(rest, 1)]
     count = next((text for text in (many(devices, "device"), f"{devices:,}") if width_of(text, look) <= room), "")
     texts.append(TextLine(x, area.bottom - POOL_PADDING - 2, count, look))
     return group(classes, rect("shape", area, 3), *map(words, texts), title=title)

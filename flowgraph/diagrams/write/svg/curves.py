@@ -8,7 +8,7 @@ from dataclasses import replace
 from flowgraph.diagrams.model.charts import Curves
 from flowgraph.diagrams.model.series import Series, SeriesPoint, known, running_mean, sentence, step_range, thinned
 from flowgraph.diagrams.model.ticks import labelled_ticks, number_text, padded, widened
-from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, Point, Rect, Scale, polyline
+from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, LinearScale, Point, Rect, polyline
 from flowgraph.diagrams.write.svg.marks import Mark, circle, group, line, path, words
 from flowgraph.diagrams.write.svg.svg_frame import ALONE, Look, framed
 from flowgraph.diagrams.write.svg.text_lines import TextLine, cut, widest, width_of
@@ -50,7 +50,7 @@ def _panel(place: int, series: Series, cell: Rect, steps: Span) -> Mark:
     left = cell.left + max(LEFT, 12 + widest((text for _, text in marks), "small"))
     right = cell.right - max(RIGHT, 12 + width_of(last, "small strong"))
     area = Rect(left, cell.top + TOP, max(right - left, 1), max(cell.height - BOTTOM - TOP, 1))
-    across, up = Scale(area.left, area.right, *widened(*steps)), Scale(area.bottom, area.top, *span)
+    across, up = LinearScale(area.left, area.right, *widened(*steps)), LinearScale(area.bottom, area.top, *span)
     inner = [_name(series, cell, area.top - 12)]
     for mark, text in marks:
         y = up.at(mark)
@@ -81,11 +81,11 @@ def _name(series: Series, cell: Rect, y: float) -> Mark:
     return words(TextLine(cell.left, y, name, "strong"), *spans)
 
 
-def _step_axis(across: Scale, bottom: float, right: float, steps: Span) -> Iterator[Mark]:
+def _step_axis(across: LinearScale, bottom: float, right: float, steps: Span) -> Iterator[Mark]:
     """Yield the marks of the axis of steps, and its name at its end where the last number leaves room."""
     name = TextLine(right, bottom + 16, "step", "small muted", "end")
     last_px = 0.0
-    for mark, text in labelled_ticks(*steps, whole=True) or [(steps[0], number_text(steps[0], 1.0))]:
+    for mark, text in labelled_ticks(*steps, integers=True) or [(steps[0], number_text(steps[0], 1.0))]:
         x = across.at(mark)
         number = TextLine(x, bottom + 16, text, "small muted", "middle")
         last_px = max(last_px, number.rect.right)
@@ -95,7 +95,7 @@ def _step_axis(across: Scale, bottom: float, right: float, steps: Span) -> Itera
         yield words(name)
 
 
-def _runs(across: Scale, up: Scale, points: Sequence[SeriesPoint]) -> Iterator[list[Point]]:
+def _runs(across: LinearScale, up: LinearScale, points: Sequence[SeriesPoint]) -> Iterator[list[Point]]:
     """Yield the places of points, as many as a panel can show, cut at each gap."""
     run = list[Point]()
     for step, value in [*thinned(points), (0.0, None)]:

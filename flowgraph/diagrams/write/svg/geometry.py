@@ -39,23 +39,23 @@ class Rect:
         """Return how far right the middle is."""
         return self.left + self.width / 2
 
-    def meets(self, other: Rect) -> bool:
+    def meets(self, area: Rect) -> bool:
         """Return whether two rectangles have more than an edge in common.
 
         >>> Rect(0, 0, 10, 10).meets(Rect(5, 5, 10, 10)), Rect(0, 0, 10, 10).meets(Rect(10, 0, 10, 10))
         (True, False)
         """
-        across = self.left < other.right and other.left < self.right
-        return across and self.top < other.bottom and other.top < self.bottom
+        across = self.left < area.right and area.left < self.right
+        return across and self.top < area.bottom and area.top < self.bottom
 
-    def holds(self, other: Rect) -> bool:
+    def holds(self, area: Rect) -> bool:
         """Return whether another rectangle lies in this one."""
-        across = self.left <= other.left and other.right <= self.right
-        return across and self.top <= other.top and other.bottom <= self.bottom
+        across = self.left <= area.left and area.right <= self.right
+        return across and self.top <= area.top and area.bottom <= self.bottom
 
 
 @dataclass(frozen=True)
-class Scale:
+class LinearScale:
     """The numbers from `low` to `high` along an edge of a plot, from `start` to `end`."""
 
     start: float
@@ -66,7 +66,7 @@ class Scale:
     def at(self, number: float) -> float:
         """Return the place of a number on the edge.
 
-        >>> Scale(100, 0, 0, 5).at(1)
+        >>> LinearScale(100, 0, 0, 5).at(1)
         80.0
         """
         return self.start + (self.end - self.start) * (number - self.low) / (self.high - self.low)

@@ -82,7 +82,6 @@ def _status(thing: Box | Frame | Arrow) -> str:
 
 
 def _lines(x: float, y: float, lines: Sequence[str], classes: str, anchor: Anchor = "middle") -> Iterator[Mark]:
-    """Yield lines of text, one beneath the other."""
     for place, text in enumerate(lines):
         yield words(TextLine(x, y + place * LINE_PX, text, classes, anchor))
 
@@ -123,8 +122,8 @@ def curve(points: Sequence[Point]) -> str:
     >>> curve([(0.0, 0.0), (0.0, 2.0), (0.0, 4.0), (0.0, 6.5)])
     'M0 0C0 2 0 4 0 6.5'
     """
-    first, *others = (f"{short(x)} {short(y)}" for x, y in points)
-    return f"M{first}C{' '.join(others)}"
+    first, *rest = (f"{short(x)} {short(y)}" for x, y in points)
+    return f"M{first}C{' '.join(rest)}"
 
 
 def arrowhead(end: Point, tip: Point, width_px: float) -> list[Point]:

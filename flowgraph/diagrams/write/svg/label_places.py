@@ -76,14 +76,14 @@ def is_near(label: Rect, points: Sequence[Point]) -> bool:
     return min(away_px(label, point) for point in sampled(points)) <= NEAR_PX
 
 
-def crowded(rect: Rect, other: Rect) -> bool:
+def crowded(rect: Rect, area: Rect) -> bool:
     """Return whether there is less than a gap between two rectangles.
 
     >>> crowded(Rect(0, 0, 9, 9), Rect(10, 0, 9, 9)), crowded(Rect(0, 0, 9, 9), Rect(12, 0, 9, 9))
     (True, False)
     """
-    across = min(rect.right, other.right) - max(rect.left, other.left)
-    return across > -GAP_PX and min(rect.bottom, other.bottom) - max(rect.top, other.top) > -GAP_PX
+    across = min(rect.right, area.right) - max(rect.left, area.left)
+    return across > -GAP_PX and min(rect.bottom, area.bottom) - max(rect.top, area.top) > -GAP_PX
 
 
 def away_px(area: Rect, point: Point) -> float:

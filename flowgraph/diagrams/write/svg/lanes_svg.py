@@ -12,7 +12,7 @@ from flowgraph.diagrams.model.charts import Bar, BarKind, Lane, Lanes
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.diagrams.model.ticks import time_ticks, unit_of
-from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, Rect, Scale
+from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, LinearScale, Rect
 from flowgraph.diagrams.write.svg.marks import Mark, group, line, rect, stripes, words
 from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, framed, legend
 from flowgraph.diagrams.write.svg.text_lines import LINE, TextLine, baseline, cut, widest, width_of
@@ -56,7 +56,7 @@ def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
     names = widest((cut(lane.label, NAME_MAX, "strong") for lane in ordered), "strong")
     sources = width_of("measured", "small") + 12 if any(lane.measured for lane in ordered) else 0.0
     end_s = max([lanes.end_s, *(bar.end_s for bar in bars)]) or 1.0
-    scale = Scale(MARGIN + max(names, 40.0) + 12 + sources, WIDTH - MARGIN - 18, 0.0, end_s)
+    scale = LinearScale(MARGIN + max(names, 40.0) + 12 + sources, WIDTH - MARGIN - 18, 0.0, end_s)
     starts_s = dict[int, float]()
     for bar in (bar for bar in bars if bar.kind != "idle"):
         starts_s[bar.step] = min(starts_s.get(bar.step, bar.start_s), bar.start_s)
@@ -109,7 +109,7 @@ def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
     return rows
 
 
-def _bands(lanes: Sequence[Lane], scale: Scale, top: float) -> list[Rect]:
+def _bands(lanes: Sequence[Lane], scale: LinearScale, top: float) -> list[Rect]:
     """Return the area of each lane's bars, with a wider gap between pools."""
     bands = list[Rect]()
     for lane, following in zip(lanes, [*lanes[1:], None], strict=False):
@@ -135,7 +135,7 @@ def _tracks(lanes: Sequence[Lane], bands: Sequence[Rect], look: Look) -> Iterato
         )
 
 
-def _bars(lane: Lane, band: Rect, scale: Scale, look: Look) -> list[Mark]:
+def _bars(lane: Lane, band: Rect, scale: LinearScale, look: Look) -> list[Mark]:
     """Return the bars of a lane, the narrowest ones over the others."""
     marks = list[tuple[float, Mark]]()
     for bar, row in bar_rows(lane):
@@ -164,7 +164,7 @@ def _bars(lane: Lane, band: Rect, scale: Scale, look: Look) -> list[Mark]:
     return [mark for _, mark in sorted(marks, key=lambda wide: wide[0] <= BAR_MIN)]
 
 
-def _ticks(scale: Scale, top: float, bottom: float) -> Iterator[Mark]:
+def _ticks(scale: LinearScale, top: float, bottom: float) -> Iterator[Mark]:
     for seconds, text in time_ticks(scale.high):
         x = scale.at(seconds)
         yield group(
@@ -176,7 +176,7 @@ def _ticks(scale: Scale, top: float, bottom: float) -> Iterator[Mark]:
         )
 
 
-def _step_edges(starts_s: Mapping[int, float], scale: Scale, y: float, bottom: float) -> Iterator[Mark]:
+def _step_edges(starts_s: Mapping[int, float], scale: LinearScale, y: float, bottom: float) -> Iterator[Mark]:
     """Yield a line where each step begins, with its name where that does not meet the one before it."""
     free = scale.start
     for step, seconds in sorted(starts_s.items()):

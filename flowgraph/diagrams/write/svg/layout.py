@@ -123,7 +123,6 @@ def _arranged(picture: Picture, labelled: bool) -> pygraphviz.AGraph:
 
 
 def _add_frame(graph: Any, picture: Picture, frame: str | None) -> None:
-    """Add the boxes that stand right inside a frame, then the frames in it."""
     for box in picture.boxes_in(frame):
         if not _is_plate(box):
             width, height = (f"{side / POINTS_PER_INCH:.4f}" for side in box_size_px(box))
@@ -213,7 +212,11 @@ def _read(graph: Any, picture: Picture) -> LaidPicture:
             (names, details), (width, height) = box_lines(box), box_size_px(box)
             boxes.append(LaidBox(box, names + details, len(names), Rect(x - width / 2, y - height / 2, width, height)))
     frames = tuple(_laid_frames(graph, picture, flipped))
-    boxes += [plate for frame in frames for plate in _laid_plates(picture, frame)]
+    for frame in frames:  # its plates, one beneath the other under its label
+        plates_top = frame.area.top + 8 + len(frame.lines) * LINE_PX
+        for place, box in enumerate(plates_in(picture, frame.frame)):
+            area = Rect(frame.area.left + 10, plates_top + place * PLATE_PX, plate_width_px(box), PLATE_PX - 4)
+            boxes.append(LaidBox(box, (plate_line(box),), 0, area))
     for place, arrow in enumerate(picture.arrows):
         edge, lines = _edge(graph, place, arrow), arrow_lines(arrow)
         tip, points = _spline(edge["pos"])
@@ -246,14 +249,6 @@ def _laid_frames(graph: Any, picture: Picture, flipped: Flip) -> Iterator[LaidFr
             left, bottom, right, top = _numbers(subgraph.graph_attr["bb"])
             yield LaidFrame(frame, frame_lines(frame), Rect(*flipped(left, top), right - left, top - bottom))
         yield from _laid_frames(subgraph, picture, flipped)
-
-
-def _laid_plates(picture: Picture, frame: LaidFrame) -> Iterator[LaidBox]:
-    """Yield the plates of a frame, one beneath the other under its label."""
-    top = frame.area.top + 8 + len(frame.lines) * LINE_PX
-    for place, box in enumerate(plates_in(picture, frame.frame)):
-        area = Rect(frame.area.left + 10, top + place * PLATE_PX, plate_width_px(box), PLATE_PX - 4)
-        yield LaidBox(box, (plate_line(box),), 0, area)
 
 
 def _edge(graph: Any, place: int, arrow: Arrow) -> Any:

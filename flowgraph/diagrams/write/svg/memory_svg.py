@@ -12,7 +12,7 @@ from flowgraph.diagrams.model.charts import MemoryChart, MemoryColumn, Phase
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.ticks import labelled_ticks
 from flowgraph.diagrams.write.palette import TONES
-from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, Rect, Scale, short
+from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, LinearScale, Rect, short
 from flowgraph.diagrams.write.svg.marks import Mark, circle, group, hatching, line, rect, words
 from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, framed, legend
 from flowgraph.diagrams.write.svg.text_lines import TextLine, baseline, cut, widest, width_of
@@ -104,7 +104,7 @@ def over_text(phase: Phase, store: MemoryColumn) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class ColumnPart:
     """What one role holds in a column: its place in the legend, its area, and the text in it if there is room."""
 
     place: int
@@ -129,8 +129,8 @@ class _Panel:
         return Rect(cell.left + LEFT, cell.top + HEAD_HEIGHT, cell.width - LEFT - RIGHT, PLOT_HEIGHT)
 
     @cached_property
-    def scale(self) -> Scale:
-        return Scale(self.plot.bottom, self.plot.top, 0.0, self.max_bytes)
+    def scale(self) -> LinearScale:
+        return LinearScale(self.plot.bottom, self.plot.top, 0.0, self.max_bytes)
 
     def share(self, phase: Phase) -> str:
         capacity_bytes = self.store.capacity_bytes
@@ -233,7 +233,7 @@ class _Panel:
             marks += [line("casing", *ends), line("mark", *ends), circle("mark-dot", (area.centre, y), 3.5)]
         return group(classes, *marks, title=title, focus=True)
 
-    def parts(self, phase: Phase, column: Rect) -> Iterator[Part]:
+    def parts(self, phase: Phase, column: Rect) -> Iterator[ColumnPart]:
         """Yield the parts of a column from its foot up; no text lies on a line across it or above the capacity.
 
         The text is a role's name, or its number in the legend where the name is too wide.
@@ -247,12 +247,12 @@ class _Panel:
             key, name = str(place + 1), clean(role)
             middle = free_middle(max(top, lines[0]), bottom, lines)
             if middle is not None and width_of(key, "small") <= column.width:
-                shown = name if width_of(name, "small") + 6 <= column.width else key
-                text = TextLine(column.centre, baseline(middle, "small"), shown, "on small", "middle")
-            yield Part(place, size, Rect(column.left, top, column.width, bottom - top), text)
+                label = name if width_of(name, "small") + 6 <= column.width else key
+                text = TextLine(column.centre, baseline(middle, "small"), label, "on small", "middle")
+            yield ColumnPart(place, size, Rect(column.left, top, column.width, bottom - top), text)
 
 
-def _keys_next_to(parts: Sequence[Part], gap: float) -> Iterator[Mark]:
+def _keys_next_to(parts: Sequence[ColumnPart], gap: float) -> Iterator[Mark]:
     """Yield the number of each part that is too low for it, right of the column and away from each other."""
     free = parts[0].area.bottom - NAME_HEIGHT / 2 if parts else 0.0
     for part in parts:

@@ -13,7 +13,7 @@ from flowgraph.diagrams.model.charts import Dot, DotMark, Scatter
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.diagrams.model.ticks import labelled_ticks, number_text, padded, unit_of
-from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, Point, Rect, Scale, short
+from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, WIDTH, LinearScale, Point, Rect, short
 from flowgraph.diagrams.write.svg.marks import Mark, circle, group, line, path, star, words
 from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, framed, legend
 from flowgraph.diagrams.write.svg.text_lines import Anchor, TextLine, baseline, cut
@@ -58,7 +58,7 @@ RANKS = list(STYLES)
 class Axis:
     """A scale along an edge of the plot, of numbers or of their logarithms, its unit, and its marks with their text."""
 
-    scale: Scale
+    scale: LinearScale
     unit: str
     ticks: tuple[tuple[float, str], ...]
     log: bool = False
@@ -150,7 +150,7 @@ def _seconds_axis(dots: Sequence[Dot], plot: Rect) -> Axis:
         return _even_axis(plot.left, plot.right, low_s, high_s, unit.name, unit.seconds)
     unit = unit_of(math.sqrt(low_s * high_s))
     low, high = low_s / unit.seconds / 1.25, high_s / unit.seconds * 1.25
-    scale = Scale(plot.left, plot.right, _log(low * unit.seconds), _log(high * unit.seconds))
+    scale = LinearScale(plot.left, plot.right, _log(low * unit.seconds), _log(high * unit.seconds))
     marks = tuple((mark * unit.seconds, number_text(mark)) for mark in log_ticks(low, high))
     return Axis(scale, unit.name, marks, log=True)
 
@@ -159,7 +159,7 @@ def _even_axis(start: float, end: float, low: float, high: float, name: str, uni
     """Return an axis with even steps in a unit, a little longer than from the lowest to the highest number."""
     low, high = padded(low / unit, high / unit)
     marks = tuple((mark * unit, text) for mark, text in labelled_ticks(low, high, 7))
-    return Axis(Scale(start, end, low * unit, high * unit), name, marks)
+    return Axis(LinearScale(start, end, low * unit, high * unit), name, marks)
 
 
 def log_ticks(low: float, high: float) -> tuple[float, ...]:

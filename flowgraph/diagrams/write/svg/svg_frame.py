@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Drawing
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.style import stylesheet
 from flowgraph.diagrams.write.svg.geometry import MARGIN, WIDTH, Rect, short

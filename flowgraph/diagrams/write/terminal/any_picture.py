@@ -9,8 +9,7 @@ import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes, MemoryChart, Scatter
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Comparison, Curves, Drawing, Lanes, MemoryChart, Scatter
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.picture import Picture, SequenceDiagram
 
@@ -56,21 +55,21 @@ def terminal(drawing: Drawing, width: int, colour: bool) -> str:
 
 def _parts(drawing: Drawing, width: int) -> Iterable[RenderableType]:
     """Return what is printed between title and sentences; rich is imported only here."""
-    from flowgraph.diagrams.write.terminal import terminal_flow, terminal_places, terminal_scales, terminal_tables
+    from flowgraph.diagrams.write.terminal import terminal_boxes, terminal_charts
 
     match drawing:
         case Picture():
-            placed = terminal_places.is_placed(drawing)
-            return terminal_places.panels(drawing) if placed else terminal_flow.flow_lines(drawing, width)
+            placed = terminal_boxes.is_placed(drawing)
+            return terminal_boxes.panels(drawing) if placed else terminal_boxes.flow_lines(drawing, width)
         case SequenceDiagram():
-            return terminal_tables.sequence_lines(drawing)
+            return terminal_charts.sequence_lines(drawing)
         case Lanes():
-            return terminal_scales.lane_lines(drawing, width)
+            return terminal_charts.lane_lines(drawing, width)
         case MemoryChart():
-            return terminal_scales.memory_lines(drawing, width)
+            return terminal_charts.memory_lines(drawing, width)
         case Comparison():
-            return [terminal_tables.comparison_table(drawing)]
+            return [terminal_charts.comparison_table(drawing)]
         case Scatter():
-            return [terminal_tables.scatter_table(drawing)]
+            return [terminal_charts.scatter_table(drawing)]
         case Curves():
-            return [terminal_tables.curves_table(drawing)]
+            return [terminal_charts.curves_table(drawing)]

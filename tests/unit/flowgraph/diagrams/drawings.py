@@ -9,6 +9,7 @@ from flowgraph.diagrams.model.charts import (
     Comparison,
     Curves,
     Dot,
+    Drawing,
     Lane,
     Lanes,
     MemoryChart,
@@ -18,7 +19,6 @@ from flowgraph.diagrams.model.charts import (
     Scatter,
     Strip,
 )
-from flowgraph.diagrams.model.drawing import Drawing
 from flowgraph.diagrams.model.picture import Actor, Arrow, ArrowStyle, Box, Frame, Message, Picture, SequenceDiagram
 from flowgraph.diagrams.model.series import Series
 

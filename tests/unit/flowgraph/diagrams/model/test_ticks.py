@@ -28,7 +28,7 @@ def test_a_number_is_told_in_few_characters(value: float) -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6))
 def test_whole_ticks_are_whole(low: int, length: int) -> None:
-    assert all(mark == int(mark) for mark in ticks(low, low + length, whole=True))
+    assert all(mark == int(mark) for mark in ticks(low, low + length, integers=True))
 
 
 def test_ticks_that_differ_are_told_apart() -> None:

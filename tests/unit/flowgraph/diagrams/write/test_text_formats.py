@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from flowgraph import Flow
 from flowgraph.diagrams.build.flow_picture import flow_picture
-from flowgraph.diagrams.model.drawing import Drawing
+from flowgraph.diagrams.model.charts import Drawing
 from flowgraph.diagrams.model.labels import SIGNS, clean, signed
 from flowgraph.diagrams.model.picture import Box, Picture
 from flowgraph.diagrams.write.as_data import KINDS, as_json
 from flowgraph.diagrams.write.formats import mermaid_text, text_in
 from flowgraph.diagrams.write.terminal.any_picture import terminal
-from flowgraph.diagrams.write.terminal.terminal_flow import ordered, rows
+from flowgraph.diagrams.write.terminal.terminal_boxes import ordered, rows
 from flowgraph.errors import UsageError
 from flowgraph.passes import compile_graph
 from tests.compact_json import compact_json

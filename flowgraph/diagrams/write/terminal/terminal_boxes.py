@@ -1,14 +1,20 @@
-"""Draw a flow for a terminal: a line for each box, rails from what it reads, and its kind and reads next to it.
+"""Draw boxes and arrows for a terminal: a flow line by line, and a plan as a panel for each pool.
 
-Lines are laid out as version histories are drawn: `rows` is this layout as data, and `flow_lines` turns it into text.
+The lines of a flow are laid out as version histories are drawn: a line for each box, and rails from what it reads.
+`rows` is this layout as data, and `flow_lines` turns it into text.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
+from rich.box import ROUNDED, SQUARE
+from rich.console import Group, RenderableType
+from rich.panel import Panel
 from rich.text import Text
 
 from flowgraph.diagrams.model.labels import SIGNS, clean, signed
@@ -17,8 +23,15 @@ from flowgraph.diagrams.write.palette import ARROW_INKS, INKS, STATUS_INKS
 
 _UNCOLOURED = {"data", "arithmetic", "result", "device"}  # their kind is written without a colour
 _GAP = "  "
+_BORDERS: Mapping[str, str] = {"home": ARROW_INKS[ArrowStyle.SYNC]}
 
-Path = tuple[Frame, ...]  # the frames around a box, the outermost first
+# Arrows between places, by the heading of their list; data within a place is shown with the node that reads it.
+_LISTED: Mapping[ArrowStyle, str] = {
+    ArrowStyle.TRANSFER: "transfers",
+    ArrowStyle.SYNC: "syncs",
+    ArrowStyle.STALE: "reads that may lag",
+    ArrowStyle.CARRY: "carried to the next step",
+}
 
 
 @dataclass(frozen=True)
@@ -73,15 +86,9 @@ def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterat
         rails = f"● {numbers[row.box.id]}" if numbers else _rails(row)
         box = row.box
         name = Text(signed(box.label[0] if box.label else "", box.status), STATUS_INKS.get(box.status, ""))
-        yield _Line(_bracket(path, beneath, depth) + name, rails, kind_text(box), _side(row, numbers))
-
-
-def _bracket(path: Path, beneath: Path, depth: int) -> Text:
-    """Draw the left edge of the frames around a box; those that end with it are closed."""
-    shared = 0
-    while shared < min(len(path), len(beneath)) and path[shared] == beneath[shared]:
-        shared += 1
-    return Text("│ " * shared + "╰ " * (len(path) - shared) + "  " * (depth - len(path)))
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, beneath, strict=False)))
+        bracket = Text("│ " * shared + "╰ " * (len(path) - shared) + "  " * (depth - len(path)))
+        yield _Line(bracket + name, rails, kind_text(box), _side(row, numbers))
 
 
 def kind_text(box: Box) -> Text:
@@ -100,8 +107,8 @@ def _side(row: BoxLine, numbers: Mapping[str, int] | None) -> Text:
         source = f" of {numbers[arrow.source]}" if numbers else ""
         text = Text(signed(arrow.label, arrow.status) + source, _ink(arrow))
         reads += [] if text in reads else [text]
-    more = details(row.box)
-    return Text(" · ").join([*([Text(", ").join(reads)] if reads else []), *([Text(more, "dim")] if more else [])])
+    text = details(row.box)
+    return Text(" · ").join([*([Text(", ").join(reads)] if reads else []), *([Text(text, "dim")] if text else [])])
 
 
 def details(box: Box) -> str:
@@ -185,3 +192,56 @@ def ordered(picture: Picture) -> Sequence[Box]:
             if not waits[name]:
                 heapq.heappush(ready, number[name])
     return order if len(order) == len(number) else picture.boxes
+
+
+# ---------------------------------------------------------------------------------------- a plan, in panels
+
+
+def is_placed(picture: Picture) -> bool:
+    """Return whether a picture shows places: pools, machines and devices."""
+    return any(frame.kind != "frame" for frame in picture.frames) or any(box.kind == "device" for box in picture.boxes)
+
+
+def panels(picture: Picture) -> Iterator[RenderableType]:
+    """Yield the boxes outside of all frames, a panel for each outer frame, then the arrows between places."""
+    yield from _panels_in(picture, None)
+    for style, heading in _LISTED.items():
+        arrows = [arrow for arrow in picture.arrows if arrow.style is style]
+        if arrows:
+            yield Text(heading, ARROW_INKS[style])
+            for arrow in arrows:
+                source, target = _name(picture, arrow.source), _name(picture, arrow.target)
+                yield Text(f"  {SIGNS[arrow.status]}{source} → {target}  {clean(arrow.label)}")
+
+
+def _panels_in(picture: Picture, frame: Frame | None) -> Iterator[RenderableType]:
+    name = None if frame is None else frame.id
+    yield from (_box(picture, box) for box in picture.boxes_in(name))
+    for inner in picture.frames_in(name):
+        yield Panel(
+            Group(*_panels_in(picture, inner)),
+            title=Text(signed(inner.label, inner.status), "bold"),
+            title_align="left",
+            box=SQUARE if inner.kind == "pool" else ROUNDED,
+            border_style=STATUS_INKS.get(inner.status) or _BORDERS.get(inner.kind) or "",
+        )
+
+
+def _box(picture: Picture, box: Box) -> Text:
+    """Return a box's name and kind, its details, and what it reads in its place."""
+    name = signed(box.label[0] if box.label else "", box.status)
+    line = Text.assemble((name, f"bold {STATUS_INKS.get(box.status, '')}"), "  ", kind_text(box))
+    line.append(f" · {details(box)}" if details(box) else "")
+    reads = [arrow for arrow in picture.arrows if arrow.target == box.id and arrow.style not in _LISTED]
+    names = dict.fromkeys(_name(picture, arrow.source, box.inside) for arrow in reads)
+    return line.append(f"  ← {', '.join(names)}" if names else "", "dim")
+
+
+def _name(picture: Picture, box_id: str, reader_frame: str | None = None) -> str:
+    """Return a box's name, with its frame if boxes elsewhere have that name too."""
+    names = {box.id: clean(box.label[0] if box.label else "") for box in picture.boxes}
+    name = names[box_id]
+    box = next(box for box in picture.boxes if box.id == box_id)
+    frames = picture.frames_around(box.inside)
+    ambiguous = Counter(names.values())[name] > 1 and frames and box.inside != reader_frame
+    return f"{name} ({clean(frames[0].label)})" if ambiguous else name
