@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -61,9 +62,7 @@ def _with_other_values(graph: Graph, owner: Node, name: str) -> Iterator[Graph]:
             settings = owner.op.settings(**{**settings_set, name: candidate})
         except ValidationError:
             continue  # out of its range
-        yield rewrite(
-            graph, lambda node, new=settings: replace(node, settings=new) if node.name == owner.name else node
-        )
+        yield rewrite(graph, partial(_with_settings, owner.name, settings))
 
 
 def _with_settings(owner: str, settings: Any, node: Node) -> Node:
