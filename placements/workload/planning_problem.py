@@ -259,7 +259,7 @@ class PlanningProblem:
         serving: ServingConstants = self._constants(ServingConstants, engine)
         return serving
 
-    def _constants(self, kind: type[Any], engine: str) -> Any:
+    def _constants(self, kind: Any, engine: str) -> Any:
         """Return the constants of an engine; on a CPU those of `local`, since the others' are measured on GPUs."""
         name = engine if self.kind == "gpu" else "local"
         return _moved(kind, name, tuple(self.calibrated.get(name, {}).items()))
