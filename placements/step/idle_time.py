@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from placements.step.timeline import TaskRun, Timeline
+from placements.step.timeline import Timeline
 
 OVER = "nothing left to do"
 
@@ -56,17 +56,15 @@ def causes(spans: Iterable[IdleSpan]) -> Mapping[tuple[str, str], tuple[float, f
 def _spans(timeline: Timeline, pool: str) -> Iterator[tuple[float, float, str]]:
     since_s = 0.0
     for event in timeline.events:
-        if event.pool == pool:
-            if event.start_s > since_s:
-                yield from reversed(list(_waits(timeline, timeline.by_job[event.task, event.step], since_s)))
-            since_s = max(since_s, event.end_s)
+        if event.pool != pool:
+            continue
+        run, waits = timeline.by_job[event.task, event.step], list[tuple[float, float, str]]()
+        while run.freed_by is not None and run.start_s > since_s:
+            run = timeline.by_job[run.freed_by]
+            begin_s = max(since_s, run.start_s)
+            if run.end_s > begin_s:
+                waits.append((begin_s, run.end_s, run.task))
+        yield from reversed(waits)
+        since_s = max(since_s, event.end_s)
     if timeline.end_s > since_s:
         yield since_s, timeline.end_s, ""
-
-
-def _waits(timeline: Timeline, run: TaskRun, since_s: float) -> Iterator[tuple[float, float, str]]:
-    while run.freed_by is not None and run.start_s > since_s:
-        run = timeline.by_job[run.freed_by]
-        begin_s = max(since_s, run.start_s)
-        if run.end_s > begin_s:
-            yield begin_s, run.end_s, run.task

@@ -215,8 +215,7 @@ def footprint(
     """Return the bytes of a role on each device, on one engine, in one layout and with its settings."""
     shape, loads = problem.shape(role), problem.loads_of(role)
     if seat.of.kind == "cpu":
-        # Our process without any model; a cluster of one device needs no Ray, else the devices of a machine share it.
-        process_bytes = SHIPPED.process_bytes
+        process_bytes = SHIPPED.process_bytes  # our process without a model; devices of a machine share Ray, if any
         if sum(devices.count for devices in problem.classes) > 1:
             process_bytes = process_bytes + SHIPPED.worker_bytes + SHIPPED.ray_bytes / seat.of.node_devices
         if not shares_process(engine):

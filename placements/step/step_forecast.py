@@ -143,7 +143,10 @@ class _TimedStep:
         host = self.problem.host
         match task:
             case Run(nodes):
-                return self._run_seconds(nodes)
+                if loads := [self._loads[name] for name in nodes if name in self._loads]:
+                    return added(map(self.load_seconds, loads))
+                call = Seconds({"call": host.call_s})
+                return added([call, *map(self.host_seconds, nodes)]).times(self.problem.host_factor)
             case Read():
                 return Seconds({"call": host.call_s})
             case Transfer(value, source, target, parts):
@@ -156,13 +159,6 @@ class _TimedStep:
                 return _switch_seconds(self.problem, self._by_copy[home], awake=awake)
             case Switch():
                 return Seconds({"call": 0.0})
-
-    def _run_seconds(self, nodes: Sequence[str]) -> Seconds:
-        loads = [self._loads[name] for name in nodes if name in self._loads]
-        if loads:
-            return added(map(self.load_seconds, loads))
-        call = Seconds({"call": self.problem.host.call_s})
-        return added([call, *map(self.host_seconds, nodes)]).times(self.problem.host_factor)
 
     def host_seconds(self, name: str) -> Seconds:
         """Return the seconds of host work; of the last prompt alone if it runs while later prompts are generated.

@@ -16,7 +16,6 @@ from flowgraph.engines.table import ENGINES
 from flowgraph.language.graph import Graph, carried_from
 from placements.hardware.engine_constants import (
     HOST,
-    EngineConstants,
     HostConstants,
     ServingConstants,
     TrainingConstants,
@@ -260,13 +259,13 @@ class PlanningProblem:
         serving: ServingConstants = self._constants(ServingConstants, engine)
         return serving
 
-    def _constants(self, kind: type[EngineConstants], engine: str) -> Any:
+    def _constants(self, kind: Any, engine: str) -> Any:
         """Return the constants of an engine; on a CPU those of `local`, since the others' are measured on GPUs."""
         name = engine if self.kind == "gpu" else "local"
         return _moved(kind, name, tuple(self.calibrated.get(name, {}).items()))
 
 
 @lru_cache(maxsize=128)
-def _moved(kind: type[EngineConstants], engine: str, moved: tuple[tuple[str, float], ...]) -> EngineConstants:
+def _moved(kind: type[Any], engine: str, moved: tuple[tuple[str, float], ...]) -> Any:
     """Return constants with those values that are of this kind: an engine may have both kinds in one table."""
     return constants(kind, engine).moved({name: value for name, value in moved if name in constant_names(kind)})
