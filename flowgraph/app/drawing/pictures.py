@@ -13,8 +13,7 @@ from flowgraph.diagrams.build.memory_picture import memory_picture
 from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.build.roles_picture import roles_picture
 from flowgraph.diagrams.build.sequence_picture import sequence_picture
-from flowgraph.diagrams.model.charts import Comparison, Curves, Lanes
-from flowgraph.diagrams.model.charts import Drawing
+from flowgraph.diagrams.model.charts import Comparison, Curves, Drawing, Lanes
 from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.model.quantities import many
 from flowgraph.errors import UsageError, nearest
