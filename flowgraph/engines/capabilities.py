@@ -36,7 +36,7 @@ class Support:
 
 @dataclass(frozen=True)
 class EngineCapabilities:
-    """One engine: its verbs, what is `supported` at run time (None: there is no executor), and what is `modelled`.
+    """One engine: its verbs, what is `supported` at run time (None: nothing), and what is `modelled`.
 
     A plan may use all that is modelled; a run needs what is supported, which is part of it. `handle` is the class that
     hosts a model in the process of its device, as `module:name`. `process_group` is the function by which its ranks

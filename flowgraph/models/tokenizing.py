@@ -1,14 +1,20 @@
-"""Reading a folder's tokenizer, and what training needs of it: an end token, a chat template, ids that fit."""
+"""Reading a folder's tokenizer, and what training needs of it: an end token, a chat template, ids that fit.
+
+Also chats as token ids, and what engines ask of a request for a sample.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.errors import ModelError
+from flowgraph.language.handle import SampleRequest
 from flowgraph.models import template_probe
 from flowgraph.models.libraries import Tokenizer, quiet, transformers
 
@@ -69,3 +75,44 @@ def try_template(tokenizer: Tokenizer, folder: Path) -> None:
     if status < 0:
         what = f"its chat template does not render a one-message chat in {template_probe.SECONDS} s"
         raise ModelError.unusable(folder, what)
+
+
+# ------------------------------------------------------------------------------------------- chats and requests
+
+
+class ChatTokenizer:
+    """A transformers tokenizer, seen as text in and out."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
+        """Return the token ids of a chat by the model's template, up to where it answers, or with the whole answer.
+
+        Without a template they are those of the contents, a line each, and after an answer the end token.
+        """
+        chat = [*messages] if answer is None else [*messages, {"role": "assistant", "content": answer}]
+        if self._tokenizer.chat_template:
+            rendered = self._tokenizer.apply_chat_template(chat, add_generation_prompt=answer is None, tokenize=False)
+            return tuple(self._tokenizer.encode(rendered, add_special_tokens=False, verbose=False))
+        ids = tuple(self._tokenizer.encode("\n".join(message["content"] for message in chat), verbose=False))
+        return ids if answer is None else (*ids, self._tokenizer.eos_token_id)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of a response without special tokens."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+
+def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end a response: a configuration's (one, several, or None), and a tokenizer's."""
+    ends = [*(eos if isinstance(eos, list) else [eos]), getattr(tokenizer, "eos_token_id", None)]
+    return frozenset(int(token) for token in ends if token is not None)
+
+
+def refuse_request(request: SampleRequest, positions: int | None) -> None:
+    """Raise ModelError for a request without a context, or one that a model of so few positions cannot read."""
+    if not request.context:
+        raise ModelError.no_prompt()
+    if positions is not None and len(request.context) + request.max_tokens > positions:
+        raise ModelError.too_long(len(request.context), request.max_tokens, positions)

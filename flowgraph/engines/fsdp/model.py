@@ -77,7 +77,7 @@ class FsdpModel(TorchHandle):
     # --------------------------------------------------------------------------------------- passes and steps
 
     def _cut(self, rows: ResponseRows) -> list[ResponseRows]:
-        """Cut rows into as many parts as the rank with the most needs, of which some may be empty."""
+        """Cut rows into as many parts as the rank with the most needs; some may be empty."""
         parts = super()._cut(rows)
         calls = int(self._grid.every.union(torch.tensor([len(parts)])).max())
         empty = ResponseRows(rows.context.slice(0, 0), rows.tokens[:0], rows.lengths[:0], rows.temperature)

@@ -15,11 +15,12 @@ import torch
 
 from flowgraph.engines.forward_pass.decode import decode
 from flowgraph.engines.model_state.optimizers import Optimizers, descend
-from flowgraph.engines.model_state.torch_handle import TorchHandle, end_tokens, refuse_request
+from flowgraph.engines.model_state.torch_handle import TorchHandle
 from flowgraph.errors import LawError
 from flowgraph.language.handle import Completion, Ranks, SampleRequest, SingleRank
 from flowgraph.models.heads import head_of
 from flowgraph.models.lora import adapted
+from flowgraph.models.tokenizing import end_tokens, refuse_request
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -22,53 +22,16 @@ from flowgraph.engines.model_state.handle_state import HandleState
 from flowgraph.engines.model_state.optimizers import Optimizers
 from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece
 from flowgraph.engines.table import ENGINES
-from flowgraph.errors import LawError, ModelError
-from flowgraph.language.handle import Optimizer, ResponseRows, SampleRequest, StepReport, TokenStats
+from flowgraph.errors import LawError
+from flowgraph.language.handle import Optimizer, ResponseRows, StepReport, TokenStats
 from flowgraph.models.heads import head_of
 from flowgraph.models.lora import adapters_off, carried_names, set_trainable
+from flowgraph.models.tokenizing import ChatTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from flowgraph.language.handle import Ranks, Verb
-
-
-class ChatTokenizer:
-    """A transformers tokenizer, seen as text in and out."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Return the token ids of a chat by the model's template, up to where it answers, or with the whole answer.
-
-        Without a template they are those of the contents, a line each, and after an answer the end token.
-        """
-        chat = [*messages] if answer is None else [*messages, {"role": "assistant", "content": answer}]
-        if self._tokenizer.chat_template:
-            rendered = self._tokenizer.apply_chat_template(chat, add_generation_prompt=answer is None, tokenize=False)
-            return tuple(self._tokenizer.encode(rendered, add_special_tokens=False, verbose=False))
-        ids = tuple(self._tokenizer.encode("\n".join(message["content"] for message in chat), verbose=False))
-        return ids if answer is None else (*ids, self._tokenizer.eos_token_id)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of a response without special tokens."""
-        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
-        return text
-
-
-def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the tokens that end a response: a configuration's (one, several, or None), and a tokenizer's."""
-    ends = [*(eos if isinstance(eos, list) else [eos]), getattr(tokenizer, "eos_token_id", None)]
-    return frozenset(int(token) for token in ends if token is not None)
-
-
-def refuse_request(request: SampleRequest, positions: int | None) -> None:
-    """Raise ModelError for a request without a context, or one that a model of so few positions cannot read."""
-    if not request.context:
-        raise ModelError.no_prompt()
-    if positions is not None and len(request.context) + request.max_tokens > positions:
-        raise ModelError.too_long(len(request.context), request.max_tokens, positions)
 
 
 @dataclass(eq=False)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from weakref import WeakKeyDictionary, finalize
 
-from flowgraph.engines.model_state.torch_handle import ChatTokenizer, end_tokens, refuse_request
 from flowgraph.engines.servers.router import Router
 from flowgraph.engines.servers.sample_answer import SampleAnswer
 from flowgraph.engines.servers.server_control import ServerControl, bearer, certificates, refusal
@@ -37,6 +36,7 @@ from flowgraph.language.handle import (
     TokenStats,
     Verb,
 )
+from flowgraph.models.tokenizing import ChatTokenizer, end_tokens, refuse_request
 
 if TYPE_CHECKING:
     import httpx
