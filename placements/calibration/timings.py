@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from flowgraph.errors import DataError, UsageError
 
@@ -63,7 +63,7 @@ def recorded_timings(lines: Sequence[Mapping[str, Any]], where: str) -> Iterator
     """
     tables = list[Mapping[str, float]]()
     for number, line in enumerate(lines, 1):
-        time = line.get("time", {}) if isinstance(line, Mapping) else None
+        time = line.get("time", {}) if isinstance(cast("object", line), Mapping) else None
         nodes = time.get("nodes_s", {}) if isinstance(time, Mapping) else None
         if not isinstance(nodes, Mapping):
             raise DataError.unusable(f"{where}:{number}", "has no table of seconds by node, as `time.nodes_s`")

@@ -34,8 +34,10 @@ _TAGS: Mapping[str, str] = {
     "update": "crit",
 }
 _LOOKS = {
-    prefix: BAR_INKS[kind]
-    for prefix, kind in (("task", "logprob"), ("activeTask", "sync"), ("doneTask", "idle"), ("crit", "update"))
+    "task": BAR_INKS["logprob"],
+    "activeTask": BAR_INKS["sync"],
+    "doneTask": BAR_INKS["idle"],
+    "crit": BAR_INKS["update"],
 }
 _GANTT = {
     "look": "classic",

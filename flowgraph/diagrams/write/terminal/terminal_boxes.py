@@ -107,8 +107,8 @@ def _side(row: BoxLine, numbers: Mapping[str, int] | None) -> Text:
         source = f" of {numbers[arrow.source]}" if numbers else ""
         text = Text(signed(arrow.label, arrow.status) + source, _ink(arrow))
         reads += [] if text in reads else [text]
-    text = details(row.box)
-    return Text(" · ").join([*([Text(", ").join(reads)] if reads else []), *([Text(text, "dim")] if text else [])])
+    about = details(row.box)
+    return Text(" · ").join([*([Text(", ").join(reads)] if reads else []), *([Text(about, "dim")] if about else [])])
 
 
 def details(box: Box) -> str:
