@@ -45,9 +45,9 @@ class Cover:
         times_s = np.full((len(tables[0].times_s), *shape), FAR)
         devices, cost, orders = np.full(shape, FAR), np.full(shape, FAR), np.zeros(shape, dtype=np.int64)
         for at, table in enumerate(tables):
-            own = table.devices.size
-            times_s[:, at, :own], devices[at, :own] = table.times_s, table.devices
-            cost[at, :own], orders[at, :own] = table.cost, table.order
+            size = table.devices.size
+            times_s[:, at, :size], devices[at, :size] = table.times_s, table.devices
+            cost[at, :size], orders[at, :size] = table.cost, table.order
         return cls(
             times_s,
             devices,
@@ -58,27 +58,17 @@ class Cover:
             goal,
         )
 
-    def only(self, kept: Bits) -> Cover:
+    def only(self, mask: Bits) -> Cover:
         """Return the cover with some of its options, [block, option]."""
-        first = np.argsort(~kept, axis=1, kind="stable")[:, : int(kept.sum(1).max())]
-        gone = ~np.take_along_axis(kept, first, 1)
+        first = np.argsort(~mask, axis=1, kind="stable")[:, : int(mask.sum(1).max())]
+        gone = ~np.take_along_axis(mask, first, 1)
 
-        def moved(held: Numbers) -> Numbers:
-            return np.where(gone, FAR, np.take_along_axis(held, first, 1))
+        def moved(numbers: Numbers) -> Numbers:
+            return np.where(gone, FAR, np.take_along_axis(numbers, first, 1))
 
         times_s = np.where(gone, FAR, np.take_along_axis(self.times_s, first[None], 2))
         orders = np.take_along_axis(self.orders, first, 1)
         return Cover(times_s, moved(self.devices), moved(self.cost), orders, self.classes, self.capacity, self.goal)
-
-    def at(self, columns: Indices) -> tuple[Numbers, Numbers]:
-        """Return devices and money of one option of each block, [block, box]."""
-        blocks = np.arange(len(columns))[:, None]
-        return self.devices[blocks, columns], self.cost[blocks, columns]
-
-    def spare(self, devices: Numbers) -> Numbers:
-        """Return the devices of each class that blocks with these devices leave, [class, box]."""
-        taken = [devices[self.classes == each].sum(0) for each in range(len(self.capacity))]
-        return np.asarray(np.array(self.capacity, dtype=np.float64)[:, None] - np.array(taken))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,51 +118,20 @@ class SolvedCover:
     examined: int
 
 
-@dataclass(frozen=True, eq=False)
-class FittingOptions:
-    """The options of each block that fit into each box, and the costs of those with the fewest devices."""
-
-    fits: Bits
-    """[block, box, option]."""
-    steps_s: Numbers
-    """The least seconds of a step with each option, [block, box, option]."""
-    columns: Indices
-    """The first option of each block that fits, which takes the fewest devices, [block, box]."""
-    devices: Numbers
-    cost: Numbers
-    spent: Numbers
-    """The least money that a block takes for a step, [block, box]; nothing where money is not the objective."""
-    spare: Numbers
-    """Devices of each class that the fewest leave, [class, box]; less than none where a box is empty."""
-
-    def keys(self, cover: Cover) -> tuple[Numbers, Numbers]:
-        """Return the least keys of a plan with each option, the other blocks at their fewest, [block, box, option]."""
-        devices = _others(self.devices) + cover.devices[:, None]
-        first, second = cover.goal.keys(self.steps_s, devices, _others(self.cost) + cover.cost[:, None])
-        if cover.goal.objective == "cost":
-            first = np.maximum(first, _others(self.spent) + self.steps_s * cover.cost[:, None])
-        return first, second
-
-
-def _others(numbers: Numbers) -> Numbers:
-    """Return what the other blocks take together, [block, box, 1]."""
-    return np.asarray((numbers.sum(0) - numbers)[:, :, None])
-
-
 class Incumbents:
-    """The best keys so far, and every plan with a first key of at most `most`."""
+    """The best keys so far, and every plan with a first key of at most `limit`."""
 
-    def __init__(self, most: float) -> None:
+    def __init__(self, limit: float) -> None:
         """Begin without plans."""
-        self.most = most
-        self.first, self.second = most, FAR
+        self.limit = limit
+        self.first, self.second = limit, FAR
         self.examined = 0
         self._plans: list[CoverPlans] = []
 
     def note(self, plans: CoverPlans, examined: int) -> None:
         """Add plans, and the number of boxes that were examined for them."""
         self.examined += examined
-        good = plans.some(plans.first <= self.most)
+        good = plans.some(plans.first <= self.limit)
         if good.first.size:
             self._plans.append(good)
             best = np.lexsort((good.second, good.first))[0]
@@ -193,14 +152,14 @@ class Incumbents:
         return CoverPlans(np.concatenate(firsts), np.concatenate(seconds), orders).sorted()
 
 
-def solve_cover(cover: Cover, most: float, *, examined_at_most: int) -> SolvedCover:
-    """Return the best plan of a cover whose first key is at most `most`, and plans found on the way after it.
+def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedCover:
+    """Return the best plan of a cover whose first key is at most `limit`, and plans found on the way after it.
 
     The best is proven unless more boxes than allowed had to be examined. Source: Land and Doig (1960), Econometrica
     28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346, refuting boxes that cannot be
     as good as the best so far.
     """
-    met = Incumbents(most)
+    met = Incumbents(limit)
     cover, boxes = opened(cover, met)
     if boxes is None:
         return SolvedCover(met.plans(), FAR, met.examined)
@@ -246,10 +205,10 @@ def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
         met.note(plans, 1)
         if not box.first.size:
             return cover, None
-        kept = fits[:, 0]
-        if kept.sum() == (cover.devices < FAR).sum():
+        mask = fits[:, 0]
+        if mask.sum() == (cover.devices < FAR).sum():
             return cover, box
-        cover = cover.only(kept)
+        cover = cover.only(mask)
 
 
 def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, CoverPlans, Bits]:
@@ -259,45 +218,42 @@ def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, 
     have the same step, the one with the fewest devices is the best of them, and the box is settled; unless it has an
     option that just proved unfit.
     """
-    goal, options = cover.goal, fitting(cover, boxes, met.first)
-    # Beside the others at their best: what they leave for each block, and what a plan with an option is worth.
-    room = cover.devices[:, None] <= (options.spare[cover.classes] + options.devices)[:, :, None]
-    first, second = options.keys(cover)
-    fits = options.fits & room & ((first < met.first) | ((first == met.first) & (second <= met.second)))
-    intact = np.take_along_axis(fits, options.columns[:, :, None], 2).all((0, 2))
-    times_s = cover.times_s[:, :, None]
+    goal, blocks = cover.goal, np.arange(len(cover.devices))[:, None]
+    times_s, devices, cost = cover.times_s[:, :, None], cover.devices[:, None], cover.cost[:, None]
+    # The options of each block that fit into each box, whatever the other blocks take, and those of the fewest devices.
+    steps_s = goal.step_s(np.maximum(times_s, boxes.low_s[:, None, :, None]))
+    within = (times_s <= boxes.high_s[:, None, :, None]).all(0)
+    within &= goal.keys(steps_s, devices, cost)[0] <= met.first
+    columns, some = within.argmax(2), within.any(2)
+    spent = np.where(within, steps_s * cost, FAR).min(2) if goal.objective == "cost" else np.zeros(columns.shape)
+    fewest = np.where(some, cover.devices[blocks, columns], FAR)
+    fewest_cost = np.where(some, cover.cost[blocks, columns], FAR)
+    used = np.array([fewest[cover.classes == device_class].sum(0) for device_class in range(len(cover.capacity))])
+    spare = np.array(cover.capacity, dtype=np.float64)[:, None] - used
+    # With the rest at their fewest: what they leave for each block, and what a plan with an option is worth.
+    room = devices <= (spare[cover.classes] + fewest)[:, :, None]
+    first, second = goal.keys(steps_s, _rest(fewest) + devices, _rest(fewest_cost) + cost)
+    if goal.objective == "cost":
+        first = np.maximum(first, _rest(spent) + steps_s * cost)
+    fits = within & room & ((first < met.first) | ((first == met.first) & (second <= met.second)))
+    intact = np.take_along_axis(fits, columns[:, :, None], 2).all((0, 2))
     low_s = np.maximum(boxes.low_s, np.where(fits, times_s, FAR).min(3).max(1))
     high_s = np.minimum(boxes.high_s, np.where(fits, times_s, 0.0).max((1, 3)))
-    alive = np.asarray((options.spare >= 0).all(0) & (low_s < FAR).all(0))
-    least_s = goal.step_s(low_s)
-    first, second = goal.keys(least_s, options.devices.sum(0), options.cost.sum(0))
-    looked = StageBoxes(low_s, high_s, np.maximum(first, options.spent.sum(0)), second)
+    alive = np.asarray((spare >= 0).all(0) & (low_s < FAR).all(0))
+    least_s, devices, cost = goal.step_s(low_s), fewest.sum(0), fewest_cost.sum(0)
+    first, second = goal.keys(least_s, devices, cost)
+    looked = StageBoxes(low_s, high_s, np.maximum(first, spent.sum(0)), second)
     settled = boxes.thin() | (intact & (least_s >= goal.step_s(high_s)))
     still_open = looked.some(alive & (low_s <= high_s).all(0) & ~settled)
-    return still_open, _plans(cover, options, alive), fits
-
-
-def fitting(cover: Cover, boxes: StageBoxes, most: float) -> FittingOptions:
-    """Return the options of each block that fit into each box, whatever the other blocks take."""
-    times_s, devices, cost = cover.times_s[:, :, None], cover.devices[:, None], cover.cost[:, None]
-    steps_s = cover.goal.step_s(np.maximum(times_s, boxes.low_s[:, None, :, None]))
-    within = (times_s <= boxes.high_s[:, None, :, None]).all(0)
-    fits = within & (cover.goal.keys(steps_s, devices, cost)[0] <= most)
-    columns, some = fits.argmax(2), fits.any(2)
-    spent = np.zeros(columns.shape)
-    if cover.goal.objective == "cost":
-        spent = np.where(fits, steps_s * cost, FAR).min(2)
-    fewest, least_cost = (np.where(some, held, FAR) for held in cover.at(columns))
-    return FittingOptions(fits, steps_s, columns, fewest, least_cost, spent, cover.spare(fewest))
-
-
-def _plans(cover: Cover, options: FittingOptions, alive: Bits) -> CoverPlans:
-    columns = options.columns[:, alive]
-    blocks = np.arange(len(columns))[:, None]
-    devices, cost = options.devices[:, alive].sum(0), options.cost[:, alive].sum(0)
+    columns = columns[:, alive]
     longest_s = cover.times_s[:, blocks, columns].max(1)
-    first, second = cover.goal.keys(cover.goal.step_s(longest_s), devices, cost)
-    return CoverPlans(first, second, cover.orders[blocks, columns])
+    first, second = goal.keys(goal.step_s(longest_s), devices[alive], cost[alive])
+    return still_open, CoverPlans(first, second, cover.orders[blocks, columns]), fits
+
+
+def _rest(numbers: Numbers) -> Numbers:
+    """Return what all blocks but one take together, [block, box, 1]."""
+    return np.asarray((numbers.sum(0) - numbers)[:, :, None])
 
 
 def halved(boxes: StageBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> StageBoxes:
@@ -306,18 +262,18 @@ def halved(boxes: StageBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) ->
     widest = goal.widest(boxes.low_s, boxes.high_s)
     below, above = boxes.high_s.copy(), boxes.low_s.copy()
     for stage in set(widest.tolist()):
-        here, seconds = np.flatnonzero(widest == stage), grid[stage]
-        low_s, high_s = boxes.low_s[stage, here], boxes.high_s[stage, here]
+        chosen, seconds = np.flatnonzero(widest == stage), grid[stage]
+        low_s, high_s = boxes.low_s[stage, chosen], boxes.high_s[stage, chosen]
         place = np.searchsorted(seconds, low_s + (high_s - low_s) / 2, side="right")
         place = np.minimum(place, np.searchsorted(seconds, high_s))  # halves of neighbours may round up
-        below[stage, here], above[stage, here] = seconds[place - 1], seconds[place]
+        below[stage, chosen], above[stage, chosen] = seconds[place - 1], seconds[place]
     lower = StageBoxes(boxes.low_s, below, boxes.first, boxes.second)
     return joined(thin, joined(lower, StageBoxes(above, boxes.high_s, boxes.first, boxes.second)))
 
 
-def joined(one: StageBoxes, other: StageBoxes) -> StageBoxes:
+def joined(left: StageBoxes, right: StageBoxes) -> StageBoxes:
     """Put boxes side by side."""
-    low_s = np.concatenate([one.low_s, other.low_s], axis=1)
-    high_s = np.concatenate([one.high_s, other.high_s], axis=1)
-    first, second = np.concatenate([one.first, other.first]), np.concatenate([one.second, other.second])
+    low_s = np.concatenate([left.low_s, right.low_s], axis=1)
+    high_s = np.concatenate([left.high_s, right.high_s], axis=1)
+    first, second = np.concatenate([left.first, right.first]), np.concatenate([left.second, right.second])
     return StageBoxes(low_s, high_s, first, second)

@@ -9,7 +9,7 @@ that holds for every partition, so that its gap is known. Not here: the proven a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from time import perf_counter
 
@@ -17,9 +17,9 @@ import numpy as np
 
 from placements.solver.branch_and_bound import FAR, Cover, solve_cover
 from placements.solver.option_table import (
+    JoinedTables,
     Numbers,
     ObjectiveArrays,
-    OptionTable,
     bits,
     block_of,
     objective_arrays,
@@ -53,58 +53,23 @@ def solve_greedy(
     walk.settle(settled)
     if not walk.found:
         return None
-    best, *others = sorted(walk.found.values(), key=walk.rank)
-    bound = _bound(problem, best.value) if bounded and len(problem.roles) <= BOUNDED_ROLES else None
+    best, *rest = sorted(walk.found.values(), key=walk.rank)
+    bound = None
+    if bounded and len(problem.roles) <= BOUNDED_ROLES:
+        goal, roles = objective_arrays(problem), len(problem.roles)
+        bound = least_value(tables_of(problem), roles, problem.capacity, goal, best.value)
     return Solution(
         best,
         bound=bound,
         exact=bound is not None and bound >= best.value,
         partitions=len(walk.found),
         examined=walk.examined,
-        runners_up=tuple(others[: kept - 1]),
+        runners_up=tuple(rest[: kept - 1]),
         seconds=perf_counter() - began,
     )
 
 
-def _bound(problem: Problem, value: float) -> float:
-    tables = tables_of(problem)
-    return least_value(tables, len(problem.roles), problem.capacity, objective_arrays(problem), value)
-
-
-@dataclass(frozen=True, eq=False)
-class BlockOptions:
-    """The options of one block on every class of device."""
-
-    tables: tuple[OptionTable, ...]
-    used: Numbers
-    """Devices of each class, [class, option]."""
-    share: Numbers
-    times_s: Numbers
-    devices: Numbers
-    cost: Numbers
-    least_s: Numbers
-
-    @classmethod
-    def of(cls, tables: Sequence[OptionTable], capacity: Sequence[int]) -> BlockOptions:
-        """Put the tables of a block side by side."""
-        devices = np.concatenate([table.devices for table in tables])
-        classes = np.concatenate([np.full(table.devices.size, table.device_class) for table in tables])
-        used = np.array([np.where(classes == number, devices, 0.0) for number in range(len(capacity))])
-        share = (used / np.array(capacity, dtype=np.float64)[:, None]).sum(0)
-        times_s = np.concatenate([table.times_s for table in tables], axis=1)
-        cost = np.concatenate([table.cost for table in tables])
-        return cls(tuple(tables), used, share, times_s, devices, cost, times_s.min(1))
-
-    def at(self, row: int) -> tuple[OptionTable, int]:
-        """Return the table and the column of a row."""
-        for table in self.tables:
-            if row < table.devices.size:
-                return table, row
-            row -= table.devices.size
-        raise IndexError(row)
-
-
-def allocate(blocks: Sequence[BlockOptions], capacity: Sequence[int], goal: ObjectiveArrays) -> list[int] | None:
+def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: ObjectiveArrays) -> list[int] | None:
     """Return the option of each block: the fewest devices, then more where they gain most; None if they do not fit.
 
     Source: Fox (1966), Management Science 13:210-216, of marginal allocation; here for gains that may be of
@@ -127,11 +92,11 @@ def allocate(blocks: Sequence[BlockOptions], capacity: Sequence[int], goal: Obje
     return None
 
 
-def fewest(blocks: Sequence[BlockOptions], capacity: Sequence[int]) -> list[int] | None:
+def fewest(blocks: Sequence[JoinedTables], capacity: Sequence[int]) -> list[int] | None:
     """Return the option of each block of the least share of its class that is left, the blocks in most need first."""
     free = np.array(capacity, dtype=np.float64)
     rows = [0] * len(blocks)
-    for at in sorted(range(len(blocks)), key=lambda each: -float(blocks[each].share.min())):
+    for at in sorted(range(len(blocks)), key=lambda block: -float(blocks[block].share.min())):
         block = blocks[at]
         fits = (block.used <= free[:, None]).all(0)
         if not fits.any():
@@ -142,7 +107,7 @@ def fewest(blocks: Sequence[BlockOptions], capacity: Sequence[int]) -> list[int]
 
 
 def _gains(
-    blocks: Sequence[BlockOptions],
+    blocks: Sequence[JoinedTables],
     rows: Sequence[int],
     at: int,
     longest_s: Numbers,
@@ -154,22 +119,22 @@ def _gains(
     The seconds are those by which it speeds up stages that it holds up; if devices are the objective, those of a step.
     """
     block, now = blocks[at], rows[at]
-    others_s = np.delete(longest_s, at, axis=0).max(0, initial=0.0)[:, None]
-    others = [(options, row) for options, row in zip(blocks, rows, strict=True) if options is not block]
-    devices = block.devices + sum(options.devices[row] for options, row in others)
-    cost = block.cost + sum(options.cost[row] for options, row in others)
-    step_s = goal.step_s(np.maximum(block.times_s, others_s))
+    rest_s = np.delete(longest_s, at, axis=0).max(0, initial=0.0)[:, None]
+    rest = [(options, row) for options, row in zip(blocks, rows, strict=True) if options is not block]
+    devices = block.devices + sum(options.devices[row] for options, row in rest)
+    cost = block.cost + sum(options.cost[row] for options, row in rest)
+    step_s = goal.step_s(np.maximum(block.times_s, rest_s))
     first, second = goal.keys(step_s, devices, cost)
-    least = NEGLIGIBLE * first[now]
+    smallest = NEGLIGIBLE * first[now]
     fits = (block.used <= (free + block.used[:, now])[:, None]).all(0)
     extra = np.maximum(block.share - block.share[now], NEGLIGIBLE)
     if goal.objective == "devices":
         sped_s = second[now] - second
     else:
-        slow = block.times_s[:, now] >= others_s[:, 0]
+        slow = block.times_s[:, now] >= rest_s[:, 0]
         sped_s = np.where(slow[:, None], block.times_s[:, [now]] - block.times_s, 0.0).sum(0)
-        fits &= (first < first[now] - least) | (block.share > block.share[now])
-    gained = np.where(fits & (first < first[now] - least), first[now] - first, 0.0)
+        fits &= (first < first[now] - smallest) | (block.share > block.share[now])
+    gained = np.where(fits & (first < first[now] - smallest), first[now] - first, 0.0)
     sped = fits & (first <= first[now]) & (sped_s > NEGLIGIBLE * step_s[now])
     return gained / extra, np.where(sped, sped_s, 0.0) / extra
 
@@ -177,23 +142,20 @@ def _gains(
 class _LocalSearch:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.goal = problem, objective_arrays(problem)
-        self.units = tuple(bits(each) for each in fused(problem.together, len(problem.roles)))
+        self.units = tuple(bits(block) for block in fused(problem.together, len(problem.roles)))
+        self.rank = partial(rank, problem)
         self.found: dict[Partition, Assignment] = {}
         self.examined = 0
-        self._rows: dict[int, BlockOptions | None] = {}
+        self._rows: dict[int, JoinedTables | None] = {}
         self._tried: set[Partition] = set()
-
-    def rank(self, choice: Assignment) -> tuple[object, ...]:
-        """Return what choices are sorted by."""
-        return rank(self.problem, choice)
 
     def run(self, width: int) -> None:
         """Walk until no neighbour is better than the partition from which it was reached."""
         packed = self._packed() if self.problem.objective == "devices" else ()
         front = self._try((sum(self.units),), self.units, *packed) or self._try(*self._packed())
         while front:
-            near = {neighbour for partition in front[:width] for neighbour in self._neighbours(partition)}
-            met = self._try(*sorted(near))
+            neighbours = {neighbour for partition in front[:width] for neighbour in self._neighbours(partition)}
+            met = self._try(*sorted(neighbours))
             front = met if met and self.rank(self.found[met[0]]) < self.rank(self.found[front[0]]) else []
 
     def _packed(self) -> Iterator[Partition]:
@@ -203,35 +165,31 @@ class _LocalSearch:
 
     def settle(self, count: int) -> None:
         """Solve the best partitions exactly, each block on the class of device that it is on."""
-        for partition in sorted(self.found, key=lambda each: self.rank(self.found[each]))[:count]:
-            tables = tuple(self._table(bits(block), option) for block, option in self.found[partition].blocks)
-            solved = solve_cover(
-                Cover.of(tables, self.problem.capacity, self.goal), FAR, examined_at_most=SETTLED_AT_MOST
-            )
+        for partition in sorted(self.found, key=lambda partition: self.rank(self.found[partition]))[:count]:
+            tables = [
+                next(table for table in tables_of_block(self.problem, block) if option.devices[table.device_class])
+                for block, option in self.found[partition].blocks
+            ]
+            cover = Cover.of(tables, self.problem.capacity, self.goal)
+            solved = solve_cover(cover, FAR, examined_at_most=SETTLED_AT_MOST)
             self.examined += solved.examined
             if solved.plans is not None:
                 picked = zip(tables, solved.plans.orders[:, 0], strict=True)
                 self._keep(partition, [(table.roles, table.options[int(order)]) for table, order in picked])
 
-    def _table(self, roles: int, option: Option) -> OptionTable:
-        tables = tables_of_block(self.problem, block_of(roles))
-        return next(table for table in tables if option.devices[table.device_class])
-
     def _try(self, *partitions: Partition) -> list[Partition]:
-        """Allocate devices to partitions not tried yet; return those that fit, best first."""
-        new = [each for each in dict.fromkeys(partitions) if each not in self._tried and self._may_be_best(each)]
+        untried = (partition for partition in dict.fromkeys(partitions) if partition not in self._tried)
+        new = list(filter(self._may_be_best, untried))
         self._tried.update(new)
-        for each in new:
-            self._allocate(each)
-        return sorted((each for each in new if each in self.found), key=lambda each: self.rank(self.found[each]))
-
-    def _allocate(self, partition: Partition) -> None:
-        blocks = [rows for rows in map(self._block, partition) if rows is not None]
-        self.examined += 1
-        rows = allocate(blocks, self.problem.capacity, self.goal)
-        if rows is not None:
-            picked = (block.at(row) for block, row in zip(blocks, rows, strict=True))
-            self._keep(partition, [(table.roles, table.option(column)) for table, column in picked])
+        for partition in new:
+            blocks = [rows for rows in map(self._block, partition) if rows is not None]
+            self.examined += 1
+            rows = allocate(blocks, self.problem.capacity, self.goal)
+            if rows is not None:
+                picked = (block.at(row) for block, row in zip(blocks, rows, strict=True))
+                self._keep(partition, [(table.roles, table.option(column)) for table, column in picked])
+        fitting = (partition for partition in new if partition in self.found)
+        return sorted(fitting, key=lambda partition: self.rank(self.found[partition]))
 
     def _keep(self, partition: Partition, blocks: Iterable[tuple[int, Option]]) -> None:
         choice = assignment_of(self.problem, ((block_of(roles), option) for roles, option in blocks))
@@ -239,10 +197,10 @@ class _LocalSearch:
         if before is None or self.rank(choice) < self.rank(before):
             self.found[partition] = choice
 
-    def _block(self, roles: int) -> BlockOptions | None:
+    def _block(self, roles: int) -> JoinedTables | None:
         if roles not in self._rows:
             tables = tuple(tables_of_block(self.problem, block_of(roles)))
-            self._rows[roles] = BlockOptions.of(tables, self.problem.capacity) if tables else None
+            self._rows[roles] = JoinedTables.of(tables, self.problem.capacity) if tables else None
         return self._rows[roles]
 
     def _may_be_best(self, partition: Partition) -> bool:
@@ -250,26 +208,24 @@ class _LocalSearch:
         blocks = [rows for rows in map(self._block, partition) if rows is not None]
         if len(blocks) < len(partition):
             return False
-        longest_s = np.max([block.least_s for block in blocks], axis=0)
+        longest_s = np.max([block.times_s.min(1) for block in blocks], axis=0)
         devices = np.sum([block.devices.min() for block in blocks], axis=0)
-        first, _ = self.goal.keys(
-            self.goal.step_s(longest_s), devices, np.sum([block.cost.min() for block in blocks], axis=0)
-        )
+        cost = np.sum([block.cost.min() for block in blocks], axis=0)
+        first, _ = self.goal.keys(self.goal.step_s(longest_s), devices, cost)
         return not self.found or bool(first <= min(assignment.value for assignment in self.found.values()))
 
     def _neighbours(self, partition: Partition) -> Iterator[Partition]:
-        """Return the partitions with two blocks merged, or with one unit of roles moved to another block or its own."""
-        for one, other in combinations(partition, 2):
-            yield _ordered(partition, {one, other}, [one | other])
+        for first, second in combinations(partition, 2):
+            yield _ordered(partition, {first, second}, [first | second])
         for unit in self.units:
             home = next(block for block in partition if block & unit)
             if home != unit:
                 yield _ordered(partition, {home}, [home ^ unit, unit])
-            for other in partition:
-                if other != home and home != unit:
-                    yield _ordered(partition, {home, other}, [home ^ unit, other | unit])
+            for block in partition:
+                if block != home and home != unit:
+                    yield _ordered(partition, {home, block}, [home ^ unit, block | unit])
 
 
 def _ordered(partition: Partition, without: set[int], plus: Sequence[int]) -> Partition:
-    blocks = [*(each for each in partition if each not in without), *plus]
+    blocks = [*(block for block in partition if block not in without), *plus]
     return tuple(sorted(blocks, key=lambda block: block & -block))

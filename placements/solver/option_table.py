@@ -77,6 +77,39 @@ class OptionTable:
         return self.options[int(self.order[column])]
 
 
+@dataclass(frozen=True, eq=False)
+class JoinedTables:
+    """The options of tables side by side."""
+
+    tables: tuple[OptionTable, ...]
+    used: Numbers
+    """Devices of each class, [class, option]."""
+    share: Numbers
+    """Of the devices of its class, what an option takes."""
+    times_s: Numbers
+    devices: Numbers
+    cost: Numbers
+
+    @classmethod
+    def of(cls, tables: Sequence[OptionTable], capacity: Sequence[int]) -> JoinedTables:
+        """Put tables side by side."""
+        devices = np.concatenate([table.devices for table in tables])
+        classes = np.concatenate([np.full(table.devices.size, table.device_class) for table in tables])
+        used = np.array([np.where(classes == number, devices, 0.0) for number in range(len(capacity))])
+        share = (used / np.array(capacity, dtype=np.float64)[:, None]).sum(0)
+        times_s = np.concatenate([table.times_s for table in tables], axis=1)
+        cost = np.concatenate([table.cost for table in tables])
+        return cls(tuple(tables), used, share, times_s, devices, cost)
+
+    def at(self, row: int) -> tuple[OptionTable, int]:
+        """Return the table and the column of a row."""
+        for table in self.tables:
+            if row < table.devices.size:
+                return table, row
+            row -= table.devices.size
+        raise IndexError(row)
+
+
 def objective_arrays(problem: Problem) -> ObjectiveArrays:
     """Return the objective of a problem for arrays."""
     return ObjectiveArrays(problem.objective, problem.tokens)
@@ -114,9 +147,9 @@ def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
         return
     devices, stages_s, cost = _checked(problem, options)
     times_s = objective_arrays(problem).times(stages_s, np.array([option.busy_s for option in options]))
-    for device_class, most in enumerate(problem.capacity):
+    for device_class, available in enumerate(problem.capacity):
         counts = devices[device_class]
-        columns = np.flatnonzero((counts > 0) & (counts <= most))
+        columns = np.flatnonzero((counts > 0) & (counts <= available))
         if columns.size:
             # Equal devices: the shorter comes first, so that the first that is fast enough is a good one.
             sort = np.lexsort((*times_s[::-1, columns], stages_s[:, columns].sum(0), counts[columns]))

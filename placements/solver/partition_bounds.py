@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from placements.solver.branch_and_bound import CELLS_AT_ONCE, FAR
-from placements.solver.option_table import Bits, Indices, Numbers, ObjectiveArrays, OptionTable, block_of
+from placements.solver.option_table import Bits, Indices, JoinedTables, Numbers, ObjectiveArrays, OptionTable, block_of
 from placements.solver.problem import Problem
 
 BISECTIONS = 8
@@ -35,12 +35,12 @@ def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, 
     ]
     waiting: list[tuple[int, tuple[int, ...]]] = [((1 << roles) - 1, ())]
     while waiting:
-        rest, taken = waiting.pop()
+        rest, chosen = waiting.pop()
         if not rest:
-            yield taken
+            yield chosen
             continue
         lowest = (rest & -rest).bit_length() - 1
-        waiting += [(rest ^ block, (*taken, at)) for at, block in reversed(starting[lowest]) if block & rest == block]
+        waiting += [(rest ^ block, (*chosen, at)) for at, block in reversed(starting[lowest]) if block & rest == block]
 
 
 def count_covers(problem: Problem) -> int:
@@ -50,11 +50,11 @@ def count_covers(problem: Problem) -> int:
     52
     """
     sets = range(1 << len(problem.roles))
-    classes = np.array([len(problem.capacity) * (held > 0 and problem.allows(block_of(held))) for held in sets])
+    classes = np.array([len(problem.capacity) * (roles > 0 and problem.allows(block_of(roles))) for roles in sets])
     ways = np.array([1.0] + [0.0] * (len(sets) - 1))
-    for held in sets[1:]:
-        parts = _parts(held)
-        ways[held] = (classes[parts] * ways[held ^ parts]).sum()
+    for roles in sets[1:]:
+        parts = _parts(roles)
+        ways[roles] = (classes[parts] * ways[roles ^ parts]).sum()
     return int(ways[-1])
 
 
@@ -111,15 +111,15 @@ def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...
 
 
 def narrowed_covers(
-    tables: Sequence[OptionTable], covers: Covers, capacity: Sequence[int], goal: ObjectiveArrays, most: float
+    tables: Sequence[OptionTable], covers: Covers, capacity: Sequence[int], goal: ObjectiveArrays, limit: float
 ) -> Covers:
-    """Bound each cover again by the options that a plan of a first key up to `most` can hold; drop what has none."""
+    """Bound each cover again by the options that a plan of a first key up to `limit` can hold; drop what has none."""
     devices, cost, spent = covers.devices.copy(), covers.cost.copy(), covers.spent.copy()
     low_s = covers.low_s.copy()
     for table, rows, columns in _places(tables, covers.tables):
         for some in np.array_split(np.arange(rows.size), -(-rows.size * table.devices.size // CELLS_AT_ONCE)):
             row, column = rows[some], columns[some]
-            step_s, fit = _fitting(table, covers, row, column, goal, most)
+            step_s, fit = _fitting(table, covers, row, column, goal, limit)
             at, none = fit.argmax(1), ~fit.any(1)
             devices[row, column] = np.where(none, FAR, table.devices[at])
             cost[row, column] = np.where(none, FAR, table.cost[at])
@@ -132,24 +132,24 @@ def narrowed_covers(
 
 
 def _fitting(
-    table: OptionTable, covers: Covers, row: Indices, column: Indices, goal: ObjectiveArrays, most: float
+    table: OptionTable, covers: Covers, row: Indices, column: Indices, goal: ObjectiveArrays, limit: float
 ) -> tuple[Numbers, Bits]:
     """Return the least seconds of a step with each option of a table in covers, and whether it fits [cover, option]."""
-    own = covers.devices[row, column], covers.cost[row, column], covers.spent[row, column]
+    used = covers.devices[row, column], covers.cost[row, column], covers.spent[row, column]
     step_s = goal.step_s(np.maximum(table.times_s[:, None, :], covers.low_s[:, row, None]))
-    devices = (covers.devices[row].sum(1) - own[0])[:, None] + table.devices
-    first, _ = goal.keys(step_s, devices, (covers.cost[row].sum(1) - own[1])[:, None] + table.cost)
+    devices = (covers.devices[row].sum(1) - used[0])[:, None] + table.devices
+    first, _ = goal.keys(step_s, devices, (covers.cost[row].sum(1) - used[1])[:, None] + table.cost)
     if goal.objective == "cost":
-        first = np.maximum(first, (covers.spent[row].sum(1) - own[2])[:, None] + step_s * table.cost)
-    return step_s, (first <= most) & (table.devices <= (covers.spare[row, column] + own[0])[:, None])
+        first = np.maximum(first, (covers.spent[row].sum(1) - used[2])[:, None] + step_s * table.cost)
+    return step_s, (first <= limit) & (table.devices <= (covers.spare[row, column] + used[0])[:, None])
 
 
 def _spare(tables: Sequence[OptionTable], padded: Indices, devices: Numbers, capacity: Sequence[int]) -> Numbers:
     classes = np.array([table.device_class for table in tables] + [-1])[padded]
     spare = np.zeros_like(devices)
-    for device_class, most in enumerate(capacity):
-        here = classes == device_class
-        spare += np.where(here, most - np.where(here, devices, 0.0).sum(1, keepdims=True), 0.0)
+    for device_class, limit in enumerate(capacity):
+        in_class = classes == device_class
+        spare += np.where(in_class, limit - np.where(in_class, devices, 0.0).sum(1, keepdims=True), 0.0)
     return spare
 
 
@@ -173,15 +173,51 @@ def least_value(
     drops options that no choice that good can hold, until the fewest devices that hold every role are too many. Source:
     destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
     """
-    relaxed = RelaxedCovers.of(tables, roles, capacity, goal)
-    low, high = relaxed.least(FAR), value
+    options = JoinedTables.of(tables, capacity)
+    low, high = _relaxed_bound(options, roles, capacity, goal, FAR), value
     if low >= high * (1 - PRECISION):
         return min(low, high)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        least = relaxed.least(middle)
-        low, high = (max(low, middle), high) if least > middle else (max(low, min(least, middle)), middle)
+        bound = _relaxed_bound(options, roles, capacity, goal, middle)
+        low, high = (max(low, middle), high) if bound > middle else (max(low, min(bound, middle)), middle)
     return low
+
+
+def _relaxed_bound(
+    options: JoinedTables, roles: int, capacity: Sequence[int], goal: ObjectiveArrays, limit: float
+) -> float:
+    """Bound the choices whose first key is at most `limit`, of any options that hold every role; FAR if none do.
+
+    Each resource is covered by itself: the devices of each class, and of all as a sum of shares; money; and keys.
+    """
+    blocks = np.array([table.roles for table in options.tables])
+    sizes = [table.devices.size for table in options.tables]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    room = np.array([*capacity, len(capacity) * (1 + 1e-9), limit if goal.objective == "cost" else FAR])
+    holds = (blocks >> np.arange(roles)[:, None]) & 1 > 0
+    everyone, bound, low_s = (1 << roles) - 1, 0.0, np.zeros(len(options.times_s))
+    rest = np.zeros((len(room) + 2, blocks.size))
+    for _ in range(ROUNDS_AT_MOST):
+        step_s = goal.step_s(np.maximum(options.times_s, low_s[:, None]))
+        used = np.vstack([options.used, options.share, step_s * options.cost, options.devices, options.cost])
+        with_rest = used + np.repeat(rest, sizes, axis=1)
+        fit = (goal.keys(step_s, *with_rest[-2:])[0] <= limit) & (with_rest[:-2] <= room[:, None]).all(0)
+        block = np.full((1 << roles, len(used)), FAR)
+        np.minimum.at(block, blocks, np.minimum.reduceat(np.where(fit, used, FAR), starts, axis=1).T)
+        smallest = covering(np.ascontiguousarray(block.T))
+        if (smallest[:-2, everyone] > room).any():
+            return FAR
+        rest = smallest[:, everyone ^ blocks]
+        # The slowest block of a stage takes no less than each role does in its best block.
+        best_s = np.minimum.reduceat(np.where(fit, options.times_s, FAR), starts, axis=1)
+        low_s = np.maximum(low_s, np.where(holds[:, None, :], best_s, FAR).min(2).max(0))
+        first, _ = goal.keys(goal.step_s(low_s), *smallest[-2:, everyone])
+        spent = smallest[-3, everyone] if goal.objective == "cost" else first
+        before, bound = bound, float(np.maximum(first, spent))
+        if bound <= before * (1 + PRECISION):
+            break
+    return bound
 
 
 def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence[int]) -> list[tuple[int, ...]]:
@@ -192,113 +228,32 @@ def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence
     block = np.full((1, 1 << roles), FAR)
     for table in tables:
         block[0, table.roles] = min(block[0, table.roles], table.devices[0] / capacity[table.device_class])
-    least, held, found = covering(block), (1 << roles) - 1, list[int]()
-    if least[0, held] >= FAR:
+    smallest, rest, blocks = covering(block), (1 << roles) - 1, list[int]()
+    if smallest[0, rest] >= FAR:
         return []
-    while held:
-        parts = _parts(held)
-        found.append(int(parts[(block[0, parts] + least[0, held ^ parts]).argmin()]))
-        held ^= found[-1]
-    return [tuple(found)]
+    while rest:
+        parts = _parts(rest)
+        blocks.append(int(parts[(block[0, parts] + smallest[0, rest ^ parts]).argmin()]))
+        rest ^= blocks[-1]
+    return [tuple(blocks)]
 
 
 def covering(block: Numbers) -> Numbers:
     """Return the least sum that holds each set of roles, from what each block takes, [resource, set]."""
-    least = np.zeros_like(block)
-    for held in range(1, block.shape[1]):
-        parts = _parts(held)
-        least[:, held] = (block[:, parts] + least[:, held ^ parts]).min(1)
-    return least
-
-
-@dataclass(frozen=True, eq=False)
-class RelaxedCovers:
-    """Every option of every block side by side, to be taken without regard to which go together."""
-
-    goal: ObjectiveArrays
-    roles: int
-    blocks: Indices
-    """The block of each table, as bits."""
-    starts: Indices
-    """Where the options of each table begin."""
-    times_s: Numbers
-    devices: Numbers
-    cost: Numbers
-    used: Numbers
-    """Of each class, and of all as the sum of shares, what an option takes, [resource, option]."""
-    room: Numbers
-
-    @classmethod
-    def of(
-        cls, tables: Sequence[OptionTable], roles: int, capacity: Sequence[int], goal: ObjectiveArrays
-    ) -> RelaxedCovers:
-        """Put tables side by side."""
-        sizes = [table.devices.size for table in tables]
-        classes = np.repeat([table.device_class for table in tables], sizes)
-        devices = np.concatenate([table.devices for table in tables])
-        each_class = [np.where(classes == number, devices, 0.0) for number in range(len(capacity))]
-        shares = devices / np.array(capacity, dtype=np.float64)[classes]
-        return cls(
-            goal,
-            roles,
-            np.array([table.roles for table in tables]),
-            np.concatenate([[0], np.cumsum(sizes)[:-1]]),
-            np.concatenate([table.times_s for table in tables], axis=1),
-            devices,
-            np.concatenate([table.cost for table in tables]),
-            np.array([*each_class, shares]),
-            np.array([*capacity, len(capacity) * (1 + 1e-9)], dtype=np.float64),
-        )
-
-    def least(self, most: float) -> float:
-        """Bound the choices whose first key is at most `most`; FAR if there are none."""
-        whole, bound, low_s = (1 << self.roles) - 1, 0.0, np.zeros(len(self.times_s))
-        room = np.append(self.room, most if self.goal.objective == "cost" else FAR)
-        rest = np.zeros((len(room) + 2, self.blocks.size))
-        for _ in range(ROUNDS_AT_MOST):
-            step_s = self.goal.step_s(np.maximum(self.times_s, low_s[:, None]))
-            taken = np.vstack([self.used, step_s * self.cost, self.devices, self.cost])
-            beside = taken + np.repeat(rest, self._sizes, axis=1)
-            fit = (self.goal.keys(step_s, *beside[-2:])[0] <= most) & (beside[:-2] <= room[:, None]).all(0)
-            least = self._covering(np.where(fit, taken, FAR))
-            if (least[:-2, whole] > room).any():
-                return FAR
-            rest = least[:, whole ^ self.blocks]
-            low_s = np.maximum(low_s, self._slowest(np.where(fit, self.times_s, FAR)))
-            before, bound = bound, self._first(low_s, least[:, whole])
-            if bound <= before * (1 + PRECISION):
-                break
-        return bound
-
-    def _first(self, low_s: Numbers, least: Numbers) -> float:
-        first, _ = self.goal.keys(self.goal.step_s(low_s), *least[-2:])
-        return float(np.maximum(first, least[-3]) if self.goal.objective == "cost" else first)
-
-    @property
-    def _sizes(self) -> Indices:
-        return np.diff(self.starts, append=self.devices.size)
-
-    def _slowest(self, times_s: Numbers) -> Numbers:
-        """Return the seconds of each stage below which no block of some role gets."""
-        best_s = np.minimum.reduceat(times_s, self.starts, axis=1)
-        holding = (self.blocks >> np.arange(self.roles)[:, None]) & 1 > 0
-        return np.asarray(np.where(holding[:, None, :], best_s, FAR).min(2).max(0))
-
-    def _covering(self, numbers: Numbers) -> Numbers:
-        """Return the least of each resource that holds each set of roles, [resource, set]."""
-        best = np.minimum.reduceat(numbers, self.starts, axis=1)
-        block = np.full((1 << self.roles, len(numbers)), FAR)
-        np.minimum.at(block, self.blocks, best.T)
-        return covering(np.ascontiguousarray(block.T))
+    smallest = np.zeros_like(block)
+    for roles in range(1, block.shape[1]):
+        parts = _parts(roles)
+        smallest[:, roles] = (block[:, parts] + smallest[:, roles ^ parts]).min(1)
+    return smallest
 
 
 @cache
-def _parts(held: int) -> Indices:
+def _parts(roles: int) -> Indices:
     """List the sets within a set that hold its lowest member."""
-    lowest, found = held & -held, np.zeros(1, dtype=np.int64)
-    rest = held ^ lowest
+    lowest, parts = roles & -roles, np.zeros(1, dtype=np.int64)
+    rest = roles ^ lowest
     while rest:
         member = rest & -rest
-        found = np.concatenate([found, found | member])
+        parts = np.concatenate([parts, parts | member])
         rest ^= member
-    return found | lowest
+    return parts | lowest

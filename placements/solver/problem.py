@@ -84,8 +84,8 @@ class Problem:
 
     def allows(self, block: Block) -> bool:
         """Return whether the pins allow these roles as one block."""
-        whole = all(pin <= block or not pin & block for pin in self.together)
-        return whole and all(len(pin & block) <= 1 for pin in self.apart)
+        joined = all(pin <= block or not pin & block for pin in self.together)
+        return joined and all(len(pin & block) <= 1 for pin in self.apart)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
 
 def assignment_of(problem: Problem, blocks: Iterable[tuple[Block, Option]]) -> Assignment:
     """Measure a choice; sums are exact, so that the order of blocks and the names of roles change no digit."""
-    ordered = tuple(sorted(blocks, key=lambda each: sorted(each[0])))
+    ordered = tuple(sorted(blocks, key=lambda placed: sorted(placed[0])))
     step_s = step_seconds((option for _, option in ordered), problem.tokens)
     devices = sum(sum(option.devices) for _, option in ordered)
     cost = fsum(option.cost for _, option in ordered)

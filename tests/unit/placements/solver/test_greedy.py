@@ -6,8 +6,8 @@ from statistics import median, quantiles
 
 from benchmarks.search import roofline
 from placements.solver.exact import solve_exact
-from placements.solver.greedy import BOUNDED_ROLES, BlockOptions, allocate, solve_greedy
-from placements.solver.option_table import block_of, objective_arrays, tables_of, tables_of_block
+from placements.solver.greedy import BOUNDED_ROLES, allocate, solve_greedy
+from placements.solver.option_table import JoinedTables, block_of, objective_arrays, tables_of, tables_of_block
 from placements.solver.partition_bounds import count_covers, covers_of, fewest_devices, least_value
 from placements.solver.problem import Block, Objective, Option, Problem
 from placements.solver.solve import solve
@@ -89,7 +89,7 @@ def test_two_blocks_that_are_equally_slow_do_not_stop_it() -> None:
     """Neither of two equal blocks shortens the step alone, and both get their devices all the same."""
     tables = {block: [Option((n,), (24.0 / n,)) for n in (1, 2, 3, 4)] for block in blocks_of(2) if len(block) == 1}
     problem = table_problem(tables, (8,))
-    blocks = [BlockOptions.of(tuple(tables_of_block(problem, block_of(role))), problem.capacity) for role in (1, 2)]
+    blocks = [JoinedTables.of(tuple(tables_of_block(problem, block_of(role))), problem.capacity) for role in (1, 2)]
     assert allocate(blocks, problem.capacity, objective_arrays(problem)) == [3, 3]
 
 
