@@ -131,15 +131,12 @@ def _linearized(
 
 
 def _bounded(logarithm: float) -> float:
-    """Return the factor of a logarithm, within the bounds of a calibration and with room to nudge it."""
     room = exp(2 * NUDGE)
     return exp(min(max(logarithm, log(MIN_SCALE * room)), log(MAX_SCALE / room)))
 
 
 @dataclass(frozen=True)
 class _Posterior:
-    """The means of the terms, and their covariance in the order of `terms`."""
-
     means: Mapping[Term, float]
     terms: Sequence[Term]
     covariance: NDArray[np.float64]

@@ -144,7 +144,6 @@ class MeasuredRun:
         return LOAD_PHASES[load.phase], load.role.name, home.seat.of.model
 
     def _seconds(self, names: Sequence[str], calibration: Calibration | None) -> float:
-        """Return the forecast seconds of names that have keys, all together."""
         problem = replace(self._problem, calibration=calibration)
         return sum(self._seconds_of(problem, name) for name in names)
 

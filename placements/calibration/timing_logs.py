@@ -62,21 +62,14 @@ def read_log(text: str, where: str, names: Mapping[str, str]) -> TimingLog:
         return _log(list(steps), where)
     if isinstance(document, list) or (isinstance(document, dict) and "traceEvents" in document):
         return _trace(document if isinstance(document, list) else document["traceEvents"], where, names)
-    return _log(list(_columns(document)) if _is_columns(document) else [_row(document)], where)
-
-
-def _is_columns(document: Any) -> bool:
-    """Return whether an object has a table of steps for each metric."""
-    if not isinstance(document, dict) or not document:
-        return False
-    tables = document.values()
-    return all(isinstance(table, dict) and all(step.isascii() and step.isdigit() for step in table) for table in tables)
-
-
-def _columns(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the metrics of each step from tables of steps by metric."""
-    for number in sorted({step for table in tables.values() for step in table}, key=int):
-        yield {metric: table[number] for metric, table in tables.items() if number in table}
+    tables = list(document.values()) if isinstance(document, dict) else []
+    by_metric = bool(tables) and all(
+        isinstance(table, dict) and all(step.isascii() and step.isdigit() for step in table) for table in tables
+    )
+    if not by_metric:
+        return _log([_row(document)], where)
+    numbers = sorted({step for table in tables for step in table}, key=int)
+    return _log([{name: table[n] for name, table in document.items() if n in table} for n in numbers], where)
 
 
 def _row(line: Any) -> dict[str, Any]:
@@ -96,7 +89,6 @@ def _rows(text: str, where: str) -> Iterator[dict[str, Any]]:
 
 
 def _console(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the metrics of each line with a step, whatever comes before it."""
     for line in text.splitlines():
         if match := CONSOLE.search(COLOUR.sub("", line)):
             pairs = (part.rpartition(":") for part in match[2].split(" - "))
@@ -111,7 +103,6 @@ def _number(text: str) -> float | str:
 
 
 def _log(steps: Sequence[Mapping[str, Any]], where: str) -> TimingLog:
-    """Return the medians of the timers of one system."""
     metrics = dict.fromkeys(name for step in steps for name in step)
     systems: list[System] = [
         system for system, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in metrics)

@@ -115,15 +115,15 @@ def logged_timings(
     log = read_log(
         text, str(path), {name.replace(", ", "-"): name for name in tasks} | dict(zip(tasks, tasks, strict=True))
     )
-    found = match_timings(log, problem)
+    matched = match_timings(log, problem)
     for name in log.unreadable:
         say(f"not used: {path.name} {name}: not a number of seconds")
-    for name, why in found.unused.items():
+    for name, why in matched.unused.items():
         say(f"not used: {path.name} {name}: {why}")
     if log.other:
-        others = many(log.other, "range" if log.system == "trace" else "metric")
-        say(f"not used: {path.name}: {others} of other names")
-    return found.timings
+        unread = many(log.other, "range" if log.system == "trace" else "metric")
+        say(f"not used: {path.name}: {unread} of other names")
+    return matched.timings
 
 
 def _nodes_in(group: Group, problem: PlanningProblem) -> tuple[str, ...]:

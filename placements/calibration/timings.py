@@ -51,24 +51,27 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
 
 
 def recorded_timings(lines: Sequence[Mapping[str, Any]], where: str) -> Iterator[Timing]:
-    """Yield the seconds of each node in the metrics of a run; `where` is their file."""
-    for name, seconds in seconds_by_node(lines, where).items():
-        yield Timing(name, seconds, (name,))
+    """Yield the median seconds of each node over the steps of a run but the first, which warms up.
 
-
-def seconds_by_node(lines: Sequence[Mapping[str, Any]], where: str) -> dict[str, float]:
-    """Return the median seconds of each node over the steps of a run but the first, which warms up.
-
-    `lines` are those of its metrics; `where` is their file.
+    `lines` are those of its metrics; lines about something else are left out. `where` is their file.
 
     >>> steps = [{"time": {"nodes_s": {"policy.update": seconds}}} for seconds in (9.0, 2.0, 3.0, 2.5)]
-    >>> seconds_by_node(steps, "metrics.jsonl")
-    {'policy.update': 2.5}
+    >>> list(recorded_timings(steps, "metrics.jsonl"))
+    [Timing(label='policy.update', seconds=2.5, names=('policy.update',))]
 
     Raises DataError for a line without a table of seconds.
     """
-    tables = [_nodes_s(line, f"{where}:{number}") for number, line in enumerate(lines, 1)]
-    return medians([table for table in tables if table])
+    tables = list[Mapping[str, float]]()
+    for number, line in enumerate(lines, 1):
+        time = line.get("time", {}) if isinstance(line, Mapping) else None
+        nodes = time.get("nodes_s", {}) if isinstance(time, Mapping) else None
+        if not isinstance(nodes, Mapping):
+            raise DataError.unusable(f"{where}:{number}", "has no table of seconds by node, as `time.nodes_s`")
+        for name, seconds in nodes.items():
+            refuse_no_seconds(f"{where}:{number} {name}", seconds)
+        tables.append(nodes)
+    for name, seconds in medians([table for table in tables if table]).items():
+        yield Timing(name, seconds, (name,))
 
 
 def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -90,16 +93,5 @@ def refuse_no_seconds(label: str, value: Any) -> None:
     except OverflowError:
         pass
     text = repr(value) if isinstance(value, str) else str(value)
-    shown = text if len(text) <= 40 else f"{text[:40]}…"
-    raise DataError.out_of_range(label, "seconds", shown, "any number above 0")
-
-
-def _nodes_s(line: Any, where: str) -> Mapping[str, float]:
-    """Return the seconds by node of one line; none from a line about something else."""
-    time = line.get("time", {}) if isinstance(line, Mapping) else None
-    nodes = time.get("nodes_s", {}) if isinstance(time, Mapping) else None
-    if not isinstance(nodes, Mapping):
-        raise DataError.unusable(where, "has no table of seconds by node, as `time.nodes_s`")
-    for name, seconds in nodes.items():
-        refuse_no_seconds(f"{where} {name}", seconds)
-    return nodes
+    printed = text if len(text) <= 40 else f"{text[:40]}…"
+    raise DataError.out_of_range(label, "seconds", printed, "any number above 0")

@@ -9,7 +9,7 @@ import pytest
 
 from flowgraph.errors import DataError
 from placements.calibration.measured_runs import ForecastErrors, MeasuredRun, repair
-from placements.calibration.timings import Timing, seconds_by_node
+from placements.calibration.timings import Timing, recorded_timings
 from placements.search.plan_builder import homes_of
 from placements.search.search import find
 from placements.step.step_forecast import node_seconds, step_of
@@ -20,6 +20,10 @@ from tests.unit.placements.small_settings import found_of, setting_of
 def step(**seconds: Any) -> dict[str, Any]:
     """Return a line of a run's metrics."""
     return {"step": 0, "time": {"step_s": 1.0, "nodes_s": seconds}}
+
+
+def seconds_by_node(lines: Any, where: str) -> dict[str, float]:
+    return {timing.label: timing.seconds for timing in recorded_timings(lines, where)}
 
 
 def test_the_first_step_warms_up_and_does_not_count_unless_it_is_the_only_one() -> None:
