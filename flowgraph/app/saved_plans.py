@@ -116,7 +116,7 @@ class ExplainedPlan:
                 "beside": list(self.explanation.neighbours(role)),
                 "step_s": self.step_s,
                 "elsewhere": [
-                    {"beside": list(other.beside), "step_s": other.ranked.step_s if other.ranked else None}
+                    {"beside": list(other.neighbours), "step_s": other.ranked.step_s if other.ranked else None}
                     for other in self.elsewhere[role]
                 ],
             }

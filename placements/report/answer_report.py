@@ -9,9 +9,8 @@ from typing import Any
 from placements.format import COLUMNS, broken, table
 from placements.report.search_report import MEASURES, search_report, show_s, what_if_text
 from placements.search.plan_builder import RankedPlan
-from placements.search.plan_options import PlanAnswer
-from placements.search.search import SearchResult, value_of
-from placements.search.staleness import StalenessOption
+from placements.search.plan_options import PlanAnswer, StalenessOption
+from placements.search.search import value_of
 from placements.solver.problem import Objective
 from placements.workload.batch_partition import BatchSizes, batch_text
 
@@ -41,13 +40,12 @@ def staleness_text(options: Sequence[StalenessOption], chosen: int) -> str:
 
 
 def _ratio(option: StalenessOption) -> str:
-    """Return how many devices sample and how many train; those that do both are counted separately."""
     counts = Counter[str]()
-    for block, pool in option.found.best.blocks:
-        uses = {option.found.setting.roles[place].use for place in block} & {"sample", "train"}
+    for block, pool in option.search.best.blocks:
+        uses = {option.search.setting.roles[place].use for place in block} & {"sample", "train"}
         if uses:
             counts["do both" if len(uses) == 2 else uses.pop()] += sum(pool.devices)
-    if len(option.found.best.blocks) == 1 and counts["do both"]:
+    if len(option.search.best.blocks) == 1 and counts["do both"]:
         return f"all on {counts['do both']}"
     return ", ".join(f"{count} {use}" for use in ("do both", "sample", "train") if (count := counts[use]))
 
@@ -62,22 +60,15 @@ def indented(lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
         first, *rest = broken(line, ", ", COLUMNS - 4)
         yield f"  {first}"
-        yield from (f"    {more}" for more in rest)
+        yield from (f"    {text}" for text in rest)
 
 
 def answer_data(answer: PlanAnswer, top: int, notes: Sequence[str]) -> dict[str, Any]:
-    """Return the search with at most `top` of its plans, the notes, what-ifs and other staleness as data."""
-    objective = answer.search.objective
-    what_if = {
-        each.change: None if each.found is None else _ranked_data(each.found.best, objective) for each in answer.what_if
-    }
-    staleness = [_staleness_data(each) for each in answer.staleness]
-    return {**_search_data(answer.search, top), "notes": list(notes), "what_if": what_if, "staleness": staleness}
+    """Return the search with at most `top` of its plans, the notes, what-ifs and other staleness as data.
 
-
-def _search_data(search: SearchResult, top: int) -> dict[str, Any]:
-    """Return what a search found as data; `value` and `bound` are in the `unit` of the objective, both as played."""
-    objective = search.objective
+    `value` and `bound` are in the `unit` of the objective, both as played.
+    """
+    search, objective = answer.search, answer.search.objective
     return {
         "search": {
             "objective": objective,
@@ -91,8 +82,23 @@ def _search_data(search: SearchResult, top: int) -> dict[str, Any]:
             "played": search.played,
             "search_s": search.seconds,
         },
-        "ranked": [_ranked_data(each, objective) for each in search.ranked[:top]],
-        "named": {v.name: None if each is None else _ranked_data(each, objective) for v, each in search.named},
+        "ranked": [_ranked_data(plan, objective) for plan in search.ranked[:top]],
+        "named": {v.name: None if plan is None else _ranked_data(plan, objective) for v, plan in search.named},
+        "notes": list(notes),
+        "what_if": {
+            what_if.change: None if what_if.search is None else _ranked_data(what_if.search.best, objective)
+            for what_if in answer.what_if
+        },
+        "staleness": [
+            {
+                "staleness": option.staleness,
+                "step_s": option.step_s,
+                "devices_that_draw": option.ratio[0],
+                "devices_that_train": option.ratio[1],
+                "sync_every": option.sync_every,
+            }
+            for option in answer.staleness
+        ],
     }
 
 
@@ -104,15 +110,4 @@ def _ranked_data(ranked: RankedPlan, objective: Objective) -> dict[str, Any]:
         "bound": ranked.bound,
         "devices": ranked.devices,
         "pools": [{"roles": list(part), "devices": sum(option.devices)} for part, (_, option) in blocks],
-    }
-
-
-def _staleness_data(option: StalenessOption) -> dict[str, Any]:
-    rollout, training = option.ratio
-    return {
-        "staleness": option.staleness,
-        "step_s": option.step_s,
-        "devices_that_draw": rollout,
-        "devices_that_train": training,
-        "sync_every": option.sync_every,
     }

@@ -31,32 +31,32 @@ Point = tuple[float, int]
 """Seconds of a step, and bytes on the fullest device."""
 
 
-def comparison_chart(found: SearchResult, *, plan: Plan | None = None) -> Comparison:
+def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Comparison:
     """Return a plan, then each named placement at its best; those with the same pools share a strip.
 
     The plan is the best of the search, or another of the same problem: then the best has a strip too. A named placement
     whose best is the plan itself is in the plan's strip. One that does not fit has no parts.
     """
-    drawn = plan or found.best.plan()
+    chosen = plan or search.best.plan()
     forms = dict[tuple[tuple[str, ...], ...], list[tuple[PlacementVariant, RankedPlan | None]]]()
-    for variant, ranked in by_name(found):
-        forms.setdefault(sorted_parts(found, variant), []).append((variant, ranked))
+    for variant, ranked in by_name(search):
+        forms.setdefault(sorted_parts(search, variant), []).append((variant, ranked))
     labels, strips = [CHOSEN], list[Strip]()
     for alike in forms.values():
         names, (first, ranked) = [variant.name for variant, _ in alike], alike[0]
         if ranked is None:
             strips.append(Strip(", ".join(names), None, (), f"does not fit: {first.about}"))
-        elif is_plan(ranked, drawn):
+        elif is_plan(ranked, chosen):
             labels += names
         else:
-            how = against(found, ranked, MEASURES["step"])
+            how = against(search, ranked, MEASURES["step"])
             strips.append(Strip(", ".join(names), ranked.step_s, _ranked_parts(ranked), how))
-    if not is_plan(found.best, drawn):
-        strips.insert(0, Strip(BEST, found.best.step_s, _ranked_parts(found.best), "the best"))
-    how = _how(found, drawn)
-    strips.insert(0, Strip(", ".join(labels), period_s(drawn), plan_parts(drawn), how, chosen=True))
-    devices = sum(len(node.devices) for node in found.setting.cluster.nodes)
-    return Comparison(f"placements of {found.setting.graph.name}", tuple(strips), devices, _strips_about(strips))
+    if not is_plan(search.best, chosen):
+        strips.insert(0, Strip(BEST, search.best.step_s, _ranked_parts(search.best), "the best"))
+    how = _how(search, chosen)
+    strips.insert(0, Strip(", ".join(labels), period_s(chosen), plan_parts(chosen), how, chosen=True))
+    devices = sum(len(node.devices) for node in search.setting.cluster.nodes)
+    return Comparison(f"placements of {search.setting.graph.name}", tuple(strips), devices, _strips_about(strips))
 
 
 def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
@@ -77,23 +77,21 @@ def _role_settings(homes: Sequence[RolePlacement]) -> dict[str, object]:
     }
 
 
-def _how(result: SearchResult, plan: Plan) -> str:
-    """Return how the plan that is drawn compares with the best of the search."""
-    named = [ranked for _, ranked in result.named if ranked is not None]
-    if is_plan(result.best, plan):
-        faster = any(ranked.step_s < result.best.step_s * 0.9995 for ranked in named)
+def _how(search: SearchResult, plan: Plan) -> str:
+    named = [ranked for _, ranked in search.named if ranked is not None]
+    if is_plan(search.best, plan):
+        faster = any(ranked.step_s < search.best.step_s * 0.9995 for ranked in named)
         return "the best of what was asked for" if faster else "the best"
-    same = next((ranked for ranked in (*result.ranked, *named) if is_plan(ranked, plan)), None)
+    same = next((ranked for ranked in (*search.ranked, *named) if is_plan(ranked, plan)), None)
     if same is not None:
-        return against(result, same, MEASURES["step"])
+        return against(search, same, MEASURES["step"])
     seconds = period_s(plan)
-    return "" if seconds is None else f"{seconds / result.best.step_s - 1:+.1%} beside the best"
+    return "" if seconds is None else f"{seconds / search.best.step_s - 1:+.1%} beside the best"
 
 
 def _strips_about(strips: Sequence[Strip]) -> str:
-    """Return which strip is the fastest, the slowest, and which do not fit."""
-    known = [(strip.seconds, strip.label) for strip in strips if strip.seconds is not None]
-    (shortest_s, fastest), (longest_s, slowest) = min(known), max(known)
+    timed = [(strip.seconds, strip.label) for strip in strips if strip.seconds is not None]
+    (shortest_s, fastest), (longest_s, slowest) = min(timed), max(timed)
     sentences = [f"The fastest is {fastest}: {show_s(shortest_s)} a step."]
     sentences += [f"The slowest that fits is {slowest}: {show_s(longest_s)}."] if slowest != fastest else []
     unfit = [strip.label for strip in strips if strip.seconds is None]
@@ -117,30 +115,30 @@ def plan_parts(plan: Plan) -> tuple[PoolShare, ...]:
     return tuple(PoolShare(pool.name, len(pool.devices), roles[pool.name]) for pool in plan.pools)
 
 
-def search_chart(found: SearchResult, *, plan: Plan | None = None) -> Scatter:
+def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
     """Return the candidates that were played, in the order of the search; named placements not among them last.
 
     The best is the search's best plan; a note is added if `plan` is another.
     """
-    played = candidates(found)
+    played = candidates(search)
     points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in played]
-    labels = numbered([_label(found, candidate) for candidate in played])
+    labels = numbered([_label(search, candidate) for candidate in played])
     dots = list[Dot]()
     for place, (candidate, point, label) in enumerate(zip(played, points, labels, strict=True)):
-        names = [variant.name for variant, best in found.named if best is not None and best.blocks == candidate.blocks]
+        names = [variant.name for variant, best in search.named if best is not None and best.blocks == candidate.blocks]
         named = f"; {listed(names)} at its best" if names else ""
         what = f"{pools_of(candidate)}: {many(candidate.devices, 'device')}{named}"
-        is_best = candidate.blocks == found.best.blocks
-        why = "" if is_best else against(found, candidate, MEASURES["step"])
+        is_best = candidate.blocks == search.best.blocks
+        why = "" if is_best else against(search, candidate, MEASURES["step"])
         mark: DotMark = "best" if place == 0 else "front" if on_front(point, points) else "other"
         dots.append(Dot(*point, label, mark, what, why))
-    return Scatter(f"plans of {found.setting.graph.name}", tuple(dots), " ".join(_dots_about(found, dots, plan)))
+    return Scatter(f"plans of {search.setting.graph.name}", tuple(dots), " ".join(_dots_about(search, dots, plan)))
 
 
-def candidates(found: SearchResult) -> list[RankedPlan]:
+def candidates(search: SearchResult) -> list[RankedPlan]:
     """Return each plan that was played once: the ranked ones, then named ones that are not among them."""
-    plans = {candidate.blocks: candidate for candidate in found.ranked}
-    for _, candidate in found.named:
+    plans = {candidate.blocks: candidate for candidate in search.ranked}
+    for _, candidate in search.named:
         if candidate is not None:
             plans.setdefault(candidate.blocks, candidate)
     return list(plans.values())
@@ -161,19 +159,17 @@ def on_front(point: Point, points: Sequence[Point]) -> bool:
     return not any(rival != point and rival[0] <= point[0] and rival[1] <= point[1] for rival in points)
 
 
-def _label(result: SearchResult, ranked: RankedPlan) -> str:
-    """Return the first named placement with a candidate's parts, else its pools."""
+def _label(search: SearchResult, ranked: RankedPlan) -> str:
     parts = tuple(sorted(ranked.parts()))
-    names = (variant.name for variant, _ in by_name(result) if sorted_parts(result, variant) == parts)
+    names = (variant.name for variant, _ in by_name(search) if sorted_parts(search, variant) == parts)
     return next(names, "") or pools_of(ranked)
 
 
-def _dots_about(result: SearchResult, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
-    """Yield the number of candidates, the figures of the best, and the candidate with the least memory."""
+def _dots_about(search: SearchResult, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
     best, smallest = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
     yield f"{many(len(dots), 'plan')} played."
     yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."
-    if plan is not None and not is_plan(result.best, plan):
+    if plan is not None and not is_plan(search.best, plan):
         yield f"This plan is another: it takes {show_s(period_s(plan))} a step."
     if smallest.memory_bytes < best.memory_bytes:
         yield f"The least memory is {show_bytes(smallest.memory_bytes)}, at {show_s(smallest.seconds)} a step."

@@ -71,40 +71,40 @@ def explain(problem: PlanningProblem, plan: Plan) -> Explanation:
     return Explanation(problem, plan, CurrentPlan(plan.step, plan.step.period_s, len(plan.used())))
 
 
-def alternatives_text(role: str, home: Sequence[str], here: Played, moved: Sequence[AlternativePool]) -> str:
+def alternatives_text(role: str, home: Sequence[str], current: Played, moved: Sequence[AlternativePool]) -> str:
     """Return the seconds of a step with a role on other pools, the best first; `home` are the roles of its pool."""
     mates = [name for name in home if name != role]
     where = f"shares a pool with {', '.join(mates)}" if mates else "has a pool of its own"
     played, unfit = list[tuple[float, list[str]]](), list[list[str]]()
     for move in moved:
-        place = f"with {'+'.join(move.beside)}" if move.beside else "alone"
+        place = f"with {'+'.join(move.neighbours)}" if move.neighbours else "alone"
         if move.ranked is None:
             unfit.append([place, "does not fit", "", ""])
         else:
-            there = move.ranked
-            change = there.step_s / here.step_s - 1
-            near = "a tie" if change > -TIED_SHARE else "better than this plan"
-            why = why_slower(there, here) if change > TIED_SHARE else near
-            why += f", on {many(there.devices, 'device')}" if there.devices != here.devices else ""
-            played.append((there.step_s, [place, show_s(there.step_s), f"{change:+.1%}", why]))
+            moved_to = move.ranked
+            change = moved_to.step_s / current.step_s - 1
+            why = "a tie" if change > -TIED_SHARE else "better than this plan"
+            why = why_slower(moved_to, current) if change > TIED_SHARE else why
+            why += f", on {many(moved_to.devices, 'device')}" if moved_to.devices != current.devices else ""
+            played.append((moved_to.step_s, [place, show_s(moved_to.step_s), f"{change:+.1%}", why]))
     played.sort(key=lambda row: row[0])
-    head = f"{role} {where}: {show_s(here.step_s)} a step"
+    head = f"{role} {where}: {show_s(current.step_s)} a step"
     return "\n".join([head, *flowing([*(cells for _, cells in played), *unfit], "; ")])
 
 
-def fastest_text(here: Played, best: Played | None) -> str:
+def fastest_text(current: Played, best: Played | None) -> str:
     """Return the step of the same pools at their fastest, `best`; "" where the plan is as fast."""
-    if best is None or best.step_s > here.step_s * (1 - 5e-4):
+    if best is None or best.step_s > current.step_s * (1 - 5e-4):
         return ""
-    faster = f"{show_s(best.step_s)}, {best.step_s / here.step_s - 1:+.1%}, on {many(best.devices, 'device')}"
-    return f"a step of this plan takes {show_s(here.step_s)}; the same pools at their fastest {faster}"
+    faster = f"{show_s(best.step_s)}, {best.step_s / current.step_s - 1:+.1%}, on {many(best.devices, 'device')}"
+    return f"a step of this plan takes {show_s(current.step_s)}; the same pools at their fastest {faster}"
 
 
 def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) -> str:
     """Return the layouts that a role could have on its pool; `→` marks the plan's own."""
     rows = [
         [
-            "→" if option.own else "",
+            "→" if option.current else "",
             f"{option.layout}",
             show_s(option.seconds),
             f"{show_bytes(option.peak_bytes)} at work{'' if option.fits else ': does not fit'}",
@@ -170,7 +170,6 @@ def _seconds(row: TaskRow | None) -> str:
 
 
 def _fullest(plan: Plan) -> str:
-    """Return the bytes on the fullest device of a plan, by its share of the device, and whether they fit."""
     rooms = {pool.name: min(pool_sizes(plan, pool), default=0) for pool in plan.pools}
     peaks = [(peak.memory_bytes, pool.pool, peak.role) for pool in plan.forecast for peak in pool.peaks]
     if not peaks:

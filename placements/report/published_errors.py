@@ -62,14 +62,14 @@ def error_lines(plan: Plan) -> Iterator[str]:
     if not has_published_rows(plan):
         yield UNKNOWN
         return
-    known = published_errors()
-    memory = known["memory"]
+    errors = published_errors()
+    memory = errors["memory"]
     scaled = plan.assumed is not None and plan.assumed.calibration is not None
     memory_text = f"memory {memory.low:+.0%} to {memory.high:+.0%} ({memory.rows})"
     if plan.step is not None and plan.step.period_s is not None:
         subject = "seconds without the calibration" if scaled else "a step's seconds and tokens/s"
-        yield f"error of {subject}: {known['step']}"
-        yield f"  {', '.join(f'{name} {known[name].short}' for name in PHASES)}"
+        yield f"error of {subject}: {errors['step']}"
+        yield f"  {', '.join(f'{name} {errors[name].short}' for name in PHASES)}"
         yield f"  {memory_text}; ±: half of the rows, their model or hardware left out"
     elif plan.forecast:
         yield f"error of {memory_text}: 8 in 10 of the published {memory.noun}"

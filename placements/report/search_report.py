@@ -1,4 +1,4 @@
-"""The result of a search as text: the best plan with its bytes and seconds, the next ones, and why named ones lost.
+"""The search of a search as text: the best plan with its bytes and seconds, the next ones, and why named ones lost.
 
 At most 100 columns unless a name is long: longer cells continue on the next line.
 """
@@ -18,11 +18,10 @@ from placements.hardware.engine_constants import HOST
 from placements.memory.footprint import room_bytes
 from placements.report.published_errors import error_lines
 from placements.search.alternatives import CurrentPlan
-from placements.search.combined_options import CARRIED_AT_MOST
+from placements.search.dominance import CARRIED_AT_MOST
 from placements.search.named_placements import PlacementVariant, name_of
 from placements.search.plan_builder import RankedPlan
-from placements.search.search import TIED_SHARE, SearchResult
-from placements.search.sensitivity import COST_ERROR, DRAWS
+from placements.search.search import COST_ERROR, DRAWS, TIED_SHARE, SearchResult, value_of
 from placements.search.what_if import WhatIf
 from placements.solver.problem import Objective
 from placements.step.memory_forecast import footprint_of
@@ -44,22 +43,24 @@ Played = RankedPlan | CurrentPlan
 
 @dataclass(frozen=True)
 class ObjectiveMeasure:
-    """An objective in reports: its unit, its value for a plan, and how to write it.
+    """An objective in reports: its unit, and how to write its values.
 
-    Money is in the currency of the cluster's prices. `least` describes the plan with the lowest value, `worse` a plan
+    Money is in the currency of the cluster's prices. `best` describes the plan with the lowest value, `worse` a plan
     that takes more than another where seconds differ from the forecast.
     """
 
+    objective: Objective
     unit: str
-    of: Callable[[RankedPlan], float]
     show: Callable[[float], str]
-    least: str
+    best: str
     worse: str
 
 
 def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
     """Return the report of a search; `plan` is its best plan."""
-    measure = MEASURES[search.objective]
+    measure, roles = MEASURES[search.objective], relied_on(search.setting, plan)
+    texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
+    logits = f"logits come in chunks, a fused loss: all at once they do not fit, {texts}"
     return "\n".join(
         [
             *_head(search, measure),
@@ -67,7 +68,7 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
             *_problem(search.setting, plan),
             "",
             *_pools(plan),
-            *_chunked_logits(search.setting, plan),
+            *(broken(logits, ", ") if roles else ()),
             "",
             *_seconds(plan.step),
             *error_lines(plan),
@@ -90,32 +91,32 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------- the problem and the proof
 
 
-def _head(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
-    problem, best = result.setting, result.best
+def _head(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
+    problem, best = search.setting, search.best
     generated = sum(load.rows * load.row_tokens for load in problem.loads if load.phase == "generate")
     tokens = generated or max(load.tokens.tokens for load in problem.loads)
     yield f"{problem.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
-    yield from broken(f"{_proof(result, measure)}; {many(result.played, 'plan')} played", "; ")
-    if result.regrets and best is not min(result.ranked, key=measure.of):
-        yield f"it is not the {measure.least} as forecast, but loses least where costs are other than forecast"
+    yield from broken(f"{_proof(search, measure)}; {many(search.played, 'plan')} played", "; ")
+    if search.regrets and best is not min(search.ranked, key=lambda plan: value_of(plan, search.objective)):
+        yield f"it is not the {measure.best} as forecast, but loses least where costs are other than forecast"
 
 
-def _proof(result: SearchResult, measure: ObjectiveMeasure) -> str:
-    if result.proven:
-        return f"proven the {measure.least} of the layouts considered"
-    if result.gap == 0.0:
+def _proof(search: SearchResult, measure: ObjectiveMeasure) -> str:
+    if search.proven:
+        return f"proven the {measure.best} of the layouts considered"
+    if search.gap == 0.0:
         bound = "no plan takes less"
-    elif result.bound is None or result.gap is None:
+    elif search.bound is None or search.gap is None:
         bound = "how much less another plan may take is not known"
-    elif result.bound_s is not None and measure.unit == "devices":
-        limit = f"{measure.show(result.bound)} takes less than {show_s(result.bound_s)} a step"
-        bound = f"no layout considered on {limit} ({result.gap:.1%} less)"
+    elif search.bound_s is not None and measure.unit == "devices":
+        limit = f"{measure.show(search.bound)} takes less than {show_s(search.bound_s)} a step"
+        bound = f"no layout considered on {limit} ({search.gap:.1%} less)"
     else:
         unit = " a step" if measure.unit == "s" else ""
-        bound = f"no layout considered takes less than {measure.show(result.bound)}{unit} ({result.gap:.1%} less)"
-    if not result.cut:
+        bound = f"no layout considered takes less than {measure.show(search.bound)}{unit} ({search.gap:.1%} less)"
+    if not search.cut:
         return bound
     ways = f"of the ways to share a pool the {CARRIED_AT_MOST} fastest of each set of roles were combined"
     return f"not proven: {ways}; of these {bound}"
@@ -211,11 +212,11 @@ def show_seconds_by_part(task: TimedTask) -> str:
     total = task.seconds or fsum(seconds for seconds in task.parts.values() if seconds is not None)
     smallest = LEAST_SHARE * total
     large = [(name, seconds) for name, seconds in task.parts.items() if seconds is None or seconds >= smallest]
-    shown = dict(sorted(large, key=lambda part: -inf if part[1] is None else -part[1])[:PARTS])
-    rest = fsum(seconds for name, seconds in task.parts.items() if seconds is not None and name not in shown)
+    printed = dict(sorted(large, key=lambda part: -inf if part[1] is None else -part[1])[:PARTS])
+    rest = fsum(seconds for name, seconds in task.parts.items() if seconds is not None and name not in printed)
     if rest and rest >= smallest:
-        shown["rest"] = rest
-    return " · ".join(f"{name} {show_s(seconds)}" for name, seconds in shown.items())
+        printed["rest"] = rest
+    return " · ".join(f"{name} {show_s(seconds)}" for name, seconds in printed.items())
 
 
 def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
@@ -226,20 +227,13 @@ def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
     for home in homes_by(problem, plan):
         if home.role.use == "sample" or home.running.logits != "chunked":
             continue
-        whole = replace(home, running=home.running.model_copy(update={"logits": "whole"}))
-        added = footprint_of(problem, whole).peak_bytes - footprint_of(problem, home).peak_bytes
+        unchunked = replace(home, running=home.running.model_copy(update={"logits": "whole"}))
+        added = footprint_of(problem, unchunked).peak_bytes - footprint_of(problem, home).peak_bytes
         peaks = [peak for pool in plan.forecast if pool.pool == home.pool for peak in pool.peaks]
         highest = max((peak.memory_bytes for peak in peaks if peak.role == home.role.name), default=0)
         if highest + added > room_bytes(home.seat.of.memory_bytes):
             more_bytes[home.role.name] = added
     return more_bytes
-
-
-def _chunked_logits(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """Yield the roles that fit only with logits in chunks, and how much more each would take without."""
-    if roles := relied_on(problem, plan):
-        more = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
-        yield from broken(f"logits come in chunks, a fused loss: all at once they do not fit, {more}", ", ")
 
 
 # ---------------------------------------------------------------------------------------- plans beside each other
@@ -250,19 +244,17 @@ def _devices(count: float) -> str:
 
 
 MEASURES: Mapping[Objective, ObjectiveMeasure] = {
-    "step": ObjectiveMeasure("s", lambda plan: plan.step_s, show_s, "fastest", "slower"),
-    "cost": ObjectiveMeasure(
-        "currency", lambda plan: plan.cost_per_step, "{:,.2f} a step".format, "cheapest", "dearer"
-    ),
-    "devices": ObjectiveMeasure("devices", lambda plan: float(plan.devices), _devices, "smallest", "slower"),
+    "step": ObjectiveMeasure("step", "s", show_s, "fastest", "slower"),
+    "cost": ObjectiveMeasure("cost", "currency", "{:,.2f} a step".format, "cheapest", "dearer"),
+    "devices": ObjectiveMeasure("devices", "devices", _devices, "smallest", "slower"),
 }
 
 
-def _ranked(result: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
-    yield f"the best {min(top, len(result.ranked))} of {len(result.ranked)} plans that were played"
+def _ranked(search: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
+    yield f"the best {min(top, len(search.ranked))} of {len(search.ranked)} plans that were played"
     rows = list[list[str]]()
-    for number, ranked in enumerate(result.ranked[:top], 1):
-        difference = "" if number == 1 else _difference(ranked, result.best, measure, "tie")
+    for number, ranked in enumerate(search.ranked[:top], 1):
+        difference = "" if number == 1 else _difference(ranked, search.best, measure, "tie")
         name = name_of(ranked.setting.graph, ranked.parts()).partition(":")[0]
         rows.append([str(number), *_figures(ranked, measure), difference, name, pools_of(ranked)])
     yield from flowing(rows, " | ")
@@ -273,10 +265,9 @@ def _figures(ranked: RankedPlan, measure: ObjectiveMeasure) -> list[str]:
 
 
 def _difference(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure, tie: str) -> str:
-    """Return how much more a plan takes than the best: a share of it, or a number of devices."""
-    more = ranked.devices - best.devices
-    if measure.unit == "devices" and more:
-        return f"{'+' if more > 0 else '-'}{_devices(abs(more))}"
+    excess = ranked.devices - best.devices
+    if measure.unit == "devices" and excess:
+        return f"{'+' if excess > 0 else '-'}{_devices(abs(excess))}"
     share = _more(ranked, best, measure)
     return tie if abs(share) <= TIED_SHARE else f"{share:+.0%}"
 
@@ -285,8 +276,8 @@ def _more(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure) -> fl
     """Return the share by which a plan takes more than the best; with equal devices, by which its step is longer."""
     if measure.unit == "devices" and ranked.devices == best.devices:
         return ranked.step_s / best.step_s - 1
-    lowest = measure.of(best)
-    return measure.of(ranked) / lowest - 1 if lowest else 0.0
+    lowest = value_of(best, measure.objective)
+    return value_of(ranked, measure.objective) / lowest - 1 if lowest else 0.0
 
 
 def pools_of(ranked: RankedPlan) -> str:
@@ -300,12 +291,12 @@ def pools_of(ranked: RankedPlan) -> str:
     return " | ".join(texts)
 
 
-def _named(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
+def _named(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
     yield "named placements, each at its best"
     rows, blank = list[list[str]](), [""] * (2 if measure.unit == "currency" else 1)
     names = dict[tuple[tuple[str, ...], ...], str]()
-    for variant, ranked in by_name(result):
-        parts = sorted_parts(result, variant)
+    for variant, ranked in by_name(search):
+        parts = sorted_parts(search, variant)
         if parts in names:
             rows.append([variant.name, *blank, f"the same as {names[parts]} for this flow"])
             continue
@@ -313,7 +304,7 @@ def _named(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
         if ranked is None:
             rows.append([variant.name, "does not fit", *blank[1:], variant.about])
         else:
-            rows.append([variant.name, *_figures(ranked, measure), against(result, ranked, measure)])
+            rows.append([variant.name, *_figures(ranked, measure), against(search, ranked, measure)])
     yield from flowing(rows, "; ")
 
 
@@ -331,11 +322,11 @@ def sorted_parts(search: SearchResult, variant: PlacementVariant) -> tuple[tuple
 
 def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
     """Return how a named placement at its best compares with the best plan, and why it is not better."""
-    more = _more(ranked, search.best, measure)
-    if more <= 0:
+    excess = _more(ranked, search.best, measure)
+    if excess <= 0:
         played = ranked.blocks in {candidate.blocks for candidate in search.ranked}
         why = "loses more where costs are other" if search.regrets and played else "your request excludes it"
-        return "the best" if more > -0.0005 else f"{more:+.0%}: {why}"
+        return "the best" if excess > -0.0005 else f"{excess:+.0%}: {why}"
     difference = _difference(ranked, search.best, measure, "a tie")
     if ranked.step_s <= search.best.step_s:
         return f"{difference}: it takes {_devices(ranked.devices)}"
@@ -372,10 +363,10 @@ def what_if_text(search: SearchResult, what_ifs: Sequence[WhatIf]) -> str:
     blank = [""] * (2 if measure.unit == "currency" else 1)
     rows = list[list[str]]()
     for what_if in what_ifs:
-        if what_if.found is None:
+        if what_if.search is None:
             rows.append([what_if.change, "does not fit", *blank, ""])
             continue
-        best = what_if.found.best
+        best = what_if.search.best
         pools = "the same pools" if pools_of(best) == pools_of(search.best) else pools_of(best)
         if what_if.search.setting.ratio is not None and not best.disaggregated:
             pools += ", so no ratio applies: rollout and training share a pool"
@@ -383,10 +374,10 @@ def what_if_text(search: SearchResult, what_ifs: Sequence[WhatIf]) -> str:
     return "\n".join(["what if, each with its own best plan", *flowing(rows, " | ")])
 
 
-def _sensitivity(result: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
+def _sensitivity(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
     yield f"if each role's seconds are off by up to {COST_ERROR:.0%}, of {DRAWS} draws"
     rows = list[list[str]]()
-    for number, plan in enumerate(result.regrets[:TOP], 1):
+    for number, plan in enumerate(search.regrets[:TOP], 1):
         regret = f"{plan.mean:.1%} {measure.worse} than the best on average, {plan.worst:.0%} at worst"
         rows.append([str(number), f"best in {plan.best_share:.0%}", regret])
     yield from table(rows)

@@ -48,7 +48,6 @@ class Simulation:
 
     @cached_property
     def _pools(self) -> list[str]:
-        """Return the pools, the host last."""
         return sorted(self.timeline.schedule.pools, key=lambda pool: pool == HOST)
 
     # ---------------------------------------------------------------------------------------- text
@@ -156,7 +155,6 @@ class Simulation:
         return Bar(event.start_s, event.end_s, event.task, task.kind, about, first_step + event.step)
 
     def _about(self) -> Iterator[str]:
-        """Yield the seconds of the steps, the busy share of each pool, and the longest wait of a pool of devices."""
         period = f", {show_s(self.period_s)} from one to the next" if self.period_s is not None else ""
         yield f"{many(self.timeline.steps, 'step')} in {show_s(self.timeline.end_s)}{period}."
         busy = [f"{pool} is busy {share:.0%} of the time" for pool, share in self.timeline.busy().items()]
@@ -185,5 +183,4 @@ def _scale(end_s: float, width: int) -> str:
 
 
 def _trace_span(start_s: float, end_s: float) -> Mapping[str, float]:
-    """Return start and duration in microseconds, to the nanosecond."""
     return {"ts": round(1e6 * start_s, 3), "dur": round(1e6 * (end_s - start_s), 3)}

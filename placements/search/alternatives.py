@@ -12,7 +12,7 @@ from placements.search.infeasibility import overflows
 from placements.search.named_placements import Parts
 from placements.search.plan_builder import RankedPlan, forecast_again
 from placements.search.pool_options import PoolOptions
-from placements.search.role_options import all_role_options
+from placements.search.role_options import RoleOptions
 from placements.search.search import solved
 from placements.step.role_costs import footprint
 from placements.step.role_placements import RolePlacement, homes_by
@@ -25,7 +25,7 @@ class AlternativePool:
     """One role elsewhere: the roles it would share a pool with, and the best plan then; None if none fits."""
 
     role: str
-    beside: tuple[str, ...]
+    neighbours: tuple[str, ...]
     ranked: RankedPlan | None
 
 
@@ -41,7 +41,7 @@ class AlternativeLayout:
     seconds: float
     peak_bytes: int
     fits: bool
-    own: bool
+    current: bool
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ def alternative_pools(setting: PlanningProblem, parts: Parts, role: str) -> Iter
     """Yield the plans with one role on each other pool, or on one of its own; the rest may change devices."""
     pools = PoolOptions(setting)
     rest = [tuple(name for name in part if name != role) for part in parts]
-    neighbours = next(others for part, others in zip(parts, rest, strict=True) if role in part)
-    for beside in [*(part for part in rest if part and part != neighbours), ()]:
-        if beside or neighbours:
-            untouched = [part for part in rest if part and part != beside]
-            yield AlternativePool(role, beside, solved(setting, pools, (*untouched, (*beside, role))))
+    neighbours = next(names for part, names in zip(parts, rest, strict=True) if role in part)
+    for mates in [*(part for part in rest if part and part != neighbours), ()]:
+        if mates or neighbours:
+            untouched = [part for part in rest if part and part != mates]
+            yield AlternativePool(role, mates, solved(setting, pools, (*untouched, (*mates, role))))
 
 
 def alternative_layouts(setting: PlanningProblem, plan: Plan, role: str) -> tuple[AlternativeLayout, ...]:
@@ -76,11 +76,12 @@ def alternative_layouts(setting: PlanningProblem, plan: Plan, role: str) -> tupl
     The best is the fastest that fits, or where none does the fastest. Every layout with known seconds is there.
     """
     home = next(home for home in homes_by(setting, plan) if home.role.name == role)
-    own = home.layout, home.running
+    current = home.layout, home.running
     runnings = dict[Layout, list[RoleSettings]]()
-    for option in all_role_options(setting, home.role, home.seat):
+    every = RoleOptions(setting, home.role, home.seat, exhaustive=True).all
+    for option in sorted(every, key=lambda option: sum(option.stages_s)):
         runnings.setdefault(option.layout, []).append(option.running)
-    alternatives = {own: _alternative(setting, plan, home, *own, own=True)}
+    alternatives = {current: _alternative(setting, plan, home, *current, current=True)}
     for layout, ways in runnings.items():
         tried = (
             alternatives.get((layout, running)) or _alternative(setting, plan, home, layout, running)
@@ -99,7 +100,7 @@ def _alternative(
     layout: Layout,
     running: RoleSettings,
     *,
-    own: bool = False,
+    current: bool = False,
 ) -> AlternativeLayout:
     moved = replace(home, layout=layout, running=running)
     works = [work_of(setting, moved, load).total_s for load in setting.loads_of(home.role)]
@@ -113,4 +114,4 @@ def _alternative(
         )
         again = forecast_again(setting, plan.model_copy(update={"placed": placed}))
         fits = next(overflows(again, setting, ""), None) is None
-    return AlternativeLayout(layout, running, fsum(work or 0.0 for work in works), peak_bytes, fits, own)
+    return AlternativeLayout(layout, running, fsum(work or 0.0 for work in works), peak_bytes, fits, current)

@@ -22,8 +22,6 @@ MOST_TRIED = 200  # layouts of the trained role, fastest first, where the plan's
 
 
 class _SharedDevices(Protocol):
-    """Roles that share devices, and how many."""
-
     @property
     def roles(self) -> Sequence[str]: ...
     @property
@@ -77,16 +75,23 @@ def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
         for option in RoleOptions(problem, home.role, seat).timed
         if footprint(problem, home.role, seat, option.engine, option.layout, option.running).peak_bytes <= room
     ]
+    pools = [role.pool for role in plan.placed]
+    put_away = {"sleeps": True, "offload": ()}  # of what shares a pool, while others work
     for asleep in (False, True):
         for layout, running in options[:MOST_TRIED]:
-            update = {"layout": layout, "running": running.model_copy(update={"sleeps": home.shared})}
-            placed = (each.model_copy(update=update) if each.role == home.role.name else each for each in plan.placed)
-            other = plan.model_copy(update={"placed": tuple(placed)})
-            yield _put_away(other) if asleep else other
+            changes = {"layout": layout, "running": running.model_copy(update={"sleeps": home.shared})}
+            placed = [role.model_copy(update=changes) if role.role == home.role.name else role for role in plan.placed]
+            if asleep:
+                placed = [
+                    role.model_copy(update={"running": role.running.model_copy(update=put_away)})
+                    if pools.count(role.pool) > 1
+                    else role
+                    for role in placed
+                ]
+            yield plan.model_copy(update={"placed": tuple(placed)})
 
 
 def _homes(problem: PlanningProblem, run: _SystemRun) -> Iterator[RolePlacement]:
-    """Yield where each role of a run lives: in the pools that it shares, in the layouts that it says."""
     roles = {role.name: role for role in problem.roles}
     for number, part in enumerate(run.parts):
         names = [name for name in part.roles if name in roles]
@@ -110,28 +115,16 @@ def _faults(problem: PlanningProblem, homes: Sequence[RolePlacement], plan: Plan
     for error in overflows(plan, problem, plan.flow):
         yield error.what.removeprefix(f"no placement for {plan.flow} on {plan.flow}: ")
     for pool in dict.fromkeys(home.pool for home in homes):
-        here = [home for home in homes if home.pool == pool]
-        of = here[0].seat.of
+        in_pool = [home for home in homes if home.pool == pool]
+        of = in_pool[0].seat.of
         room = of.host_memory_bytes // of.node_devices
         needs = 0
-        for home in here:
-            held = footprint(problem, home.role, home.seat, home.engine, home.layout, home.running)
-            needs += total_bytes(held.host) + home.running.sleeps * total_bytes(held.asleep_host)
+        for home in in_pool:
+            bytes_of = footprint(problem, home.role, home.seat, home.engine, home.layout, home.running)
+            needs += total_bytes(bytes_of.host) + home.running.sleeps * total_bytes(bytes_of.asleep_host)
         if needs > room:
             what = f"`{pool}` keeps {show_bytes(needs)} in host memory for each device"
             yield f"{what}, {show_bytes(needs - room)} more than its share of {show_bytes(room)}"
     unknown = [task.name for task in plan.step.tasks if task.seconds is None] if plan.step is not None else []
     if unknown:
         yield f"the cache has no room for the longest row, or its speed is not known: {', '.join(unknown)}"
-
-
-def _put_away(plan: Plan) -> Plan:
-    """Return a plan in which nothing that shares a pool stays on its devices while others work."""
-    pools = [each.pool for each in plan.placed]
-    placed = (
-        each.model_copy(update={"running": each.running.model_copy(update={"sleeps": True, "offload": ()})})
-        if pools.count(each.pool) > 1
-        else each
-        for each in plan.placed
-    )
-    return plan.model_copy(update={"placed": tuple(placed)})

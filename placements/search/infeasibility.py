@@ -15,8 +15,8 @@ from placements.memory.footprint import Bytes, Footprint, room_bytes
 from placements.memory.pool_peaks import PoolPeak, worst
 from placements.memory.serving import generation_bytes
 from placements.search.memory_reductions import ReducedProblem, fewest, shortened, smallest_changes, with_machines
-from placements.search.role_options import role_options
-from placements.step.memory_forecast import PoolMemory, residents
+from placements.search.role_options import RoleOptions
+from placements.step.memory_forecast import residents
 from placements.step.role_costs import DeviceGroup, footprint
 from placements.workload.planning_problem import PlanningProblem
 
@@ -38,7 +38,7 @@ class SmallestOption:
     group: DeviceGroup
     layout: Layout
     running: RoleSettings
-    held: Footprint
+    footprint: Footprint
 
     @property
     def room_bytes(self) -> int:
@@ -48,11 +48,11 @@ class SmallestOption:
     @property
     def over_bytes(self) -> int:
         """Return what is missing on each device; below 0 if nothing is."""
-        return self.held.peak_bytes - self.room_bytes
+        return self.footprint.peak_bytes - self.room_bytes
 
     def __str__(self) -> str:
         where = "its device" if self.group.devices == 1 else f"each of {self.group.devices} devices"
-        return f"{show_bytes(self.held.peak_bytes)} on {where}"
+        return f"{show_bytes(self.footprint.peak_bytes)} on {where}"
 
 
 def nothing_fits(setting: PlanningProblem, fits: Fits) -> ResourceError:
@@ -62,13 +62,25 @@ def nothing_fits(setting: PlanningProblem, fits: Fits) -> ResourceError:
     """
     options = [smallest_option(setting, role) for role in setting.roles]
     what, notes = _missing(options)
-    changes = " · ".join(_changes_that_fit(setting, fits))
-    hint = f"smallest changes that fit: {changes}" if changes else _hint_without_changes(setting, options)
+    without_engine = [option for option in options if isinstance(option, Role)]
+    engines = [(role.use, engine) for role in without_engine for engine in setting.engines_of(role.use)]
+    misplaced = next((pair for pair in engines if setting.kind not in setting.support_of(pair[1]).devices), None)
+    if changes := " · ".join(_changes_that_fit(setting, fits)):
+        hint = f"smallest changes that fit: {changes}"
+    elif misplaced is not None:
+        use, engine = misplaced
+        kinds = " and ".join(sorted(setting.support_of(engine).devices))
+        hint = f"`{engine}` runs on {kinds}: leave out --engine {use}={engine}"
+    elif any(of.kind != "cpu" for of in setting.classes):
+        hint = "no larger cluster of these machines, no larger batch and no shorter responses fit"
+    else:
+        at_work = [option.footprint.at_work for option in options if isinstance(option, SmallestOption)]
+        fixed = sum(map(_states_bytes, at_work)) + max((parts.get("context", 0) for parts in at_work), default=0)
+        hint = f"no smaller batch fits: the process, models, gradients and optimizer alone take {show_bytes(fixed)}"
     return ResourceError.no_placement(setting.graph.name, class_counts(setting), what, notes, hint)
 
 
 def _missing(options: Sequence[SmallestOption | Role]) -> tuple[str, list[str]]:
-    """Return what lacks memory, and in a line or two what it holds."""
     without_engine = next((option for option in options if isinstance(option, Role)), None)
     fitting = [option for option in options if isinstance(option, SmallestOption)]
     if without_engine is not None or not fitting:
@@ -76,26 +88,13 @@ def _missing(options: Sequence[SmallestOption | Role]) -> tuple[str, list[str]]:
         return f"no engine runs {name} on any number of its devices", []
     largest = max(fitting, key=lambda option: option.over_bytes)
     if largest.over_bytes <= 0:
-        alone = " · ".join(f"{option.role.name} {option}" for option in fitting)
-        return "each role fits alone, but not all of them together", [alone]
+        sizes_alone = " · ".join(f"{option.role.name} {option}" for option in fitting)
+        return "each role fits alone, but not all of them together", [sizes_alone]
     fills = "that it has" if largest.room_bytes == largest.group.of.memory_bytes else "that a plan fills"
     room = f"{show_bytes(largest.over_bytes)} more than the {show_bytes(largest.room_bytes)} {fills}"
-    parts = {str(part): size for part, size in largest.held.at_work.items() if size}
+    parts = {str(part): size for part, size in largest.footprint.at_work.items() if size}
     notes = [f"{largest.layout} {largest.running}", show_parts(parts)]
     return f"{largest.role.name} needs {largest}, {room}", notes
-
-
-def _hint_without_changes(setting: PlanningProblem, options: Sequence[SmallestOption | Role]) -> str:
-    for role in (option for option in options if isinstance(option, Role)):
-        for engine in setting.engines_of(role.use):
-            devices = setting.support_of(engine).devices
-            if setting.kind not in devices:
-                return f"`{engine}` runs on {' and '.join(sorted(devices))}: leave out --engine {role.use}={engine}"
-    if any(of.kind != "cpu" for of in setting.classes):
-        return "no larger cluster of these machines, no larger batch and no shorter responses fit"
-    held = [option.held.at_work for option in options if isinstance(option, SmallestOption)]
-    fixed = sum(map(_states_bytes, held)) + max((parts.get("context", 0) for parts in held), default=0)
-    return f"no smaller batch fits: the process, models, gradients and optimizer alone take {show_bytes(fixed)}"
 
 
 def _states_bytes(parts: Bytes) -> int:
@@ -124,10 +123,10 @@ def smallest_option(setting: PlanningProblem, role: Role) -> SmallestOption | Ro
 
 def _smallest_options(setting: PlanningProblem, role: Role, group: DeviceGroup) -> Iterator[SmallestOption]:
     host_bytes = group.of.host_memory_bytes // group.of.node_devices
-    fitting = [option for option in role_options(setting, role, group) if option.host_bytes <= host_bytes]
+    fitting = [option for option in RoleOptions(setting, role, group).undominated if option.host_bytes <= host_bytes]
     for option in fitting:
-        held = footprint(setting, role, group, option.engine, option.layout, option.running)
-        yield SmallestOption(role, group, option.layout, option.running, held)
+        smallest = footprint(setting, role, group, option.engine, option.layout, option.running)
+        yield SmallestOption(role, group, option.layout, option.running, smallest)
     if role.use != "sample" or fitting or group.of.kind == "cpu":
         return
     shape, longest = setting.shape(role), max(load.longest_tokens for load in setting.loads_of(role))
@@ -135,7 +134,7 @@ def _smallest_options(setting: PlanningProblem, role: Role, group: DeviceGroup) 
         if tensor > min(group.devices, group.of.reach) or group.devices % tensor or shape.heads % tensor:
             continue
         layout = Layout(data=group.devices // tensor, tensor=tensor)
-        held = generation_bytes(
+        smallest = generation_bytes(
             shape,
             layout,
             precision=setting.sampling_precision,
@@ -143,7 +142,7 @@ def _smallest_options(setting: PlanningProblem, role: Role, group: DeviceGroup) 
             device_bytes=group.of.memory_bytes,
             cache_tokens=longest,
         )
-        yield SmallestOption(role, group, layout, RoleSettings(precision=setting.sampling_precision), held)
+        yield SmallestOption(role, group, layout, RoleSettings(precision=setting.sampling_precision), smallest)
 
 
 # ---------------------------------------------------------------------------------------- a plan that does not fit
@@ -157,33 +156,29 @@ def overflows(plan: Plan, setting: PlanningProblem, on: str) -> Iterator[Resourc
     """
     for pool in residents(setting, plan):
         peak = worst(pool.peaks)
-        if peak is not None and peak.peak_bytes > pool.room_bytes:
-            yield _overflow(plan, setting, on, pool, peak)
-
-
-def _overflow(plan: Plan, setting: PlanningProblem, on: str, pool: PoolMemory, peak: PoolPeak) -> ResourceError:
-    phase = f"{'on the way to' if peak.entering else 'in'} {peak.phase}"
-    room = f"{show_bytes(peak.peak_bytes - pool.room_bytes)} more than the {show_bytes(pool.room_bytes)} that"
-    of_pool = "" if len(plan.pools) == 1 else f" in pool `{pool.pool}`"
-    devices = "its device" if pool.devices == 1 else f"{'each' if pool.even else 'the smallest'} of its devices"
-    fills = pool.room_bytes != pool.memory_bytes
-    whose = f"a plan fills of {devices}{of_pool}" if fills else f"{devices}{of_pool} has"
-    what = f"{peak.role} needs {show_bytes(peak.peak_bytes)} {phase}, {room} {whose}"
-    micro = {placed.role: placed.running.micro_batch_tokens or 0 for placed in plan.placed}
-    start = ReducedProblem(setting, {role: tokens for role, tokens in micro.items() if tokens})
-    changes = smallest_changes(start, lambda changed: _fits(plan, changed))
-    if changes:
-        hint = f"smallest changes that fit: {' · '.join(changes)}"
-    elif setting.kind == "gpu":
-        hint = "plan it anew for this cluster"
-    else:
-        states = sum(map(_states_bytes, peak.roles.values()))
-        hint = f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(states)}"
-    return ResourceError.no_placement(plan.flow, on, what, _notes(peak), hint)
+        if peak is None or peak.peak_bytes <= pool.room_bytes:
+            continue
+        phase = f"{'on the way to' if peak.entering else 'in'} {peak.phase}"
+        room = f"{show_bytes(peak.peak_bytes - pool.room_bytes)} more than the {show_bytes(pool.room_bytes)} that"
+        of_pool = "" if len(plan.pools) == 1 else f" in pool `{pool.pool}`"
+        devices = "its device" if pool.devices == 1 else f"{'each' if pool.even else 'the smallest'} of its devices"
+        fills = pool.room_bytes != pool.memory_bytes
+        whose = f"a plan fills of {devices}{of_pool}" if fills else f"{devices}{of_pool} has"
+        what = f"{peak.role} needs {show_bytes(peak.peak_bytes)} {phase}, {room} {whose}"
+        micro = {placed.role: placed.running.micro_batch_tokens or 0 for placed in plan.placed}
+        start = ReducedProblem(setting, {role: tokens for role, tokens in micro.items() if tokens})
+        changes = smallest_changes(start, lambda changed: _fits(plan, changed))
+        if changes:
+            hint = f"smallest changes that fit: {' · '.join(changes)}"
+        elif setting.kind == "gpu":
+            hint = "plan it anew for this cluster"
+        else:
+            states = sum(map(_states_bytes, peak.roles.values()))
+            hint = f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(states)}"
+        yield ResourceError.no_placement(plan.flow, on, what, _notes(peak), hint)
 
 
 def _fits(plan: Plan, changed: ReducedProblem) -> bool:
-    """Return whether all of a plan fits in a changed setting."""
     placed = list(plan.placed)
     for index, role in enumerate(placed):
         if role.role in changed.micro_batches:
@@ -194,8 +189,7 @@ def _fits(plan: Plan, changed: ReducedProblem) -> bool:
 
 
 def _notes(peak: PoolPeak) -> list[str]:
-    """Return what the role at work holds, and what is held beside it, largest first."""
-    own = {str(part): size for part, size in peak.roles[peak.role].items() if part != "context" and size}
+    parts = {str(part): size for part, size in peak.roles[peak.role].items() if part != "context" and size}
     resting = [
         (size, f"{role} {part}")
         for role, parts in peak.roles.items()
@@ -204,8 +198,8 @@ def _notes(peak: PoolPeak) -> list[str]:
         if part != "context" and size
     ]
     resting.append((sum(parts.get("context", 0) for parts in peak.roles.values()), "the process"))
-    beside = " · ".join(f"{name} {show_bytes(size)}" for size, name in sorted(resting, reverse=True))
-    return [show_parts(own), f"beside it: {beside}"]
+    neighbours = " · ".join(f"{name} {show_bytes(size)}" for size, name in sorted(resting, reverse=True))
+    return [show_parts(parts), f"beside it: {neighbours}"]
 
 
 # ---------------------------------------------------------------------------------------- changes after which a search
@@ -234,7 +228,16 @@ def _changes_that_fit(setting: PlanningProblem, fits: Fits) -> Iterator[str]:
 
 def larger_settings(setting: PlanningProblem) -> Iterator[Iterator[tuple[str, PlanningProblem]]]:
     """Yield kinds of change, each as ever larger changes: host memory, rows, responses, narrower weights."""
-    yield (_with_host_memory(setting, times) for times in LARGER_HOSTS)
+
+    def with_host_memory(times: int) -> tuple[str, PlanningProblem]:
+        nodes = [
+            node.model_copy(update={"host_memory_bytes": times * node.host_memory_bytes})
+            for node in setting.cluster.nodes
+        ]
+        sizes_text = " and ".join(show_bytes(times * of.host_memory_bytes) for of in setting.classes)
+        return f"{sizes_text} of host memory", replace(setting, cluster=Cluster(nodes=tuple(nodes)))
+
+    yield map(with_host_memory, LARGER_HOSTS)
     if setting.most_ranks < sum(of.count for of in setting.classes):
         counts = (setting.prompts * times for times in LARGER_BATCHES)
         yield ((f"--batch {prompts}", replace(setting, prompts=prompts)) for prompts in counts)
@@ -243,12 +246,3 @@ def larger_settings(setting: PlanningProblem) -> Iterator[Iterator[tuple[str, Pl
     yield ((f"responses of at most {limit:,} tokens", shortened(setting, limit)) for limit in limits if limit >= 1)
     if setting.sampling_precision == "bfloat16":
         yield iter([("--precision fp8", replace(setting, sampling="fp8"))])
-
-
-def _with_host_memory(setting: PlanningProblem, times: int) -> tuple[str, PlanningProblem]:
-    """Return the host memory multiplied, and the setting with it."""
-    nodes = tuple(
-        node.model_copy(update={"host_memory_bytes": times * node.host_memory_bytes}) for node in setting.cluster.nodes
-    )
-    sizes_text = " and ".join(show_bytes(times * of.host_memory_bytes) for of in setting.classes)
-    return f"{sizes_text} of host memory", replace(setting, cluster=Cluster(nodes=nodes))

@@ -7,7 +7,7 @@ reward model, a judge).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flowgraph.analysis.roles import Role, models_read, roles
@@ -75,15 +75,25 @@ def sorted_roles(graph: Graph) -> SortedRoles:
     every, kinds = roles(graph), {node.name: node.op.kind for node in graph.all_nodes}
     trained = {role.param for role in every if role.use == "train"}
     sampled = {role.param for role in every if role.use == "sample"} & trained
-    critics = {
-        param
-        for param in trained - sampled
-        if not _has_tokens_head(graph, param) or _another_update_reads(graph, param)
-    }
-    actors = trained - critics
+
+    def is_critic(param: str) -> bool:
+        """Return whether a model has another head, or the update of another depends on what it outputs for its rows."""
+        model = graph.param(param)
+        if model is not None and issubclass(model.type, Model) and model.type.head != "tokens":
+            return True
+        return any(
+            _model_read_first(source) == param and not source.regions and passes_rows(source)
+            for node in graph.nodes
+            if node.regions and _model_read_first(node) != param
+            for source in reachable(node.edges())
+            if isinstance(source, Node)
+        )
 
     def scores(role: Role) -> bool:
         return role.use == "sample" or any(kinds[name] == "score" for name in role.nodes)
+
+    critics = set(filter(is_critic, trained - sampled))
+    actors = trained - critics
 
     frozen = [role for role in every if role.param not in trained]
     return SortedRoles(
@@ -92,22 +102,6 @@ def sorted_roles(graph: Graph) -> SortedRoles:
         critics=tuple(role.name for role in every if role.param in critics),
         references=tuple(role.name for role in frozen if not scores(role)),
         scorers=tuple(role.name for role in frozen if scores(role)),
-    )
-
-
-def _has_tokens_head(graph: Graph, param: str) -> bool:
-    model = graph.param(param)
-    return model is None or not issubclass(model.type, Model) or model.type.head == "tokens"
-
-
-def _another_update_reads(graph: Graph, param: str) -> bool:
-    """Return whether the update of another model depends on what this one outputs for its rows."""
-    return any(
-        _model_read_first(source) == param and not source.regions and passes_rows(source)
-        for node in graph.nodes
-        if node.regions and _model_read_first(node) != param
-        for source in reachable(node.edges())
-        if isinstance(source, Node)
     )
 
 
@@ -159,7 +153,7 @@ VARIANTS: tuple[PlacementVariant, ...] = (
     ),
 )
 
-NAMES: tuple[str, ...] = tuple(dict.fromkeys(placement_variant.placement for placement_variant in VARIANTS))
+NAMES: tuple[str, ...] = tuple(dict.fromkeys(form.placement for form in VARIANTS))
 
 
 def variant(name: str) -> PlacementVariant:
@@ -167,18 +161,10 @@ def variant(name: str) -> PlacementVariant:
 
     Raises UnknownNameError for an unknown name.
     """
-    variants: Mapping[str, PlacementVariant] = {
-        **{placement_variant.placement: placement_variant for placement_variant in reversed(VARIANTS)},
-        **{placement_variant.name: placement_variant for placement_variant in VARIANTS},
-    }
+    variants = {form.placement: form for form in reversed(VARIANTS)} | {form.name: form for form in VARIANTS}
     if name not in variants:
         raise UnknownNameError.of("placement", name, variants)
     return variants[name]
-
-
-def parts(graph: Graph, name: str) -> Parts:
-    """Return the roles that a named placement, such as `split:openrlhf`, puts together: names per pool."""
-    return variant(name).parts_of(graph)
 
 
 def name_of(graph: Graph, roles_by_pool: Sequence[Sequence[str]]) -> str:
@@ -187,9 +173,5 @@ def name_of(graph: Graph, roles_by_pool: Sequence[Sequence[str]]) -> str:
     Two variants of one flow may have the same parts: a flow without a critic or a reward model has fewer forms.
     """
     pools = {frozenset(part) for part in roles_by_pool}
-    names = (
-        placement_variant.name
-        for placement_variant in VARIANTS
-        if {frozenset(part) for part in placement_variant.parts_of(graph)} == pools
-    )
-    return next(names, "")
+    forms = (form for form in VARIANTS if {frozenset(part) for part in form.parts_of(graph)} == pools)
+    return next((form.name for form in forms), "")

@@ -14,8 +14,7 @@ from flowgraph.analysis.roles import USES, Role
 from flowgraph.cluster.plan import Layout
 from placements.hardware.topology import sizes
 from placements.memory.footprint import room_bytes
-from placements.search.combined_options import HOST, SYNC_BYTES, CombinedOptions
-from placements.search.dominance import RoleOption
+from placements.search.dominance import SYNC_BYTES, CombinedOptions, RoleOption
 from placements.search.role_options import RoleOptions
 from placements.solver.problem import Option
 from placements.step.barriers import StepBarriers, barriers_of
@@ -52,7 +51,7 @@ class PoolOptions:
         self.cut = False
         """Whether some pool combined only the fastest options of its first roles with those of the next."""
         self._options = cache(self._compute_options)
-        self._role_options = cache(self._compute_role_options)
+        self._role_options = cache(lambda place, group: RoleOptions(setting, setting.roles[place], group))
         self._combined_role = cache(self._combine_role)
         self._all_fastest = cache(self._combine_fastest)
         self._carried = cache(self._combine_carried)
@@ -87,19 +86,6 @@ class PoolOptions:
             for option in self._options(block, devices, group)
         )
 
-    def all_options(self, block: frozenset[int]) -> list[Option]:
-        """Return every way to run a block on any pool that fits: each option of a role with each of the others."""
-        places, options, shared = tuple(sorted(block)), list[Option](), self._generates(block)
-        for devices, group in self.groups:
-            role_options = [self.role_options(place, group).undominated for place in places]
-            if all(role_options):
-                combined = self._empty(group)
-                for place in places:
-                    combined = combined.with_one_more(self._combined_role(place, group, shared, fastest=False))
-                pool_options = self._pool_options(block, group, self._fitting(combined, group), role_options)
-                options += [self._option(devices, places, option) for option in pool_options]
-        return options
-
     def pool_options(self, block: frozenset[int], group: DeviceGroup) -> list[PoolOption]:
         """Return the ways to run a block there that fit, fastest first; none is slower than another in every stage."""
         places, shared = tuple(sorted(block)), self._generates(block)
@@ -123,23 +109,19 @@ class PoolOptions:
         options = [option for _, group in self.groups[-1:] for option in self.pool_options(everyone, group)]
         return min((sum(option.stages_s) for option in options), default=inf)
 
-    # ------------------------------------------------------------------------------------ roles that are alike
-
     @cached_property
     def _alike(self) -> list[list[int]]:
         """Return for each role the places of those that can be exchanged: as much work, models of the same sizes."""
-        kinds = [self._kind_of(place, role) for place, role in enumerate(self.setting.roles)]
-        return [[place for place, kind in enumerate(kinds) if kind == own] for own in kinds]
-
-    def _kind_of(self, place: int, role: Role) -> object:
-        """Return what roles that can be exchanged have in common; the place of one that cannot be."""
-        setting = self.setting
-        if role.use != "infer" or any(place in group for group in setting.together):
-            return place
-        loads = tuple(replace(load, node="", role=ANY_ROLE) for load in setting.loads_of(role))
-        factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
-        whole_rows = bool(setting.whole_rows.intersection(role.nodes))
-        return setting.shape(role), loads, factors, whole_rows, self.barriers.beside.get(place)
+        setting, kinds = self.setting, list[object]()
+        for place, role in enumerate(setting.roles):
+            if role.use != "infer" or any(place in group for group in setting.together):
+                kinds.append(place)
+                continue
+            loads = tuple(replace(load, node="", role=ANY_ROLE) for load in setting.loads_of(role))
+            factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
+            whole_rows = bool(setting.whole_rows.intersection(role.nodes))
+            kinds.append((setting.shape(role), loads, factors, whole_rows, self.barriers.beside.get(place)))
+        return [[place for place, alike in enumerate(kinds) if alike == kind] for kind in kinds]
 
     def _compute_options(self, block: frozenset[int], devices: tuple[int, ...], group: DeviceGroup) -> list[Option]:
         """Return the options of a block on one pool: those of the first block of roles that are alike, exchanged."""
@@ -157,8 +139,6 @@ class PoolOptions:
             exchanged.append(replace(option, key=replace(key, roles=tuple(key.roles[index] for index in order))))
         return exchanged
 
-    # ------------------------------------------------------------------------------------ what a search is offered
-
     def _option(self, devices: tuple[int, ...], places: Sequence[int], pooled: PoolOption) -> Option:
         """Return a pool option with the minimum seconds that its pool is busy in each span of a step, as it is played.
 
@@ -172,8 +152,7 @@ class PoolOptions:
             busy_s += seconds
         shared = self._generates(places)
         for place, option in zip(places, pooled.roles, strict=True):
-            slowed = self._slowed(place, shared)
-            last = option.last_stage
+            slowed, last = self._slowed(place, shared), option.last_stage
             over_s = (slowed - 1) * option.moved_s + option.woken_s
             spans_s[barriers.of_stage[last]] -= over_s
             busy_s -= over_s
@@ -181,9 +160,15 @@ class PoolOptions:
                 spans_s[barriers.of_stage[stage]] -= slowed * option.stages_s[stage] - over_s * (stage == last)
         options = {setting.roles[place].name: option for place, option in zip(places, pooled.roles, strict=True)}
         for target, source in setting.synced.items():
-            sync_s = barriers.synced * self._own_sync_s(group, target, options.get(source), options.get(target))
-            busy_s += sync_s
-            spans_s[0] += sync_s if target in barriers.syncs else 0.0
+            # A pool with both ends decides all of a sync: nothing where both use one copy of the weights. Syncs between
+            # pools take no less than either end needs.
+            trains, generates = options.get(source), options.get(target)
+            ends = [(end.engine, end.layout, end.running) for end in (trains, generates) if end]
+            if ends and ends != ends[:1] * 2:
+                layouts = trains.layout if trains else None, generates.layout if generates else None
+                sync_s = barriers.synced * self._minimum_sync_s(group, target, *layouts)
+                busy_s += sync_s
+                spans_s[0] += sync_s if target in barriers.syncs else 0.0
         return Option(
             devices=devices,
             stages_s=tuple(barriers.share * max(span) for span in zip(spans_s, barriers.host_s, strict=True)),
@@ -192,25 +177,10 @@ class PoolOptions:
             pool_s=busy_s if barriers.tokens > 1 else None,
         )
 
-    def _own_sync_s(
-        self, group: DeviceGroup, target: str, trains: RoleOption | None, generates: RoleOption | None
-    ) -> float:
-        """Return the minimum seconds of a sync by what this pool alone decides; 0 if it has neither end.
-
-        A pool with both ends decides all of it: nothing where both use one copy of the weights. Syncs between pools
-        take no less than either end needs.
-        """
-        ends = [(end.engine, end.layout, end.running) for end in (trains, generates) if end]
-        if not ends or ends == ends[:1] * 2:
-            return 0.0
-        layouts = trains.layout if trains else None, generates.layout if generates else None
-        return self._minimum_sync_s(group, target, *layouts)
-
     def _generates(self, places: Iterable[int]) -> bool:
         return any(self.setting.roles[place].use == "sample" for place in places)
 
     def _slowed(self, place: int, shared: bool) -> float:
-        """Return by how much a role's work is slowed: training in a pool that is shared with generation."""
         return self.setting.host.slowed_share if shared and self.setting.roles[place].use == "train" else 1.0
 
     def _fastest_s(self, place: int, group: DeviceGroup) -> float:
@@ -225,9 +195,8 @@ class PoolOptions:
         combined: CombinedOptions,
         role_options: Sequence[Sequence[RoleOption]],
     ) -> list[PoolOption]:
-        names = {self.setting.roles[place].name for place in block}
+        names, sync_s = {self.setting.roles[place].name for place in block}, 0.0
         # Both ends of a sync are busy as long as the slower one, which the search's maximum over pools makes of these.
-        sync_s = 0.0
         for target, source in self.setting.synced.items():
             sync_s += self._sync_s(group, source in names, target in names, target)
         return [
@@ -238,19 +207,10 @@ class PoolOptions:
                 peak_bytes=peak,
                 host_bytes=host,
             )
-            for picks, stages, peak, host in zip(
-                combined.picks.T.tolist(),
-                combined.stages_s.T.tolist(),
-                combined.peak.tolist(),
-                combined.held[HOST].tolist(),
-                strict=True,
-            )
+            for picks, stages, peak, host in zip(*combined.columns(), strict=True)
         ]
 
     # ------------------------------------------------------------------------------------ combinations
-
-    def _compute_role_options(self, place: int, group: DeviceGroup) -> RoleOptions:
-        return RoleOptions(self.setting, self.setting.roles[place], group)
 
     def _combine_role(self, place: int, group: DeviceGroup, shared: bool, fastest: bool) -> CombinedOptions:
         """Return the options of one role, those of training slowed in a pool that is shared with generation."""
@@ -286,7 +246,6 @@ class PoolOptions:
         return combined if not rest else self._none
 
     def _combine_carried(self, places: tuple[int, ...], group: DeviceGroup, shared: bool) -> CombinedOptions:
-        """Return the fastest combinations of the first roles of a pool, which the next one is combined with."""
         if not places:
             return self._empty(group)
         carried = self._carried(places[:-1], group, shared)
@@ -346,6 +305,6 @@ def minimum_sync_s(
     # As to another pool like this one, whose own part is left out: a slower one only takes longer.
     replicas = generates.data if generates is not None else 1
     parts = sync_seconds(size_bytes, count, links, group.devices, links, group.devices, replicas).parts
-    own = ("pause", "install", "transfer") if generates is not None else ("pause", "gather")
+    names = ("pause", "install", "transfer") if generates is not None else ("pause", "gather")
     sent_s = 0.0 if generates is not None else size_bytes / network_bytes_per_s(links)
-    return factor * (fsum(parts.get(name) or 0.0 for name in own) + sent_s)
+    return factor * (fsum(parts.get(name) or 0.0 for name in names) + sent_s)

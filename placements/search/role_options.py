@@ -74,7 +74,11 @@ class RoleOptions:
     @cached_property
     def timed(self) -> tuple[TimedLayout, ...]:
         """Return the layouts, fastest first, in which nothing sleeps and no row waits needlessly."""
-        layouts = self._rollout_layouts() if self.role.use == "sample" else self._pass_layouts()
+        if self.role.use == "sample":
+            layouts = list(self._rollout_layouts())
+        else:  # of the first engine that runs any
+            engines = self.setting.engines_of(self.role.use)
+            layouts = next(filter(None, (list(self._pass_layouts(engine)) for engine in engines)), [])
         return tuple(sorted(layouts, key=lambda timed: (sum(timed.stages_s), timed.layout.tensor)))
 
     @cached_property
@@ -113,44 +117,56 @@ class RoleOptions:
         return self.setting.shape(self.role)
 
     @cached_property
+    def _max_ranks(self) -> int:
+        """Return over how many ranks rows can be shared: not at all where a node reads all of them together."""
+        return 1 if self.setting.whole_rows.intersection(self.role.nodes) else self.setting.most_ranks
+
+    @cached_property
     def _longest_tokens(self) -> int:
         return max(load.longest_tokens for load in self._loads)
 
     def _layouts(self, engine: str) -> Iterator[Layout]:
         """Yield the layouts of an engine on all devices of the group that a search may choose.
 
-        Tensor groups lie in a domain and divide heads; where there are several domains they fill each of them. Engines
-        that you ask for by name also cut layers into stages, and experts over ranks, as far as they offer it.
+        Tensor groups lie in a domain and divide heads; where there are several domains they fill each of them. Those of
+        a rollout engine whose weights fit in no domain span several.
         """
         of, devices, support = self.group.of, self.group.devices, self.setting.support_of(engine)
         if of.kind not in support.devices:
             return
-        maximum = min(self._max_tensor(engine), devices, support.tensor)
+        maximum = min(MAX_TENSOR, of.reach)
+        if self.role.use == "sample" and not any(
+            self._cache_room(engine, Layout(tensor=tensor), CACHE_SHARES[-1]) for tensor in (1, maximum)
+        ):
+            maximum = MAX_SPREAD_TENSOR
+        maximum = min(maximum, devices, support.tensor)
+        single = support.single_device.intersection(VERBS[self.role.use])
         for tensor in (degree for degree in POWERS if degree <= maximum):
             fills_domains = devices <= of.reach or of.reach % tensor == 0 or tensor > of.reach
-            if self._shape.heads % tensor == 0 and devices % tensor == 0 and fills_domains:
-                yield from self._layouts_of(engine, support, devices // tensor, tensor)
+            if self._shape.heads % tensor or devices % tensor or not fills_domains or (single and devices > 1):
+                continue
+            if self.role.use == "sample":
+                yield Layout(data=devices // tensor, tensor=tensor)
+            else:
+                yield from self._pass_layouts_of(engine, support, devices // tensor, tensor)
 
-    def _max_tensor(self, engine: str) -> int:
-        """Return the largest tensor degree: of one domain, or of several for a rollout engine that fits in none."""
-        reach = min(MAX_TENSOR, self.group.of.reach)
-        if self.role.use != "sample":
-            return reach
-        fits = any(self._cache_room(engine, Layout(tensor=tensor), CACHE_SHARES[-1]) for tensor in (1, reach))
-        return reach if fits else MAX_SPREAD_TENSOR
+    def _pass_layouts_of(self, engine: str, support: Support, ranks: int, tensor: int) -> Iterator[Layout]:
+        """Yield the layouts of `ranks` tensor groups: how many are stages, and how ranks share their state.
 
-    def _layouts_of(self, engine: str, support: Support, ranks: int, tensor: int) -> Iterator[Layout]:
-        """Yield the layouts of `ranks` tensor groups: how many are stages, and how ranks share their state."""
-        if support.single_device.intersection(VERBS[self.role.use]) and ranks * tensor > 1:
-            return
-        if self.role.use == "sample":
-            yield Layout(data=ranks, tensor=tensor)
-            return
+        Engines that you ask for by name also cut layers into stages, and experts over ranks, as far as they offer it:
+        experts over none, the most ranks of a domain, and the most there can be.
+        """
+        experts = self._shape.experts
         for pipeline in self._pipelines(support, ranks, tensor):
             for sequence in self._sequences(engine, support, ranks // pipeline, tensor):
                 data = ranks // pipeline // sequence
+                degrees = [1]
+                if ENGINES[engine].supported is None:
+                    degrees = [degree for degree in POWERS if experts and data % degree == experts % degree == 0]
+                    in_domain = [degree for degree in degrees if degree <= self.group.of.reach]
+                    degrees = sorted({1, *in_domain[-1:], *degrees[-1:]})
                 for sharding in _shardings(support, data * sequence, pipeline):
-                    for expert in self._expert_degrees(data) if ENGINES[engine].supported is None else (1,):
+                    for expert in degrees:
                         yield Layout(
                             data=data,
                             tensor=tensor,
@@ -198,7 +214,6 @@ class RoleOptions:
             yield degree
 
     def _row_bytes(self, tensor: int, sequence: int, *, checkpointed: bool) -> float:
-        """Return what a device holds of the longest row: all layers, one if `checkpointed` or without gradients."""
         layout = Layout(tensor=tensor, sequence=sequence)
         if self.role.use == "train":
             numbers = row_numbers(self._shape, layout, "full" if checkpointed else "none")
@@ -206,23 +221,10 @@ class RoleOptions:
             numbers = forward_numbers(self._shape, layout)
         return WEIGHT_BYTES * numbers * self._longest_tokens / sequence
 
-    def _expert_degrees(self, data: int) -> list[int]:
-        """Return degrees of expert parallelism: none, the largest of a domain, and the largest there can be."""
-        experts = self._shape.experts
-        degrees = [degree for degree in POWERS if experts and data % degree == experts % degree == 0]
-        return sorted({1, *[degree for degree in degrees if degree <= self.group.of.reach][-1:], *degrees[-1:]})
-
     # ------------------------------------------------------------------------------------ training and reading
 
-    def _pass_layouts(self) -> Iterator[TimedLayout]:
-        """Yield the layouts to train a model, or to read rows with it, of the first engine that runs any."""
-        for engine in self.setting.engines_of(self.role.use):
-            if timed := list(self._pass_layouts_on(engine)):
-                yield from timed
-                return
-
-    def _pass_layouts_on(self, engine: str) -> Iterator[TimedLayout]:
-        """Yield the layouts on one engine, from the fewest tensor ranks on.
+    def _pass_layouts(self, engine: str) -> Iterator[TimedLayout]:
+        """Yield the layouts to train a model, or to read rows with it, from the fewest tensor ranks on.
 
         More ranks are considered as long as they are faster, or as memory may require them.
         """
@@ -244,7 +246,7 @@ class RoleOptions:
 
     def _passes_in(self, engine: str, layout: Layout) -> Iterator[TimedLayout]:
         loads = self.setting.loads_of(self.role, engine)
-        if layout.data > (1 if self._reads_whole_batch else self.setting.most_ranks):
+        if layout.data > self._max_ranks:
             return
         local_tokens = max(load.tokens.tokens for load in loads) / layout.data
         forward = dict[tuple[str, int | None], Seconds]()  # the same whatever an update computes again
@@ -256,11 +258,6 @@ class RoleOptions:
                     forward[key] = passing_seconds(self.setting, self.group, engine, layout, running, load)
                 seconds[load] = forward[key]
             yield from self._timed(engine, layout, running, seconds)
-
-    @cached_property
-    def _reads_whole_batch(self) -> bool:
-        """Return whether a node of the role reads all rows together, so that ranks cannot share them."""
-        return bool(self.setting.whole_rows.intersection(self.role.nodes))
 
     def _runnings(self, engine: str, layout: Layout, local_tokens: float) -> Iterator[RoleSettings]:
         """Yield the ways to compute: on a CPU the executor's default, or less at once; else in mixed precision."""
@@ -279,23 +276,16 @@ class RoleOptions:
             for rows, minimum, checkpointing in MICRO_BATCHES
             if trains or checkpointing != "none"
         ]
+        # Rows are spread so that one of them fits, or so that nothing of it is computed again: not for several at once.
+        fewer, memory = layout.sequence // 2, self.group.of.memory_bytes
+        spread = fewer and self._row_bytes(layout.tensor, fewer, checkpointed=False) > UNCHECKPOINTED_SHARE * memory
+        large = spread and self._row_bytes(layout.tensor, fewer, checkpointed=True) > CHECKPOINTED_SHARE * memory
         for micro, checkpointing in dict.fromkeys(micro_batches):
-            if self._spreads_for_nothing(layout, micro, checkpointing):
+            if spread and (micro > longest or (checkpointing == "full" and not large)):
                 continue
             for logits in self._logits(engine, layout, micro):
                 plain = RoleSettings(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
                 yield plain if logits == plain.logits else plain.model_copy(update={"logits": logits})
-
-    def _spreads_for_nothing(self, layout: Layout, micro: int, checkpointing: Checkpointing) -> bool:
-        """Return whether a way to compute needs no row spread so far: several rows at once, or all of a row again.
-
-        Rows are spread for their length so that one of them fits, or so that nothing of it is computed again.
-        """
-        fewer, memory = layout.sequence // 2, self.group.of.memory_bytes
-        if not fewer or self._row_bytes(layout.tensor, fewer, checkpointed=False) <= UNCHECKPOINTED_SHARE * memory:
-            return False
-        large = self._row_bytes(layout.tensor, fewer, checkpointed=True) > CHECKPOINTED_SHARE * memory
-        return micro > self._longest_tokens or (checkpointing == "full" and not large)
 
     def _logits(self, engine: str, layout: Layout, micro: int) -> tuple[Logits, ...]:
         """Return how the logits of a micro-batch may come: in chunks as our engines make them; else whole while small.
@@ -315,15 +305,24 @@ class RoleOptions:
 
     def _rollout_layouts(self) -> Iterator[TimedLayout]:
         """Yield the layouts to generate, each with the least cache in which no row waits, else the largest."""
+        batches = self.setting.lag + 1 if streams(self.setting, self.role) else 1
         for engine in self.setting.engines_of("sample"):
-            max_replicas = inf if is_server(engine) else 1 if self._reads_whole_batch else self.setting.most_ranks
+            serving, max_replicas = self.setting.serving_of(engine), inf if is_server(engine) else self._max_ranks
             for layout in self._layouts(engine):
                 if layout.data > max_replicas:
                     continue
                 share = None
                 if ENGINES[engine].supported is None or (is_server(engine) and self.group.of.kind == "gpu"):
-                    wanted = self._wanted_cache(engine, layout)
-                    enough = (share for share in CACHE_SHARES if self._cache_room(engine, layout, share) >= wanted)
+                    wanted_tokens = max(
+                        max(
+                            load.longest_tokens,
+                            cache_wanted(
+                                load.round_rows * batches, load.prompt, load.response, layout, serving, load.samples
+                            ),
+                        )
+                        for load in self._loads
+                    )
+                    enough = (s for s in CACHE_SHARES if self._cache_room(engine, layout, s) >= wanted_tokens)
                     share = next(enough, CACHE_SHARES[-1])
                 yield from self._rollouts(engine, layout, share)
 
@@ -339,18 +338,6 @@ class RoleOptions:
     def _cache_room(self, engine: str, layout: Layout, share: float) -> int:
         serving, precision = self.setting.serving_of(engine), self.setting.sampling_precision
         return cache_tokens(self._shape, self.group.links.device, layout.tensor, share, serving, precision)
-
-    def _wanted_cache(self, engine: str, layout: Layout) -> float:
-        """Return the tokens of cache with which no row waits."""
-        batches = self.setting.lag + 1 if streams(self.setting, self.role) else 1
-        serving = self.setting.serving_of(engine)
-        return max(
-            max(
-                load.longest_tokens,
-                cache_wanted(load.round_rows * batches, load.prompt, load.response, layout, serving, load.samples),
-            )
-            for load in self._loads
-        )
 
     def _timed(self, engine: str, layout: Layout, running: RoleSettings, seconds: LoadSeconds) -> Iterator[TimedLayout]:
         """Yield the layout with the seconds of its stages; nothing where those of a load are not known."""
@@ -374,26 +361,20 @@ class RoleOptions:
                 if share < (timed.running.cache_share or 0.0):
                     yield from map(self._option, self._rollouts(timed.engine, timed.layout, share))
             return
-        held = self._footprint(timed)
+        footprint = self._footprint(timed)
         yield self._option(timed)
         if self.group.of.kind == "cpu":
             return  # host memory is the device's own
-        yield self._option(replace(timed, running=timed.running.model_copy(update={"sleeps": True})), held)
-        if held.peak_bytes > TIGHT_SHARE * self.group.of.memory_bytes:
-            for change in self._offloads(timed.engine, timed.layout):
+        yield self._option(replace(timed, running=timed.running.model_copy(update={"sleeps": True})), footprint)
+        if footprint.peak_bytes > TIGHT_SHARE * self.group.of.memory_bytes:
+            changes, settings = list[dict[str, object]](), self.setting.support_of(timed.engine).settings
+            if settings is None or not settings.get("offload") or ALL_OFFLOADED in settings["offload"]:
+                changes.append({"offload": ALL_OFFLOADED})
+            # An optimizer that steps on the host is not offered with weights that are sharded.
+            if ENGINES[timed.engine].cpu_optimizer and self.role.use == "train" and timed.layout.sharding != "full":
+                changes += [{"offload": ("optimizer",)}, {"offload": ("optimizer",), "sleeps": True}]
+            for change in changes:
                 yield self._option(replace(timed, running=timed.running.model_copy(update=change)))
-
-    def _offloads(self, engine: str, layout: Layout) -> Iterator[dict[str, object]]:
-        """Yield what an engine offers to hold less while it works: all on the host, or an optimizer that steps there.
-
-        With the latter, the rest may still sleep while others work; it is not offered with weights that are sharded.
-        """
-        settings = self.setting.support_of(engine).settings
-        if settings is None or not settings.get("offload") or ALL_OFFLOADED in settings["offload"]:
-            yield {"offload": ALL_OFFLOADED}
-        if ENGINES[engine].cpu_optimizer and self.role.use == "train" and layout.sharding != "full":
-            yield {"offload": ("optimizer",)}
-            yield {"offload": ("optimizer",), "sleeps": True}
 
     def _footprint(self, timed: TimedLayout) -> Footprint:
         if timed not in self._footprints:
@@ -401,15 +382,16 @@ class RoleOptions:
             self._footprints[timed] = footprint(*place, timed.engine, timed.layout, timed.running)
         return self._footprints[timed]
 
-    def _option(self, timed: TimedLayout, held: Footprint | None = None) -> RoleOption:
-        """Return a layout with its bytes: those `held`, which sleeping does not change, or its own footprint."""
-        held = held or self._footprint(timed)
+    def _option(self, timed: TimedLayout, footprint: Footprint | None = None) -> RoleOption:
+        """Return a layout with its bytes: of this footprint, which sleeping does not change, or of its own."""
+        footprint = footprint or self._footprint(timed)
         moved, woken, stages, running = 0.0, 0.0, list(timed.stages_s), timed.running
         if self.role.use != "sample":
-            woken = woken_seconds(held, self.group, running).total_s or 0.0
-            moved = woken + (offloaded_seconds(held, self.group, timed.layout, running, self._loads).total_s or 0.0)
+            woken = woken_seconds(footprint, self.group, running).total_s or 0.0
+            offloaded = offloaded_seconds(footprint, self.group, timed.layout, running, self._loads)
+            moved = woken + (offloaded.total_s or 0.0)
         stages[self._loads[-1].stage] += moved
-        wakes_bytes, ready_s = waking_bytes(held) if running.sleeps else 0, 0.0
+        wakes_bytes, ready_s = waking_bytes(footprint) if running.sleeps else 0, 0.0
         if self.role.name in self.setting.synced:
             device, ranks = self.group.links.device, timed.layout.tensor * timed.layout.pipeline
             installed_bytes = WRITTEN * (WEIGHT_BYTES * self._shape.trained) / ranks
@@ -419,31 +401,21 @@ class RoleOptions:
             layout=timed.layout,
             running=running,
             stages_s=tuple(stages),
-            rest_bytes=total_bytes(held.asleep if running.sleeps else held.resident),
-            peak_bytes=held.peak_bytes,
-            host_bytes=total_bytes(held.host) + (total_bytes(held.asleep_host) if running.sleeps else 0),
+            rest_bytes=total_bytes(footprint.asleep if running.sleeps else footprint.resident),
+            peak_bytes=footprint.peak_bytes,
+            host_bytes=total_bytes(footprint.host) + (total_bytes(footprint.asleep_host) if running.sleeps else 0),
             wakes_bytes=wakes_bytes,
-            context_bytes=held.asleep.get("context", 0),
+            context_bytes=footprint.asleep.get("context", 0),
             moved_s=moved,
             woken_s=woken,
             ready_s=ready_s,
         )
 
 
-def role_options(setting: PlanningProblem, role: Role, group: DeviceGroup) -> tuple[RoleOption, ...]:
-    """Return the options of a role there that no other dominates; none where it cannot run."""
-    return RoleOptions(setting, role, group).undominated
-
-
-def all_role_options(setting: PlanningProblem, role: Role, group: DeviceGroup) -> list[RoleOption]:
-    """Return every option of a role in every layout, fastest first, dominated ones too."""
-    return sorted(RoleOptions(setting, role, group, exhaustive=True).all, key=lambda option: sum(option.stages_s))
-
-
 def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ...]:
     """Return how ranks may share their state: one rank as an engine calls that, stages never by full sharding."""
     if data == 1 and "none" in support.sharding:
         return ("none",)
-    wanted: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
-    offered: tuple[Sharding, ...] = tuple(sharding for sharding in wanted if sharding in support.sharding)
+    sensible: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
+    offered: tuple[Sharding, ...] = tuple(sharding for sharding in sensible if sharding in support.sharding)
     return offered or (("none",) if "none" in support.sharding else ())

@@ -68,7 +68,11 @@ class SavedPlan:
             longest = max(load.longest_tokens for load in self.problem.loads_of(home.role))
             room = self._cache_tokens(home, tensor, home.running.cache_share or 1.0) if shares else longest
             if room < longest:
-                yield _no_cache(home, room, longest, self.where)
+                share, layout = home.running.cache_share, home.layout
+                served = f"cache_share={share:g} and tensor={layout.tensor}" if share is not None else layout
+                holds = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
+                why = f"with {served} {holds}, but its longest row has {longest:,}"
+                yield PlanError.unreadable(self.where, home.role.name, why)
             if tensor > of.reach and not self.ran and (not shares or self._cache_tokens(home, of.reach, 1.0)):
                 domain = f"no domain there has more than {many(of.reach, 'device')}"
                 name = f"{self.where}: {home.role.name}"
@@ -83,33 +87,25 @@ class SavedPlan:
         try:
             if self.plan.step is not None:
                 step_seconds(self.plan.step, self.where)
-            found = list(self.role_faults())
-            forecast = None if found else self.timed_forecast()[0]
+            faults = list(self.role_faults())
+            forecast = None if faults else self.timed_forecast()[0]
         except FlowError as error:
             yield error
             return
         if forecast is None or (self.ran and fullest_share(forecast) <= 1):
-            yield from found
+            yield from faults
         else:
             yield from self.overflows(forecast)
 
     def _cache_tokens(self, home: RolePlacement, tensor: int, share: float) -> int:
-        """Return the tokens of a sampler's cache, if its weights were cut into `tensor` shards and had that share."""
         device, precision = home.seat.links.device, home.running.precision
         shape, serving = self.problem.shape(home.role), self.problem.serving_of(home.engine)
         return cache_tokens(shape, device, tensor, share, serving, precision)
 
 
-def _no_cache(home: RolePlacement, room: int, longest: int, where: str) -> FlowError:
-    share, layout = home.running.cache_share, home.layout
-    given = f"with cache_share={share:g} and tensor={layout.tensor}" if share is not None else f"with {layout}"
-    held = f"its cache holds {room:,} tokens" if room else "its weights leave no room for a cache"
-    return PlanError.unreadable(where, home.role.name, f"{given} {held}, but its longest row has {longest:,}")
-
-
 def fullest_share(plan: Plan) -> float:
     """Return the largest share of a device's memory that a plan's forecast takes; 0 where nothing is forecast."""
-    forecasts = {each.pool: each for each in plan.forecast}
+    forecasts = {forecast.pool: forecast for forecast in plan.forecast}
     peaks = ((forecasts[pool.name].worst, pool_sizes(plan, pool)) for pool in plan.pools if pool.name in forecasts)
     return max((peak.memory_bytes / min(sizes) for peak, sizes in peaks if peak is not None and sizes), default=0.0)
 

@@ -1,4 +1,4 @@
-"""From a planning problem to its best plans: the search, its best solutions played as steps, and named placements.
+"""From a planning problem to its best plans: the search, its best solutions played as steps, and their regrets.
 
 A pure function of its arguments: files, printing and drawing are for the command line.
 """
@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import dropwhile
+from itertools import combinations, dropwhile
 from math import fsum, inf
 from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
 
 from placements.search.infeasibility import class_counts, nothing_fits, overflows
 from placements.search.named_placements import VARIANTS, Parts, PlacementVariant, variant
 from placements.search.plan_builder import Block, RankedPlan, has_room
 from placements.search.pool_options import PoolOptions, pool_option_of
-from placements.search.sensitivity import Regret, regrets
 from placements.solver.exact import ROUNDING, WITHIN, Keys, assignments_below, is_below, keys_of
 from placements.solver.problem import Assignment, Objective, Option, Problem, Solution, assignment_of
 from placements.solver.solve import Method, is_exact, solve
+from placements.step.barriers import barriers_of
 from placements.workload.planning_problem import PlanningProblem
 
 Pairs = tuple[frozenset[int], ...]
@@ -28,6 +31,22 @@ PROMISING = 20  # of these, how many are played first: those of the fewest secon
 NAMED_REPLAYED = 5  # of the best solutions of each named placement
 NAMED_AT_MOST = 10  # more, of those that may be better
 TIED_SHARE = 0.05  # plans nearer than this are ties, as near as forecasts are. Source: HybridFlow's own, section 8
+COST_ERROR = 0.2  # the forecast's own: half of the published steps are nearer than this
+DRAWS = 256
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Regret:
+    """How a plan does when seconds are other than forecast: how often it is the best, else how much more it takes.
+
+    `mean` and `worst` are shares of what the best plan takes: of its seconds, or of its cost.
+    """
+
+    ranked: RankedPlan
+    best_share: float
+    mean: float
+    worst: float
 
 
 @dataclass(frozen=True)
@@ -97,22 +116,22 @@ def find(setting: PlanningProblem, request: PlanRequest | None = None, *, robust
     Raises ResourceError when nothing fits, with the memory that is missing and the smallest changes that would help.
     """
     request, began = request or PlanRequest(), perf_counter()
+
+    def fits(changed: PlanningProblem) -> bool:
+        return solve(problem(changed, PoolOptions(changed), request), method="greedy") is not None
+
     pools = PoolOptions(setting)
-    posed = problem(setting, pools, request).remembering()
-    answer = solve(posed, method=request.method)
+    options = problem(setting, pools, request).remembering()
+    answer = solve(options, method=request.method)
     if answer is None:
-        raise nothing_fits(setting, lambda changed: _something_fits(changed, request))
-    cut = pools.cut
-    played = _PlayedPlans(setting, request.objective)
+        raise nothing_fits(setting, fits)
+    cut, played = pools.cut, _PlayedPlans(setting, request.objective)
     played.add([answer.best, *answer.runners_up][:REPLAYED])
-    played.add(waiting_at_stages(posed, pools, request.method)[:PROMISING])
-    named = tuple(
-        (placement_variant, solved(setting, pools, placement_variant.parts_of(setting.graph), request.objective))
-        for placement_variant in VARIANTS
-    )
+    played.add(waiting_at_stages(options, pools, request.method)[:PROMISING])
+    named = tuple((form, solved(setting, pools, form.parts_of(setting.graph), request.objective)) for form in VARIANTS)
     if not (request.placement or request.pins):
         played.add_ranked(plan for _, plan in named if plan is not None)
-    minimum = _play_below(posed, answer, played, exactly=is_exact(posed, request.method))
+    minimum = played.play_below(options, answer, exactly=is_exact(options, request.method))
     ranked, regretted = played.ranked(), list[Regret]()
     if robust:
         ranked = [plan for plan in ranked if has_room(setting, plan.blocks)] or ranked[:1]
@@ -125,7 +144,9 @@ def find(setting: PlanningProblem, request: PlanRequest | None = None, *, robust
         if setting.kind == "cpu" and played.lacks_room(ranked[0]):
             for fault in overflows(ranked[0].plan(), setting, class_counts(setting)):
                 raise fault
-    bound, bound_s = _bounds(minimum, ranked[0], request.objective)
+    bound, second = minimum or (None, None)
+    of_fewest = second if bound is not None and bound >= ranked[0].devices else None
+    bound_s = {"step": bound, "cost": None, "devices": of_fewest}[request.objective]
     return SearchResult(
         setting=setting,
         answer=answer,
@@ -154,9 +175,6 @@ class _PlayedPlans:
     def __len__(self) -> int:
         return len(self._by_blocks)
 
-    def __contains__(self, choice: Assignment) -> bool:
-        return choice.blocks in self._by_blocks
-
     def add(self, choices: Iterable[Assignment]) -> None:
         self.add_ranked(RankedPlan(self.setting, choice.blocks, choice.value) for choice in choices)
 
@@ -165,24 +183,8 @@ class _PlayedPlans:
             self._by_blocks.setdefault(plan.blocks, plan)
         self._best = None
 
-    def best_keys(self) -> Keys:
-        """Return the keys of the best plan, those left out that the cluster is known to have no room for."""
-        if self._best is None:
-            keys = (_keys(plan, self.objective) for plan in self._by_blocks.values() if not self.lacks_room(plan))
-            self._best = min(keys, default=(inf, inf))
-        return self._best
-
     def lacks_room(self, ranked: RankedPlan) -> bool:
         return ranked.blocks in self._without_room
-
-    def best_has_room(self) -> bool:
-        """Return whether the cluster has room for the best plan; if not, another is the best from then on."""
-        best = next((plan for plan in self.ranked() if not self.lacks_room(plan)), None)
-        if best is None or has_room(self.setting, best.blocks):
-            return True
-        self._without_room.add(best.blocks)
-        self._best = None
-        return False
 
     def ranked(self) -> list[RankedPlan]:
         """Return the plans, best first: by the objective, then their seconds, bounds and devices."""
@@ -192,38 +194,64 @@ class _PlayedPlans:
 
         return sorted(self._by_blocks.values(), key=order)
 
+    def play_below(
+        self, problem: Problem, answer: Solution, *, exactly: bool, at_most: int = PLAYED_AT_MOST
+    ) -> Keys | None:
+        """Play at most `at_most` choices that may be better than the best one played, the most promising first.
 
-def _play_below(
-    posed: Problem, answer: Solution, played: _PlayedPlans, *, exactly: bool, at_most: int = PLAYED_AT_MOST
-) -> Keys | None:
-    """Play at most `at_most` choices that may be better than the best one played, the most promising first.
+        Return the keys that no plan goes below; None if nothing is known. A played plan takes no less than its bound,
+        so what is not played takes no less than the lowest bound of these; or than the best plan, whose keys come back
+        where that is less.
+        """
 
-    Return the keys that no plan goes below; None if nothing is known. A played plan takes no less than its bound, so
-    what is not played takes no less than the lowest bound of these; or than the best plan, whose keys come back where
-    that is less.
-    """
-    if not exactly:
-        while not played.best_has_room():
-            pass
-        return None if answer.bound is None else min((answer.bound, 0.0), played.best_keys())
-    first = len(played)
-    while True:
-        listing = assignments_below(posed, played.best_keys())
-        minimum = min(listing.open_keys, (posed.left_out, 0.0))
-        promising = sorted(listing.choices, key=lambda choice: _as_if_barriers(posed, choice))[:PROMISING]
-        for choice in [*promising, *listing.choices]:
-            keys = keys_of(posed, choice)
-            if choice in played or not is_below(keys, played.best_keys()):
-                continue
-            if len(played) - first >= at_most:
-                minimum = min(minimum, keys)
-            else:
-                played.add([choice])
-        if played.best_has_room():
-            return min(minimum, played.best_keys())
+        def as_if_barriers(choice: Assignment) -> tuple[float, float]:
+            """Return roughly what a choice takes, as if all its pools waited for each other after each stage."""
+            stages = (pool_option_of(option).stages_s for _, option in choice.blocks)
+            seconds = fsum(map(max, zip(*stages, strict=True)))
+            step_s = max(seconds / problem.tokens, *(option.busy_s for _, option in choice.blocks))
+            keys = {"step": (step_s, 0.0), "cost": (step_s * choice.cost, 0.0), "devices": (choice.value, step_s)}
+            return keys[problem.objective]
+
+        if not exactly:
+            while not self._best_has_room():
+                pass
+            return None if answer.bound is None else min((answer.bound, 0.0), self._best_keys())
+        first = len(self)
+        while True:
+            listing = assignments_below(problem, self._best_keys())
+            minimum = min(listing.open_keys, (problem.left_out, 0.0))
+            promising = sorted(listing.choices, key=as_if_barriers)[:PROMISING]
+            for choice in [*promising, *listing.choices]:
+                keys = keys_of(problem, choice)
+                if choice.blocks in self._by_blocks or not is_below(keys, self._best_keys()):
+                    continue
+                if len(self) - first >= at_most:
+                    minimum = min(minimum, keys)
+                else:
+                    self.add([choice])
+            if self._best_has_room():
+                return min(minimum, self._best_keys())
+
+    def _best_keys(self) -> Keys:
+        """Return the keys of the best plan, those left out that the cluster is known to have no room for."""
+        if self._best is None:
+            plans = (plan for plan in self._by_blocks.values() if not self.lacks_room(plan))
+            by_seconds = self.objective == "devices"
+            keys = ((value_of(plan, self.objective), plan.step_s if by_seconds else 0.0) for plan in plans)
+            self._best = min(keys, default=(inf, inf))
+        return self._best
+
+    def _best_has_room(self) -> bool:
+        """Return whether the cluster has room for the best plan; if not, another is the best from then on."""
+        best = next((plan for plan in self.ranked() if not self.lacks_room(plan)), None)
+        if best is None or has_room(self.setting, best.blocks):
+            return True
+        self._without_room.add(best.blocks)
+        self._best = None
+        return False
 
 
-def waiting_at_stages(posed: Problem, pools: PoolOptions, method: Method = "auto") -> list[Assignment]:
+def waiting_at_stages(problem: Problem, pools: PoolOptions, method: Method = "auto") -> list[Assignment]:
     """Return the best choices as if all pools waited for each other after each stage, the best first.
 
     There are none where barriers part all stages already. Where they do not, bounds hardly distinguish choices: a pool
@@ -234,43 +262,22 @@ def waiting_at_stages(posed: Problem, pools: PoolOptions, method: Method = "auto
         return []
 
     def waiting(block: frozenset[int]) -> list[Option]:
-        return [replace(option, stages_s=pool_option_of(option).stages_s) for option in posed.options(block)]
+        return [replace(option, stages_s=pool_option_of(option).stages_s) for option in problem.options(block)]
 
     def bounded(block: frozenset[int], waiting: Option) -> Option:
-        return next(option for option in posed.options(block) if option.key is waiting.key)
+        return next(option for option in problem.options(block) if option.key is waiting.key)
 
-    answer = solve(replace(posed, options=waiting), method=method)
+    answer = solve(replace(problem, options=waiting), method=method)
     choices = [answer.best, *answer.runners_up] if answer else []
     return [
-        assignment_of(posed, ((block, bounded(block, option)) for block, option in choice.blocks)) for choice in choices
+        assignment_of(problem, ((block, bounded(block, option)) for block, option in choice.blocks))
+        for choice in choices
     ]
-
-
-def _as_if_barriers(posed: Problem, choice: Assignment) -> tuple[float, float]:
-    """Return roughly what a choice takes, as if all its pools waited for each other after each stage."""
-    stages = (pool_option_of(option).stages_s for _, option in choice.blocks)
-    seconds = fsum(map(max, zip(*stages, strict=True)))
-    step_s = max(seconds / posed.tokens, *(option.busy_s for _, option in choice.blocks))
-    keys = {"step": (step_s, 0.0), "cost": (step_s * choice.cost, 0.0), "devices": (choice.value, step_s)}
-    return keys[posed.objective]
-
-
-def _bounds(minimum: Keys | None, best: RankedPlan, objective: Objective) -> tuple[float | None, float | None]:
-    """Return the bounds of the objective and of seconds, by the keys that no plan goes below."""
-    if minimum is None or objective == "cost":
-        return (None if minimum is None else minimum[0]), None
-    if objective == "step":
-        return minimum[0], minimum[0]
-    return minimum[0], minimum[1] if minimum[0] >= best.devices else None
 
 
 def _share_below(bound: float, value: float) -> float:
     share = 1 - bound / value if value else 0.0
     return share if share > ROUNDING else 0.0
-
-
-def _keys(ranked: RankedPlan, objective: Objective) -> Keys:
-    return value_of(ranked, objective), ranked.step_s if objective == "devices" else 0.0
 
 
 def value_of(ranked: RankedPlan, objective: Objective) -> float:
@@ -282,13 +289,8 @@ def value_of(ranked: RankedPlan, objective: Objective) -> float:
 
 def problem(setting: PlanningProblem, pools: PoolOptions, request: PlanRequest) -> Problem:
     """Return the problem for the solver: the options of each block, which roles must share a pool, which must not."""
-    return _problem(setting, pools, request, *pinned(setting, request))
-
-
-def _problem(
-    setting: PlanningProblem, pools: PoolOptions, request: PlanRequest, together: Pairs, apart: Pairs
-) -> Problem:
-    posed = Problem(
+    together, apart = pinned(setting, request)
+    all_options = Problem(
         roles=tuple(role.name for role in setting.roles),
         capacity=tuple(of.count for of in setting.classes),
         options=pools.options if setting.ratio is None else _in_ratio(setting, pools, setting.ratio),
@@ -298,11 +300,11 @@ def _problem(
         apart=apart,
     )
     everyone = frozenset(range(len(setting.roles)))
-    if request.objective != "step" or request.method == "greedy" or setting.ratio or not posed.allows(everyone):
-        return posed
+    if request.objective != "step" or request.method == "greedy" or setting.ratio or not all_options.allows(everyone):
+        return all_options
     # One pool for all is a choice, so nothing needs computing that is slower than what a search keeps besides it.
     max_s = (1 + WITHIN) * pools.together_s()
-    return replace(posed, options=lambda block: pools.options(block, max_s), left_out=max_s)
+    return replace(all_options, options=lambda block: pools.options(block, max_s), left_out=max_s)
 
 
 def _in_ratio(
@@ -331,34 +333,57 @@ def pinned(setting: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs
     groups = variant(request.placement).parts_of(setting.graph) if request.placement else ()
     pools = dict.fromkeys(request.pins.values())
     pins = tuple(tuple(role for role, name in request.pins.items() if name == pool) for pool in pools)
-    together, apart = _pairs(setting, groups)
-    more_together, more_apart = _pairs(setting, pins)
-    return (*together, *more_together), (*apart, *more_apart)
-
-
-def _pairs(setting: PlanningProblem, parts: Parts) -> tuple[Pairs, Pairs]:
     place = {role.name: number for number, role in enumerate(setting.roles)}
-    numbered = [numbers for part in parts if (numbers := [place[name] for name in part if name in place])]
-    together = tuple(frozenset((first, number)) for first, *rest in numbered for number in rest)
-    apart = tuple(frozenset((a[0], b[0])) for index, a in enumerate(numbered) for b in numbered[index + 1 :])
-    return together, apart
+    together, apart = list[frozenset[int]](), list[frozenset[int]]()
+    for parts in (groups, pins):
+        numbered = [numbers for part in parts if (numbers := [place[name] for name in part if name in place])]
+        together += [frozenset((first, number)) for first, *rest in numbered for number in rest]
+        apart += [frozenset((a[0], b[0])) for a, b in combinations(numbered, 2)]
+    return tuple(together), tuple(apart)
 
 
 def solved(
     setting: PlanningProblem, pools: PoolOptions, parts: Parts, objective: Objective = "step"
 ) -> RankedPlan | None:
     """Return the best plan, as plans are played, in which roles share pools exactly so; None if none fits."""
-    together, apart = _pairs(setting, parts)
-    posed = _problem(setting, pools, PlanRequest(objective), together, apart).remembering()
-    answer = solve(posed, method="auto")
+    pins = {role: str(number) for number, part in enumerate(parts) for role in part}
+    options = problem(setting, pools, PlanRequest(objective, pins=pins)).remembering()
+    answer = solve(options)
     if answer is None:
         return None
     played = _PlayedPlans(setting, objective)
     played.add([answer.best, *answer.runners_up][:NAMED_REPLAYED])
-    played.add(waiting_at_stages(posed, pools)[:NAMED_REPLAYED])
-    _play_below(posed, answer, played, exactly=is_exact(posed, "auto"), at_most=NAMED_AT_MOST)
+    played.add(waiting_at_stages(options, pools)[:NAMED_REPLAYED])
+    played.play_below(options, answer, exactly=is_exact(options), at_most=NAMED_AT_MOST)
     return next((plan for plan in played.ranked() if not played.lacks_room(plan)), None)
 
 
-def _something_fits(setting: PlanningProblem, request: PlanRequest) -> bool:
-    return solve(problem(setting, PoolOptions(setting), request), method="greedy") is not None
+def regrets(
+    plans: Sequence[RankedPlan], objective: Objective = "step", *, error: float = COST_ERROR, draws: int = DRAWS
+) -> tuple[Regret, ...]:
+    """Return the regret of each plan among these, in their order, where each role's seconds are off by up to `error`.
+
+    Each role in each pool size has its own random factor between 1 - error and 1 + error, the same for all plans. A
+    plan is valued as the search does: by its seconds, or by what these cost. A number of devices is not forecast, so
+    then plans have the regret of their seconds. The same plans give the same regrets.
+    """
+    values = list[NDArray[np.float64]]()
+    for plan in plans:
+        barriers = barriers_of(plan.setting)
+        slowest, busiest = np.zeros((draws, barriers.spans)), np.zeros(draws)
+        for block, option in plan.blocks:
+            spans_s, busy_s = np.tile(option.stages_s, (draws, 1)), np.full(draws, option.busy_s)
+            for place, role in zip(sorted(block), pool_option_of(option).roles, strict=True):
+                random = np.random.default_rng((SEED, place, sum(option.devices)))
+                change = random.uniform(1 - error, 1 + error, draws) - 1
+                spans_s += np.outer(change, barriers.spans_s(place, role.stages_s)) * barriers.share
+                busy_s += change * sum(role.stages_s)
+            spans_s = np.maximum(spans_s, np.multiply(barriers.share, barriers.host_s))
+            slowest, busiest = np.maximum(slowest, spans_s), np.maximum(busiest, busy_s)
+        step_s = slowest.sum(axis=1) / barriers.tokens
+        step_s = step_s if barriers.tokens == 1 else np.maximum(step_s, busiest)
+        values.append(step_s * sum(option.cost for _, option in plan.blocks) if objective == "cost" else step_s)
+    lost = np.stack(values) / np.min(values, axis=0) - 1
+    wins = np.isclose(lost, 0.0).mean(axis=1)
+    rows = zip(plans, wins, lost.mean(axis=1), lost.max(axis=1), strict=True)
+    return tuple(Regret(plan, float(win), float(mean), float(worst)) for plan, win, mean, worst in rows)

@@ -22,7 +22,7 @@ class WhatIf:
     """A change of a setting, and the search for the changed one; None if nothing fits."""
 
     change: str
-    found: SearchResult | None
+    search: SearchResult | None
 
 
 def changed(setting: PlanningProblem, text: str, clusters: Callable[[str], Cluster] | None = None) -> PlanningProblem:

@@ -71,11 +71,28 @@ class Judged:
     faults: tuple[str, ...]
 
 
+class EveryOption(PoolOptions):
+    """The options of pools, not only those that a search is offered."""
+
+    def all_options(self, block: frozenset[int]) -> list[Option]:
+        """Return every way to run a block on any pool that fits: each option of a role with each of the others."""
+        places, options, shared = tuple(sorted(block)), list[Option](), self._generates(block)
+        for devices, group in self.groups:
+            role_options = [self.role_options(place, group).undominated for place in places]
+            if all(role_options):
+                combined = self._empty(group)
+                for place in places:
+                    combined = combined.with_one_more(self._combined_role(place, group, shared, fastest=False))
+                pool_options = self._pool_options(block, group, self._fitting(combined, group), role_options)
+                options += [self._option(devices, places, option) for option in pool_options]
+        return options
+
+
 class Plans:
     """Every plan of a setting, in all parts or in given ones."""
 
     def __init__(self, setting: PlanningProblem) -> None:
-        self.setting, self.blocks = setting, PoolOptions(setting)
+        self.setting, self.blocks = setting, EveryOption(setting)
         self.capacity = tuple(of.count for of in setting.classes)
         self._options = dict[Block, list[Option]]()
 

@@ -83,7 +83,7 @@ def test_a_host_without_room_for_what_is_offloaded_is_no_way_to_fit() -> None:
     found = smallest_option(setting, role)
     assert isinstance(found, SmallestOption)
     assert found.running.offload == ()
-    assert found.over_bytes == found.held.peak_bytes - int(FITS_SHARE * found.group.of.memory_bytes) > 0
+    assert found.over_bytes == found.footprint.peak_bytes - int(FITS_SHARE * found.group.of.memory_bytes) > 0
     nodes = tuple(each.model_copy(update={"host_memory_bytes": 2**40}) for each in setting.cluster.nodes)
     roomy = replace(setting, cluster=setting.cluster.model_copy(update={"nodes": nodes}))
     there = smallest_option(roomy, role)

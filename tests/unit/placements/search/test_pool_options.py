@@ -15,7 +15,7 @@ from benchmarks.flows.seven_rewards import seven_rewards
 from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.hardware.engine_constants import host_constants
 from placements.memory.footprint import fits, room_bytes
-from placements.search.combined_options import (
+from placements.search.dominance import (
     CARRIED_AT_MOST,
     FIRST,
     HOST,
@@ -94,16 +94,16 @@ def test_roles_take_turns_and_hold_what_they_hold_at_rest_side_by_side(found: li
     ]
     rest = sum(each.rest_bytes for each in found) - sum(contexts)
     both = sum(sorted(each.wakes_bytes for each in found)[-2:]) + SYNC_BYTES * (len(found) > 1)
-    assert sitting.held[REST].tolist() == [rest]
+    assert sitting.memory[REST].tolist() == [rest]
     assert sitting.peak.tolist() == [rest + max([both, *(each.over_bytes for each in found)])]
-    assert sitting.held[HOST].tolist() == [sum(each.host_bytes for each in found)]
+    assert sitting.memory[HOST].tolist() == [sum(each.host_bytes for each in found)]
 
 
 @given(CHOICES)
 def test_the_order_in_which_roles_join_changes_no_second_and_no_byte_at_work(found: list[RoleOption]) -> None:
     one, other = sat(found), sat(reversed(found))
     for row in (OVER, FIRST, SECOND, HOST):
-        assert one.held[row].tolist() == other.held[row].tolist()
+        assert one.memory[row].tolist() == other.memory[row].tolist()
     assert one.stages_s.T.tolist()[0] == pytest.approx(other.stages_s.T.tolist()[0])
 
 

@@ -14,8 +14,15 @@ from flowgraph.cluster.plan import Layout, RoleSettings
 from flowgraph.engines.table import ENGINES
 from placements.hardware.topology import sizes
 from placements.memory.footprint import total_bytes
-from placements.search.role_options import ALL_OFFLOADED, CACHE_SHARES, RoleOption, role_options
-from placements.step.role_costs import footprint, offloaded_seconds, passing_seconds, sampling_seconds, woken_seconds
+from placements.search.role_options import ALL_OFFLOADED, CACHE_SHARES, RoleOption, RoleOptions
+from placements.step.role_costs import (
+    DeviceGroup,
+    footprint,
+    offloaded_seconds,
+    passing_seconds,
+    sampling_seconds,
+    woken_seconds,
+)
 from placements.time.seconds import added
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
@@ -24,6 +31,10 @@ from tests.unit.placements.small_settings import lagging, seat_of, setting_of
 
 SEATS = [("1x8xh100", 1), ("1x8xh100", 4), ("1x8xh100", 8), ("2x8xa100", 16), ("1x1xl4", 1)]
 ROLES = ("policy.train", "policy.sample", "critic.train", "ref.infer")
+
+
+def role_options(setting: PlanningProblem, role: Role, seat: DeviceGroup) -> tuple[RoleOption, ...]:
+    return RoleOptions(setting, role, seat).undominated
 
 
 def role_of(setting: PlanningProblem, name: str) -> Role:

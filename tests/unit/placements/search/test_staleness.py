@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placements.report.answer_report import staleness_text
-from placements.search.staleness import CANDIDATES, best_staleness, stalenesses
+from placements.search.plan_options import CANDIDATES, best_staleness, stalenesses
 from tests.looped import looped
 from tests.unit.placements.small_settings import setting_of
 
@@ -14,9 +14,9 @@ def test_later_weights_never_make_a_step_longer_and_sync_less_often() -> None:
     """By the search's own figure, which overlaps at most three steps."""
     tried = stalenesses(setting_of("gpg", "2x8xh100", **LONG), 4)
     assert [each.staleness for each in tried] == [0, 1, 2, 3, 4]
-    values = [each.found.answer.best.step_s for each in tried]
+    values = [each.search.answer.best.step_s for each in tried]
     assert values == sorted(values, reverse=True)
-    apart = [each for each in tried if len(each.found.best.blocks) > 1]
+    apart = [each for each in tried if len(each.search.best.blocks) > 1]
     assert [each.sync_every for each in apart] == [each.staleness for each in apart]
 
 
@@ -30,7 +30,7 @@ def test_the_least_that_is_within_a_hundredth_of_the_shortest_step_is_chosen() -
 
 def test_all_devices_draw_and_train_where_one_pool_does_both() -> None:
     (on_policy,) = stalenesses(setting_of("gpg", "1x8xh100"), 0)
-    assert len(on_policy.found.best.blocks) == 1
+    assert len(on_policy.search.best.blocks) == 1
     assert on_policy.ratio == (8, 8)
     assert on_policy.sync_every == 1
 

@@ -8,8 +8,7 @@ import pytest
 
 from flowgraph.cluster.cluster import Cluster
 from flowgraph.errors import FlowError
-from placements.search.search import PlanRequest, find
-from placements.search.sensitivity import regrets
+from placements.search.search import PlanRequest, find, regrets
 from placements.search.what_if import changed
 from tests.looped import looped
 from tests.unit.placements.small_settings import cluster_of, setting_of

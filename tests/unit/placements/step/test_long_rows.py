@@ -18,9 +18,9 @@ from placements.memory.activations import EAGER, kept_numbers
 from placements.memory.footprint import GIB, MemoryConstants, room_bytes
 from placements.memory.training import TrainingSettings, training_bytes
 from placements.report.search_report import relied_on, search_report
-from placements.search.role_options import RoleOption, all_role_options, role_options
+from placements.search.role_options import RoleOption, RoleOptions
 from placements.search.search import find
-from placements.step.role_costs import footprint, passing_seconds
+from placements.step.role_costs import DeviceGroup, footprint, passing_seconds
 from placements.time.training_collectives import ring_seconds, sequence_seconds
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
@@ -28,6 +28,14 @@ from tests.unit.placements.small_settings import seat_of, setting_of, shapes_of
 
 MEGATRON: Mapping[Use, str] = {"train": "megatron", "infer": "megatron"}
 QWEN_7B, QWEN_8B, LLAMA_8B = "Qwen/Qwen2.5-7B", "Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B"
+
+
+def role_options(setting: PlanningProblem, role: Role, seat: DeviceGroup) -> tuple[RoleOption, ...]:
+    return RoleOptions(setting, role, seat).undominated
+
+
+def all_role_options(setting: PlanningProblem, role: Role, seat: DeviceGroup) -> list[RoleOption]:
+    return RoleOptions(setting, role, seat, exhaustive=True).all
 
 
 def long_setting(model: str, cluster: str, tokens: int, engines: Mapping[Use, str] | None = None) -> PlanningProblem:
