@@ -50,7 +50,7 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
         yield Timing(name, seconds, (name,))
 
 
-def recorded_timings(lines: Sequence[Mapping[str, Any]], where: str) -> Iterator[Timing]:
+def recorded_timings(lines: Sequence[Any], where: str) -> Iterator[Timing]:
     """Yield the median seconds of each node over the steps of a run but the first, which warms up.
 
     `lines` are those of its metrics; lines about something else are left out. `where` is their file.
