@@ -86,9 +86,9 @@ def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
             knobs.append(MemoryKnob(name, _halvings(getattr(start.setting, name), minimum), free))
     reduced = [_halved(start, [knob], fits) for knob in knobs]
     if not any(reduced):
-        free = [knob for knob in knobs if knob.free]
+        unchanging = [knob for knob in knobs if knob.free]
         batch = [knob for knob in knobs if knob.name == "prompts"]
-        reduced = [_halved(start, free, fits) or _halved(start, [*free, *batch], fits)]
+        reduced = [_halved(start, unchanging, fits) or _halved(start, [*unchanging, *batch], fits)]
     return tuple(" and ".join(problem.changes) for problem in reduced if problem is not None)
 
 

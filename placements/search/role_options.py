@@ -416,6 +416,6 @@ def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ..
     """Return how ranks may share their state: one rank as an engine calls that, stages never by full sharding."""
     if data == 1 and "none" in support.sharding:
         return ("none",)
-    sensible: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
-    offered: tuple[Sharding, ...] = tuple(sharding for sharding in sensible if sharding in support.sharding)
+    considered: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
+    offered: tuple[Sharding, ...] = tuple(sharding for sharding in considered if sharding in support.sharding)
     return offered or (("none",) if "none" in support.sharding else ())

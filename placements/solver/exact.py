@@ -187,8 +187,8 @@ def assignments_below(problem: Problem, below: Keys, *, at_most: int = LISTED_AT
             below = open_keys = min(open_keys, listed[at_most][0])
             listed = listed[:at_most]
     choices = list[Assignment]()
-    for _, of_cover, columns in listed:
-        picked = ((block_of(table.roles), table.option(int(at))) for table, at in zip(of_cover, columns, strict=True))
+    for _, cut, columns in listed:
+        picked = ((block_of(table.roles), table.option(int(at))) for table, at in zip(cut, columns, strict=True))
         choices.append(assignment_of(problem, picked))
     choices.sort(key=lambda choice: (keys_of(problem, choice), rank(problem, choice)))
     return RankedAssignments(tuple(choices), open_keys)
