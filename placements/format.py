@@ -53,18 +53,14 @@ def show_devices(devices: Sequence[tuple[str, int]]) -> str:
             runs[-1][1].append(index)
         else:
             runs.append((node, [index]))
-    alike = [list(group) for _, group in groupby(runs, key=lambda run: run[1])]
-    return ", ".join(text for group in alike for text in _group([_run(node, places) for node, places in group]))
-
-
-def _group(runs: Sequence[str]) -> Sequence[str]:
-    return [f"{runs[0]} to {runs[-1]}"] if len(runs) > 2 else runs
-
-
-def _run(node: str, places: Sequence[int]) -> str:
-    if len(places) > 2:
-        return f"{node}/{places[0]}-{places[-1]}"
-    return ", ".join(f"{node}/{place}" for place in places)
+    texts = list[str]()
+    for _, alike in groupby(runs, key=lambda run: run[1]):
+        machines = [
+            f"{node}/{places[0]}-{places[-1]}" if len(places) > 2 else ", ".join(f"{node}/{place}" for place in places)
+            for node, places in alike
+        ]
+        texts += [f"{machines[0]} to {machines[-1]}"] if len(machines) > 2 else machines
+    return ", ".join(texts)
 
 
 def show_range(sizes: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ Not here: reading a log (`timing_logs`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,6 @@ from placements.calibration.timing_logs import TimingLog, read_log
 from placements.calibration.timings import STEP, SYNC, Timing
 from placements.time.host_work import host_work_of
 from placements.workload.batch_partition import many
-from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
 Group = Literal[
@@ -85,11 +84,11 @@ def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
     if log.system == "trace":
         return MatchedTimings(tuple(Timing(name, s, tuple(name.split(", "))) for name, s in log.seconds.items()), {})
     table = VERL if log.system == "verl" else NEMO_RL
-    timings, unused = list[Timing](), dict[str, str]()
+    nodes, timings, unused = _nodes_by_group(problem), list[Timing](), dict[str, str]()
     for key, seconds in log.seconds.items():
         name = key.removeprefix(log.prefix)
         groups = table.get(name)
-        names = tuple(node for group in groups or () for node in _nodes_in(group, problem))
+        names = tuple(node for group in groups or () for node in nodes.get(group, ()))
         if groups is None:
             unused[key] = INSIDE.get(name, "not a timer that is known")
         elif name == "gen" and problem.lag:
@@ -126,39 +125,32 @@ def logged_timings(
     return matched.timings
 
 
-def _nodes_in(group: Group, problem: PlanningProblem) -> tuple[str, ...]:
-    """Return the nodes of a flow that a group covers; for syncs and the step the name of all of them together."""
-    if group == "step":
-        return (STEP,)
-    if group == "sync":
-        return (SYNC,) if problem.synced else ()
-    if group in ("score", "advantages"):
-        return tuple(_host_nodes(problem, scores=group == "score"))
+def _nodes_by_group(problem: PlanningProblem) -> Mapping[Group, Sequence[str]]:
+    """Return the nodes of a flow by group; for syncs and the step the name of all of them together.
+
+    Host nodes score, or compute advantages and the like; the nodes of judges score too.
+    """
     sampled = {role.param for role in problem.roles if role.use == "sample"}
     kinds = {node.name: node.op.kind for node in problem.running.all_nodes}
-    return tuple(load.node for load in problem.loads if group == _group_of(load, kinds, sampled))
-
-
-def _group_of(load: NodeWorkload, kinds: Mapping[str, str], sampled: Collection[str]) -> Group:
-    if load.phase == "generate":
-        return "generation"
-    if kinds.get(load.node) == "score":
-        return "score"
-    policy = load.role.param in sampled
-    if load.phase == "update":
-        return "policy update" if policy else "critic update"
-    if load.role.use == "infer":
-        return "reference forward"
-    return "policy forward" if policy else "critic forward"
-
-
-def _host_nodes(problem: PlanningProblem, *, scores: bool) -> Iterator[str]:
-    """Yield the host nodes that score, or all others; the nodes of judges score too."""
-    of_roles = {name for role in problem.roles for name in role.nodes}
-    loads = {load.node for load in problem.loads}
+    of_roles, loads = {name for role in problem.roles for name in role.nodes}, {load.node for load in problem.loads}
+    groups: dict[Group, list[str]] = {"step": [STEP], "sync": [SYNC] if problem.synced else []}
+    for load in problem.loads:
+        policy = load.role.param in sampled
+        if load.phase == "generate":
+            group: Group = "generation"
+        elif kinds.get(load.node) == "score":
+            continue
+        elif load.phase == "update":
+            group = "policy update" if policy else "critic update"
+        elif load.role.use == "infer":
+            group = "reference forward"
+        else:
+            group = "policy forward" if policy else "critic forward"
+        groups.setdefault(group, []).append(load.node)
+    host = host_work_of(problem)
     for node in problem.running.nodes:
-        if (node.op.kind == "score") == scores:
-            judge = scores and node.name in loads
-            on_host = node.name not in of_roles
-            if judge or (on_host and host_work_of(problem).node_seconds(node.name, problem.host).total_s):
-                yield node.name
+        group = "score" if node.op.kind == "score" else "advantages"
+        is_judge, on_host = group == "score" and node.name in loads, node.name not in of_roles
+        if is_judge or (on_host and host.node_seconds(node.name, problem.host).total_s):
+            groups.setdefault(group, []).append(node.name)
+    return groups

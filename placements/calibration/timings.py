@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from flowgraph.errors import DataError, UsageError
 
@@ -50,7 +50,7 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
         yield Timing(name, seconds, (name,))
 
 
-def recorded_timings(lines: Sequence[Mapping[str, Any]], where: str) -> Iterator[Timing]:
+def recorded_timings(lines: Sequence[Any], where: str) -> Iterator[Timing]:
     """Yield the median seconds of each node over the steps of a run but the first, which warms up.
 
     `lines` are those of its metrics; lines about something else are left out. `where` is their file.
@@ -63,7 +63,7 @@ def recorded_timings(lines: Sequence[Mapping[str, Any]], where: str) -> Iterator
     """
     tables = list[Mapping[str, float]]()
     for number, line in enumerate(lines, 1):
-        time = line.get("time", {}) if isinstance(cast("object", line), Mapping) else None
+        time = line.get("time", {}) if isinstance(line, Mapping) else None
         nodes = time.get("nodes_s", {}) if isinstance(time, Mapping) else None
         if not isinstance(nodes, Mapping):
             raise DataError.unusable(f"{where}:{number}", "has no table of seconds by node, as `time.nodes_s`")

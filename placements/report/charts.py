@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.arrow_sizes import ArrowSizes
 from flowgraph.diagrams.model.charts import Comparison, Dot, DotMark, PoolShare, Scatter, Strip
-from flowgraph.diagrams.model.quantities import layout_text, listed, many, show_s
+from flowgraph.diagrams.model.layout_text import layout_text
+from flowgraph.diagrams.model.quantities import listed, many, show_s
 from flowgraph.language.graph import Graph
 from flowgraph.lowering.task_names import numbered
 from placements.report.search_report import MEASURES, against, by_name, pools_of, sorted_parts
@@ -55,7 +56,13 @@ def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Compa
     how = _how(search, chosen)
     strips.insert(0, Strip(", ".join(labels), period_s(chosen), plan_parts(chosen), how, chosen=True))
     devices = sum(len(node.devices) for node in search.setting.cluster.nodes)
-    return Comparison(f"placements of {search.setting.graph.name}", tuple(strips), devices, _strips_about(strips))
+    timed = [(strip.seconds, strip.label) for strip in strips if strip.seconds is not None]
+    (shortest_s, fastest), (longest_s, slowest) = min(timed), max(timed)
+    about = f"The fastest is {fastest}: {show_s(shortest_s)} a step."
+    about += f" The slowest that fits is {slowest}: {show_s(longest_s)}." if slowest != fastest else ""
+    if unfit := [strip.label for strip in strips if strip.seconds is None]:
+        about += f" {'; '.join(unfit)} would not fit."
+    return Comparison(f"placements of {search.setting.graph.name}", tuple(strips), devices, about)
 
 
 def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
@@ -88,15 +95,6 @@ def _how(search: SearchResult, plan: Plan) -> str:
     return "" if seconds is None else f"{seconds / search.best.step_s - 1:+.1%} beside the best"
 
 
-def _strips_about(strips: Sequence[Strip]) -> str:
-    timed = [(strip.seconds, strip.label) for strip in strips if strip.seconds is not None]
-    (shortest_s, fastest), (longest_s, slowest) = min(timed), max(timed)
-    sentences = [f"The fastest is {fastest}: {show_s(shortest_s)} a step."]
-    sentences += [f"The slowest that fits is {slowest}: {show_s(longest_s)}."] if slowest != fastest else []
-    unfit = [strip.label for strip in strips if strip.seconds is None]
-    return " ".join([*sentences, *([f"{'; '.join(unfit)} would not fit."] if unfit else [])])
-
-
 def _ranked_parts(ranked: RankedPlan) -> tuple[PoolShare, ...]:
     homes = homes_of(ranked.setting, ranked.blocks)
     devices, roles = {home.pool: home.seat.devices for home in homes}, dict[str, list[str]]()
@@ -121,7 +119,8 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
     """
     played = candidates(search)
     points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in played]
-    labels = numbered([_label(search, candidate) for candidate in played])
+    names_of = {sorted_parts(search, variant): variant.name for variant, _ in reversed(by_name(search))}
+    labels = numbered([names_of.get(tuple(sorted(candidate.parts())), pools_of(candidate)) for candidate in played])
     dots = list[Dot]()
     for place, (candidate, point, label) in enumerate(zip(played, points, labels, strict=True)):
         names = [variant.name for variant, best in search.named if best is not None and best.blocks == candidate.blocks]
@@ -131,7 +130,16 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
         why = "" if is_best else against(search, candidate, MEASURES["step"])
         mark: DotMark = "best" if place == 0 else "front" if on_front(point, points) else "other"
         dots.append(Dot(*point, label, mark, what, why))
-    return Scatter(f"plans of {search.setting.graph.name}", tuple(dots), " ".join(_dots_about(search, dots, plan)))
+    best, smallest = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
+    about = f"{many(len(dots), 'plan')} played. The best takes {show_s(best.seconds)} a step and at most "
+    about += f"{show_bytes(best.memory_bytes)} on a device."
+    if plan is not None and not is_plan(search.best, plan):
+        about += f" This plan is another: it takes {show_s(period_s(plan))} a step."
+    if smallest.memory_bytes < best.memory_bytes:
+        about += f" The least memory is {show_bytes(smallest.memory_bytes)}, at {show_s(smallest.seconds)} a step."
+    front = sum(dot.mark != "other" for dot in dots)
+    about += f" {many(front, 'of them has', 'of them have')} no other that takes less of both."
+    return Scatter(f"plans of {search.setting.graph.name}", tuple(dots), about)
 
 
 def candidates(search: SearchResult) -> list[RankedPlan]:
@@ -156,24 +164,6 @@ def on_front(point: Point, points: Sequence[Point]) -> bool:
     [True, True, False]
     """
     return not any(rival != point and rival[0] <= point[0] and rival[1] <= point[1] for rival in points)
-
-
-def _label(search: SearchResult, ranked: RankedPlan) -> str:
-    parts = tuple(sorted(ranked.parts()))
-    names = (variant.name for variant, _ in by_name(search) if sorted_parts(search, variant) == parts)
-    return next(names, "") or pools_of(ranked)
-
-
-def _dots_about(search: SearchResult, dots: Sequence[Dot], plan: Plan | None) -> Iterator[str]:
-    best, smallest = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
-    yield f"{many(len(dots), 'plan')} played."
-    yield f"The best takes {show_s(best.seconds)} a step and at most {show_bytes(best.memory_bytes)} on a device."
-    if plan is not None and not is_plan(search.best, plan):
-        yield f"This plan is another: it takes {show_s(period_s(plan))} a step."
-    if smallest.memory_bytes < best.memory_bytes:
-        yield f"The least memory is {show_bytes(smallest.memory_bytes)}, at {show_s(smallest.seconds)} a step."
-    front = sum(dot.mark != "other" for dot in dots)
-    yield f"{many(front, 'of them has', 'of them have')} no other that takes less of both."
 
 
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan) -> ArrowSizes:

@@ -21,7 +21,7 @@ from placements.search.alternatives import CurrentPlan
 from placements.search.dominance import CARRIED_AT_MOST
 from placements.search.named_placements import PlacementVariant, name_of
 from placements.search.plan_builder import RankedPlan
-from placements.search.search import COST_ERROR, DRAWS, TIED_SHARE, SearchResult
+from placements.search.search import COST_ERROR, DRAWS, TIED_SHARE, SearchResult, value_of
 from placements.search.what_if import WhatIf
 from placements.solver.problem import Objective
 from placements.step.memory_forecast import footprint_of
@@ -43,22 +43,24 @@ Played = RankedPlan | CurrentPlan
 
 @dataclass(frozen=True)
 class ObjectiveMeasure:
-    """An objective in reports: its unit, its value for a plan, and how to write it.
+    """An objective in reports: its unit, and how to write its values.
 
-    Money is in the currency of the cluster's prices. `least` describes the plan with the lowest value, `worse` a plan
+    Money is in the currency of the cluster's prices. `best` describes the plan with the lowest value, `worse` a plan
     that takes more than another where seconds differ from the forecast.
     """
 
+    objective: Objective
     unit: str
-    of: Callable[[RankedPlan], float]
     show: Callable[[float], str]
-    least: str
+    best: str
     worse: str
 
 
 def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
     """Return the report of a search; `plan` is its best plan."""
-    measure = MEASURES[search.objective]
+    measure, roles = MEASURES[search.objective], relied_on(search.setting, plan)
+    texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
+    logits = f"logits come in chunks, a fused loss: all at once they do not fit, {texts}"
     return "\n".join(
         [
             *_head(search, measure),
@@ -66,7 +68,7 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
             *_problem(search.setting, plan),
             "",
             *_pools(plan),
-            *_chunked_logits(search.setting, plan),
+            *(broken(logits, ", ") if roles else ()),
             "",
             *_seconds(plan.step),
             *error_lines(plan),
@@ -97,13 +99,13 @@ def _head(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
     yield from broken(f"{_proof(search, measure)}; {many(search.played, 'plan')} played", "; ")
-    if search.regrets and best is not min(search.ranked, key=measure.of):
-        yield f"it is not the {measure.least} as forecast, but loses least where costs are other than forecast"
+    if search.regrets and best is not min(search.ranked, key=lambda plan: value_of(plan, search.objective)):
+        yield f"it is not the {measure.best} as forecast, but loses least where costs are other than forecast"
 
 
 def _proof(search: SearchResult, measure: ObjectiveMeasure) -> str:
     if search.proven:
-        return f"proven the {measure.least} of the layouts considered"
+        return f"proven the {measure.best} of the layouts considered"
     if search.gap == 0.0:
         bound = "no plan takes less"
     elif search.bound is None or search.gap is None:
@@ -234,12 +236,6 @@ def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
     return more_bytes
 
 
-def _chunked_logits(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    if roles := relied_on(problem, plan):
-        texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
-        yield from broken(f"logits come in chunks, a fused loss: all at once they do not fit, {texts}", ", ")
-
-
 # ---------------------------------------------------------------------------------------- plans beside each other
 
 
@@ -248,11 +244,9 @@ def _devices(count: float) -> str:
 
 
 MEASURES: Mapping[Objective, ObjectiveMeasure] = {
-    "step": ObjectiveMeasure("s", lambda plan: plan.step_s, show_s, "fastest", "slower"),
-    "cost": ObjectiveMeasure(
-        "currency", lambda plan: plan.cost_per_step, "{:,.2f} a step".format, "cheapest", "dearer"
-    ),
-    "devices": ObjectiveMeasure("devices", lambda plan: float(plan.devices), _devices, "smallest", "slower"),
+    "step": ObjectiveMeasure("step", "s", show_s, "fastest", "slower"),
+    "cost": ObjectiveMeasure("cost", "currency", "{:,.2f} a step".format, "cheapest", "dearer"),
+    "devices": ObjectiveMeasure("devices", "devices", _devices, "smallest", "slower"),
 }
 
 
@@ -282,8 +276,8 @@ def _more(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure) -> fl
     """Return the share by which a plan takes more than the best; with equal devices, by which its step is longer."""
     if measure.unit == "devices" and ranked.devices == best.devices:
         return ranked.step_s / best.step_s - 1
-    lowest = measure.of(best)
-    return measure.of(ranked) / lowest - 1 if lowest else 0.0
+    lowest = value_of(best, measure.objective)
+    return value_of(ranked, measure.objective) / lowest - 1 if lowest else 0.0
 
 
 def pools_of(ranked: RankedPlan) -> str:

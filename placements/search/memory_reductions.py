@@ -6,14 +6,13 @@ A change is found by trying it: a number is halved until `fits` holds. Not here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.cluster.cluster import Cluster
-from flowgraph.language.graph import Graph, Node, rewrite
+from flowgraph.language.graph import Node, rewrite
 from placements.workload.lengths import LengthDistribution
 
 if TYPE_CHECKING:
@@ -28,6 +27,20 @@ HALVED: tuple[tuple[bool, Mapping[str, int], Mapping[str, int]], ...] = (
 
 
 @dataclass(frozen=True)
+class MemoryKnob:
+    """One number that can be halved: its value, and each half of the one before; `free` if results stay the same.
+
+    It is the micro-batch of a `role` in the plan, a setting of a `node`, or else a field of the setting.
+    """
+
+    name: str
+    values: tuple[int, ...]
+    free: bool = True
+    role: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True)
 class ReducedProblem:
     """A setting, the tokens that each role of a plan lets through at once, and the changes that led there."""
 
@@ -35,44 +48,23 @@ class ReducedProblem:
     micro_batches: Mapping[str, int] = field(default_factory=dict[str, int])
     changes: tuple[str, ...] = ()
 
-    def with_micro_batch(self, tokens: int, role: str) -> ReducedProblem:
-        """Return it with smaller micro-batches of a role in the plan."""
-        changes = (*self.changes, f"micro_batch_tokens={tokens} of {role} in the plan")
-        return ReducedProblem(self.setting, {**self.micro_batches, role: tokens}, changes)
+    def changed(self, knob: MemoryKnob, value: int) -> ReducedProblem:
+        """Return it with another value of a number."""
+        update: dict[str, Any] = {knob.name: value}
+        if knob.role:
+            changes = (*self.changes, f"{knob.name}={value} of {knob.role} in the plan")
+            return ReducedProblem(self.setting, {**self.micro_batches, knob.role: value}, changes)
+        if not knob.node:
+            changes = (*self.changes, f"{'batch' if knob.name == 'prompts' else knob.name}={value}")
+            return ReducedProblem(replace(self.setting, **update), self.micro_batches, changes)
 
-    def with_field(self, value: int, name: str) -> ReducedProblem:
-        """Return it with another value of a number of the setting."""
-        changed: dict[str, Any] = {name: value}
-        changes = (*self.changes, f"{FIELD_NAMES.get(name, name)}={value}")
-        return ReducedProblem(replace(self.setting, **changed), self.micro_batches, changes)
+        def with_value(node: Node) -> Node:
+            return replace(node, settings=node.settings.model_copy(update=update)) if node.name == knob.node else node
 
-    def with_node(self, value: int, node: str, name: str) -> ReducedProblem:
-        """Return it with another value of a node's setting."""
-
-        def with_setting(old: Node) -> Node:
-            if old.name != node:
-                return old
-            return replace(old, settings=old.settings.model_copy(update={name: value}))
-
-        def changed(graph: Graph) -> Graph:
-            return rewrite(graph, with_setting)
-
-        watched = None if self.setting.watched is None else changed(self.setting.watched)
-        setting = replace(self.setting, graph=changed(self.setting.graph), watched=watched)
-        return ReducedProblem(setting, self.micro_batches, (*self.changes, f"{node}.{name}={value}"))
-
-
-FIELD_NAMES = {"prompts": "batch"}
-
-
-@dataclass(frozen=True)
-class MemoryKnob:
-    """One number that can be halved: its value and what halving makes of it; `free` if results stay the same."""
-
-    name: str
-    values: tuple[int, ...]
-    free: bool
-    changed: Callable[[ReducedProblem, int], ReducedProblem]
+        graph, watched = self.setting.graph, self.setting.watched
+        watched = None if watched is None else rewrite(watched, with_value)
+        setting = replace(self.setting, graph=rewrite(graph, with_value), watched=watched)
+        return ReducedProblem(setting, self.micro_batches, (*self.changes, f"{knob.node}.{knob.name}={value}"))
 
 
 Fits = Callable[[ReducedProblem], bool]
@@ -83,12 +75,20 @@ def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
 
     A joint change is of the numbers that leave results as they are, or of the batch too.
     """
-    knobs = [*_knobs(start)]
+    knobs = [MemoryKnob("micro_batch_tokens", _halvings(n, 1), role=role) for role, n in start.micro_batches.items()]
+    for free, settings, fields in HALVED:
+        for node in start.setting.running.nodes:
+            for name, minimum in settings.items():
+                value = getattr(node.settings, name, None)
+                if isinstance(value, int) and value > minimum:
+                    knobs.append(MemoryKnob(name, _halvings(value, minimum), free, node=node.name))
+        for name, minimum in fields.items():
+            knobs.append(MemoryKnob(name, _halvings(getattr(start.setting, name), minimum), free))
     reduced = [_halved(start, [knob], fits) for knob in knobs]
     if not any(reduced):
-        free = [knob for knob in knobs if knob.free]
-        batch = [knob for knob in knobs if knob.name == "batch"]
-        reduced = [_halved(start, free, fits) or _halved(start, [*free, *batch], fits)]
+        unchanging = [knob for knob in knobs if knob.free]
+        batch = [knob for knob in knobs if knob.name == "prompts"]
+        reduced = [_halved(start, unchanging, fits) or _halved(start, [*unchanging, *batch], fits)]
     return tuple(" and ".join(problem.changes) for problem in reduced if problem is not None)
 
 
@@ -98,7 +98,7 @@ def _halved(start: ReducedProblem, knobs: Sequence[MemoryKnob], fits: Fits) -> R
     def changed(halvings: Sequence[int]) -> ReducedProblem:
         problem = start
         for knob, times in zip(knobs, halvings, strict=True):
-            problem = knob.changed(problem, knob.values[times]) if times else problem
+            problem = problem.changed(knob, knob.values[times]) if times else problem
         return problem
 
     maximum = [len(knob.values) - 1 for knob in knobs]
@@ -114,22 +114,6 @@ def _halved(start: ReducedProblem, knobs: Sequence[MemoryKnob], fits: Fits) -> R
                 break
             halvings = fewer
     return changed(halvings)
-
-
-def _knobs(start: ReducedProblem) -> Iterator[MemoryKnob]:
-    for role, tokens in start.micro_batches.items():
-        changed = partial(ReducedProblem.with_micro_batch, role=role)
-        yield MemoryKnob(f"{role} micro_batch_tokens", _halvings(tokens, 1), True, changed)
-    for free, settings, fields in HALVED:
-        for node in start.setting.running.nodes:
-            for name, minimum in settings.items():
-                value = getattr(node.settings, name, None)
-                if isinstance(value, int) and value > minimum:
-                    changed = partial(ReducedProblem.with_node, node=node.name, name=name)
-                    yield MemoryKnob(f"{node.name}.{name}", _halvings(value, minimum), free, changed)
-        for name, minimum in fields.items():
-            values = _halvings(getattr(start.setting, name), minimum)
-            yield MemoryKnob(FIELD_NAMES.get(name, name), values, free, partial(ReducedProblem.with_field, name=name))
 
 
 def _halvings(value: int, minimum: int) -> tuple[int, ...]:

@@ -167,11 +167,6 @@ def variant(name: str) -> PlacementVariant:
     return variants[name]
 
 
-def parts(graph: Graph, name: str) -> Parts:
-    """Return the roles that a named placement, such as `split:openrlhf`, puts together: names per pool."""
-    return variant(name).parts_of(graph)
-
-
 def name_of(graph: Graph, roles_by_pool: Sequence[Sequence[str]]) -> str:
     """Return the first named placement that has these parts; "" if none has.
 

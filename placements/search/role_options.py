@@ -29,7 +29,7 @@ from placements.step.role_costs import (
     waking_bytes,
     woken_seconds,
 )
-from placements.time.decode import cache_tokens
+from placements.time.cache_capacity import cache_tokens
 from placements.time.generation import cache_wanted
 from placements.time.seconds import Seconds
 from placements.time.training import WEIGHT_BYTES
@@ -276,23 +276,16 @@ class RoleOptions:
             for rows, minimum, checkpointing in MICRO_BATCHES
             if trains or checkpointing != "none"
         ]
+        # Rows are spread so that one of them fits, or so that nothing of it is computed again: not for several at once.
+        fewer, memory = layout.sequence // 2, self.group.of.memory_bytes
+        spread = fewer and self._row_bytes(layout.tensor, fewer, checkpointed=False) > UNCHECKPOINTED_SHARE * memory
+        large = spread and self._row_bytes(layout.tensor, fewer, checkpointed=True) > CHECKPOINTED_SHARE * memory
         for micro, checkpointing in dict.fromkeys(micro_batches):
-            if self._spreads_for_nothing(layout, micro, checkpointing):
+            if spread and (micro > longest or (checkpointing == "full" and not large)):
                 continue
             for logits in self._logits(engine, layout, micro):
                 plain = RoleSettings(precision="bfloat16", checkpointing=checkpointing, micro_batch_tokens=micro)
                 yield plain if logits == plain.logits else plain.model_copy(update={"logits": logits})
-
-    def _spreads_for_nothing(self, layout: Layout, micro: int, checkpointing: Checkpointing) -> bool:
-        """Return whether a way to compute needs no row spread so far: several rows at once, or all of a row again.
-
-        Rows are spread for their length so that one of them fits, or so that nothing of it is computed again.
-        """
-        fewer, memory = layout.sequence // 2, self.group.of.memory_bytes
-        if not fewer or self._row_bytes(layout.tensor, fewer, checkpointed=False) <= UNCHECKPOINTED_SHARE * memory:
-            return False
-        large = self._row_bytes(layout.tensor, fewer, checkpointed=True) > CHECKPOINTED_SHARE * memory
-        return micro > self._longest_tokens or (checkpointing == "full" and not large)
 
     def _logits(self, engine: str, layout: Layout, micro: int) -> tuple[Logits, ...]:
         """Return how the logits of a micro-batch may come: in chunks as our engines make them; else whole while small.
@@ -423,6 +416,6 @@ def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ..
     """Return how ranks may share their state: one rank as an engine calls that, stages never by full sharding."""
     if data == 1 and "none" in support.sharding:
         return ("none",)
-    sensible: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
-    offered: tuple[Sharding, ...] = tuple(sharding for sharding in sensible if sharding in support.sharding)
+    considered: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
+    offered: tuple[Sharding, ...] = tuple(sharding for sharding in considered if sharding in support.sharding)
     return offered or (("none",) if "none" in support.sharding else ())

@@ -21,7 +21,6 @@ import numpy as np
 from placements.solver.branch_and_bound import FAR, Cover, CoverPlans, solve_cover
 from placements.solver.option_table import (
     Indices,
-    Numbers,
     ObjectiveArrays,
     OptionTable,
     block_of,
@@ -177,80 +176,53 @@ def assignments_below(problem: Problem, below: Keys, *, at_most: int = LISTED_AT
         return RankedAssignments((), (FAR, FAR))
     opened = opened_covers(tables, covers, problem.capacity).best_first(goal)
     narrowed = narrowed_covers(tables, opened, problem.capacity, goal, below[0])
-    listed, open_keys = list[tuple[Keys, int, _JoinedOptions]](), (FAR, FAR)
+    listed, open_keys = list[tuple[Keys, Sequence[OptionTable], Indices]](), (FAR, FAR)
     for cover in narrowed.tables:
-        joined = _JoinedOptions.of([tables[at] for at in cover if at < len(tables)], problem, goal, below, at_most)
-        open_keys = min(open_keys, joined.open_keys)
-        listed += [(keys, at, joined) for at, keys in enumerate(joined.keys())]
+        of_cover = [tables[at] for at in cover if at < len(tables)]
+        keys, picks, left_out = _joined_options(of_cover, problem.capacity, goal, below, at_most)
+        open_keys = min(open_keys, left_out)
+        listed += [(key, of_cover, columns) for key, columns in zip(keys, picks.T, strict=True)]
         if len(listed) > at_most:  # later choices must be as good as the last of these
-            listed.sort(key=lambda joined_choice: joined_choice[0])
+            listed.sort(key=lambda choice: choice[0])
             below = open_keys = min(open_keys, listed[at_most][0])
             listed = listed[:at_most]
-    choices = [joined.choice(problem, at) for _, at, joined in listed]
+    choices = list[Assignment]()
+    for _, cut, columns in listed:
+        picked = ((block_of(table.roles), table.option(int(at))) for table, at in zip(cut, columns, strict=True))
+        choices.append(assignment_of(problem, picked))
     choices.sort(key=lambda choice: (keys_of(problem, choice), rank(problem, choice)))
     return RankedAssignments(tuple(choices), open_keys)
 
 
-@dataclass(frozen=True, eq=False)
-class _JoinedOptions:
-    """The first blocks of a cover with an option each, side by side: `picks` [block, choice] are columns of tables."""
+def _joined_options(
+    tables: Sequence[OptionTable], capacity: Sequence[int], goal: ObjectiveArrays, below: Keys, at_most: int
+) -> tuple[list[Keys], Indices, Keys]:
+    """Join the blocks of a cover, an option each: keys of choices, their columns [block, choice], and least keys left.
 
-    tables: Sequence[OptionTable]
-    goal: ObjectiveArrays
-    times_s: Numbers
-    used: Numbers
-    """Devices of each class, [class, choice]."""
-    cost: Numbers
-    picks: Indices
-    open_keys: Keys = (FAR, FAR)
-
-    @classmethod
-    def of(
-        cls, tables: Sequence[OptionTable], problem: Problem, goal: ObjectiveArrays, below: Keys, at_most: int
-    ) -> _JoinedOptions:
-        """Join the blocks of a cover."""
-        stages, classes = len(tables[0].times_s), len(problem.capacity)
-        none = np.zeros((0, 1), dtype=np.int64)
-        joined = cls(tables, goal, np.zeros((stages, 1)), np.zeros((classes, 1)), np.zeros(1), none)
-        for place in range(len(tables)):
-            joined = joined._with_block(place, problem.capacity, below, at_most)
-        return joined
-
-    def _with_block(self, place: int, capacity: Sequence[int], below: Keys, at_most: int) -> _JoinedOptions:
-        table, rest = self.tables[place], self.tables[place + 1 :]
-        row, column = np.divmod(np.arange(self.cost.size * table.devices.size), table.devices.size)
-        times_s = np.maximum(self.times_s[:, row], table.times_s[:, column])
-        used, cost = self.used[:, row], self.cost[row] + table.cost[column]
+    The keys of a partial choice take the other blocks at their best; of the second only where it counts.
+    """
+    times_s, used, cost = np.zeros((len(tables[0].times_s), 1)), np.zeros((len(capacity), 1)), np.zeros(1)
+    first = second = np.zeros(1)
+    picks, open_keys = np.zeros((0, 1), dtype=np.int64), (FAR, FAR)
+    for place, table in enumerate(tables):
+        row, column = np.divmod(np.arange(cost.size * table.devices.size), table.devices.size)
+        times_s = np.maximum(times_s[:, row], table.times_s[:, column])
+        used, cost = used[:, row], cost[row] + table.cost[column]
         used[table.device_class] += table.devices[column]
-        first, second = self._least_keys(times_s, used.sum(0), cost, rest)
-        fewest = [sum(table.devices[0] for table in rest if table.device_class == of) for of in range(len(capacity))]
+        rest, least_s, devices, least_cost = tables[place + 1 :], times_s, used.sum(0), cost
+        for later in rest:
+            least_s = np.maximum(least_s, later.times_s.min(1)[:, None])
+            devices, least_cost = devices + later.devices.min(), least_cost + later.cost.min()
+        first, second = goal.keys(goal.step_s(least_s), devices, least_cost)
+        second = second if goal.objective == "devices" else np.zeros_like(first)
+        fewest = [sum(later.devices[0] for later in rest if later.device_class == of) for of in range(len(capacity))]
         fits = (used <= np.array(capacity, dtype=np.float64)[:, None] - np.array(fewest)[:, None]).all(0)
         chosen = np.flatnonzero(fits & ((first < below[0]) | ((first == below[0]) & (second < below[1]))))
-        open_keys = self.open_keys
         if chosen.size > at_most:
             chosen = chosen[np.lexsort((second[chosen], first[chosen]))]
             open_keys = min(open_keys, (float(first[chosen[at_most]]), float(second[chosen[at_most]])))
             chosen = chosen[:at_most]
-        picks = np.concatenate([self.picks[:, row[chosen]], column[None, chosen]])
-        arrays = times_s[:, chosen], used[:, chosen], cost[chosen], picks
-        return _JoinedOptions(self.tables, self.goal, *arrays, open_keys)
-
-    def _least_keys(
-        self, times_s: Numbers, devices: Numbers, cost: Numbers, rest: Sequence[OptionTable]
-    ) -> tuple[Numbers, Numbers]:
-        """Return the keys with the rest of the blocks each at its best; of the second only where it counts."""
-        for table in rest:
-            times_s = np.maximum(times_s, table.times_s.min(1)[:, None])
-            devices, cost = devices + table.devices.min(), cost + table.cost.min()
-        first, second = self.goal.keys(self.goal.step_s(times_s), devices, cost)
-        return first, second if self.goal.objective == "devices" else np.zeros_like(first)
-
-    def keys(self) -> list[Keys]:
-        """Return the keys of all that was joined."""
-        first, second = self._least_keys(self.times_s, self.used.sum(0), self.cost, ())
-        return list(zip(first.tolist(), second.tolist(), strict=True))
-
-    def choice(self, problem: Problem, at: int) -> Assignment:
-        """Return one choice of those that were joined."""
-        picked = zip(self.tables, self.picks[:, at], strict=True)
-        return assignment_of(problem, ((block_of(table.roles), table.option(int(column))) for table, column in picked))
+        picks = np.concatenate([picks[:, row[chosen]], column[None, chosen]])
+        times_s, used, cost = times_s[:, chosen], used[:, chosen], cost[chosen]
+        first, second = first[chosen], second[chosen]
+    return list(zip(first.tolist(), second.tolist(), strict=True)), picks, open_keys

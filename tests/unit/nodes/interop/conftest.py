@@ -18,7 +18,7 @@ from flowgraph.cluster.plan import Layout, PlacedRole, Plan, PlanAssumptions, Po
 from flowgraph.flows.settings import resolve_settings
 from flowgraph.language.graph import Graph
 from flowgraph.passes import named
-from placements.search.named_placements import parts
+from placements.search.named_placements import variant
 
 GPU = Device(kind="gpu", memory_bytes=80 * 2**30, model="h100-sxm-80g")
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -58,7 +58,7 @@ def plan_of(
     **assumed: Any,
 ) -> Plan:
     """Place a flow's roles on one machine for each part of a named placement."""
-    groups = parts(graph, placement)
+    groups = variant(placement).parts_of(graph)
     machines = tuple(
         Machine(name=f"m{i}", devices=(GPU,) * devices, host_memory_bytes=2**40, cores=64) for i in range(len(groups))
     )

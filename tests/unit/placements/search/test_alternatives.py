@@ -11,14 +11,14 @@ from flowgraph.cluster.plan import Layout, PlacedRole, Plan, Pool, RoleSettings
 from placements.report.explain_report import alternatives_text, fastest_text, layouts_text, plans_text
 from placements.report.search_report import show_s
 from placements.search.alternatives import CurrentPlan, alternative_layouts, alternative_pools, parts_of
-from placements.search.named_placements import VARIANTS, parts
+from placements.search.named_placements import VARIANTS, variant
 from placements.search.pool_options import PoolOptions
 from placements.search.search import solved
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.looped import looped
 from tests.unit.placements.small_settings import Of, called, found_of, graph_of, lagging, setting_of
 
-HYBRID = parts(graph_of(ppo_shaped), "hybrid")
+HYBRID = variant("hybrid").parts_of(graph_of(ppo_shaped))
 CLUSTER = "1x8xh100"
 
 
@@ -33,7 +33,7 @@ def test_a_role_moves_to_each_other_pool_and_to_one_of_its_own() -> None:
 @looped("role", ["policy.train", "policy.sample", "critic.train", "ref.infer", "judge.infer"])
 @looped("name", ["hybrid", "split", "standalone"])
 def test_a_move_changes_the_pool_of_one_role_only(role: str, name: str) -> None:
-    setting, before = setting_of(ppo_shaped, CLUSTER), parts(graph_of(ppo_shaped), name)
+    setting, before = setting_of(ppo_shaped, CLUSTER), variant(name).parts_of(graph_of(ppo_shaped))
     for each in alternative_pools(setting, before, role):
         assert each.ranked is not None
         after = {frozenset(part) for part in each.ranked.parts()}
@@ -55,7 +55,7 @@ def test_no_move_from_the_best_plan_is_better_by_the_searchs_figure(of: Of) -> N
 
 def test_a_move_that_fits_nowhere_is_told() -> None:
     """Each of five roles alone on four devices is one pool too many."""
-    setting, before = setting_of(ppo_shaped, "1x4xh100"), parts(graph_of(ppo_shaped), "split")
+    setting, before = setting_of(ppo_shaped, "1x4xh100"), variant("split").parts_of(graph_of(ppo_shaped))
     here = solved(setting, PoolOptions(setting), before)
     assert here is not None
     found = list(
@@ -74,7 +74,7 @@ def test_a_move_that_fits_nowhere_is_told() -> None:
 
 def test_moves_are_told_best_first_with_what_takes_longer() -> None:
     setting = setting_of("grpo", CLUSTER, model="Qwen/Qwen3-8B")
-    before = parts(setting.graph, "colocated")
+    before = variant("colocated").parts_of(setting.graph)
     here = solved(setting, PoolOptions(setting), before)
     assert here is not None
     found = list(alternative_pools(setting, before, "policy.sample"))
@@ -85,7 +85,7 @@ def test_moves_are_told_best_first_with_what_takes_longer() -> None:
 
 def test_a_role_alone_says_so() -> None:
     setting = setting_of("grpo", CLUSTER)
-    before = parts(setting.graph, "standalone")
+    before = variant("standalone").parts_of(setting.graph)
     here = solved(setting, PoolOptions(setting), before)
     assert here is not None
     text = alternatives_text("ref.infer", ("ref.infer",), here, list(alternative_pools(setting, before, "ref.infer")))
@@ -94,7 +94,7 @@ def test_a_role_alone_says_so() -> None:
 
 def test_a_plan_that_is_not_its_pools_fastest_says_so() -> None:
     """A plan from a file may have other sizes than the search would choose for its pools."""
-    setting, before = setting_of("grpo", CLUSTER), parts(graph_of("grpo"), "split")
+    setting, before = setting_of("grpo", CLUSTER), variant("split").parts_of(graph_of("grpo"))
     best = solved(setting, PoolOptions(setting), before)
     assert best is not None
     assert fastest_text(best, best) == fastest_text(best, None) == ""
@@ -184,7 +184,7 @@ def test_plans_that_have_no_room_beside_each_other_stand_below_each_other() -> N
 
 @looped("name", [each.name for each in VARIANTS])
 def test_the_parts_of_a_plan_are_those_it_was_made_of(name: str) -> None:
-    setting, asked = setting_of(ppo_shaped, CLUSTER), parts(graph_of(ppo_shaped), name)
+    setting, asked = setting_of(ppo_shaped, CLUSTER), variant(name).parts_of(graph_of(ppo_shaped))
     found = solved(setting, PoolOptions(setting), asked)
     assert found is not None
     assert {frozenset(part) for part in parts_of(found.plan())} == {frozenset(part) for part in asked}

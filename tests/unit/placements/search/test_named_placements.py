@@ -29,7 +29,6 @@ from placements.search.named_placements import (
     Parts,
     PlacementVariant,
     name_of,
-    parts,
     sorted_roles,
     variant,
 )
@@ -80,7 +79,7 @@ EVERY: dict[str, Parts] = {
 @looped("name", EVERY)
 def test_ppo_with_a_reward_model_has_the_parts_that_were_published(name: str) -> None:
     """policy draws and trains; critic trains; ref is read for log-probs; judge scores: five roles of four models."""
-    assert parts(graph_of(ppo_shaped), name) == EVERY[name]
+    assert variant(name).parts_of(graph_of(ppo_shaped)) == EVERY[name]
 
 
 def test_there_are_four_names_in_six_forms() -> None:
@@ -106,9 +105,13 @@ def test_parts_that_no_placement_has_have_no_name() -> None:
 def test_without_a_critic_or_a_scorer_several_names_are_one_placement() -> None:
     """generate → ref → update: what scores has no pool, so hybrid is colocated, and its split has two pools."""
     grpo = graph_of("grpo")
-    assert parts(grpo, "hybrid") == parts(grpo, "colocated") == (("policy.train", "policy.sample", "ref.infer"),)
-    assert parts(grpo, "split") == (("policy.train", "ref.infer"), ("policy.sample",))
-    assert name_of(grpo, parts(grpo, "split:nemo-aligner")) == "colocated:deepspeed-chat"
+    assert (
+        variant("hybrid").parts_of(grpo)
+        == variant("colocated").parts_of(grpo)
+        == (("policy.train", "policy.sample", "ref.infer"),)
+    )
+    assert variant("split").parts_of(grpo) == (("policy.train", "ref.infer"), ("policy.sample",))
+    assert name_of(grpo, variant("split:nemo-aligner").parts_of(grpo)) == "colocated:deepspeed-chat"
 
 
 def test_a_teacher_that_writes_counts_as_what_scores_not_as_a_reference() -> None:
@@ -126,7 +129,7 @@ def test_a_policy_that_nobody_draws_from_is_an_actor_all_the_same() -> None:
     for of, scorers in (("sft", ()), (learn_from, ("teacher.sample",))):
         found = sorted_roles(graph_of(of))
         assert (found.actor_train, found.critics, found.scorers) == (("policy.train",), (), scorers)
-    assert parts(graph_of(learn_from), "hybrid") == (("policy.train",), ("teacher.sample",))
+    assert variant("hybrid").parts_of(graph_of(learn_from)) == (("policy.train",), ("teacher.sample",))
 
 
 @flow
