@@ -334,15 +334,15 @@ def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     options = {field: option or field for field, _, option in (name.partition("=") for name in names.split())}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        own, hints = signature(function).parameters, get_type_hints(function, include_extras=True)
+        mine, hints = signature(function).parameters, get_type_hints(function, include_extras=True)
         parameters = list[Parameter]()
         for field, name in options.items():
-            default = own[field].default if field in own else getattr(RequestOptions, name, Parameter.empty)
-            hint = hints[field] if field in own else REQUEST_HINTS[name]
+            default = mine[field].default if field in mine else getattr(RequestOptions, name, Parameter.empty)
+            hint = hints[field] if field in mine else REQUEST_HINTS[name]
             parameters.append(Parameter(field, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
 
         def command(**arguments: Any) -> None:
-            fields = {field: arguments.pop(field) for field in options if field not in own}
+            fields = {field: arguments.pop(field) for field in options if field not in mine}
             function(fields, **arguments)
 
         command.__doc__ = function.__doc__
