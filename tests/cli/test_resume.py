@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowgraph.app.training import Observers, carry_out
-from flowgraph.cli.output import note
 from flowgraph.cli.commands.run import exit_code
+from flowgraph.cli.output import note
 from flowgraph.files.hashes import text_hash
 from flowgraph.runtime.record.run_folder import RunFolder
 from nodes.data.rows import row
