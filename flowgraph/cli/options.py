@@ -16,8 +16,16 @@ from flowgraph.cluster.plan import MOST_PROMPTS, MOST_THREADS
 Completer = complete.Completer | str | None
 
 
-def in_section(section: str | None, flags: str, about: str, completer: Completer = None, **limits: float) -> Any:
-    """Return an option of a section of `--help`.
+def in_section(
+    section: str | None,
+    flags: str,
+    about: str,
+    completer: Completer = None,
+    *,
+    min: float | None = None,
+    max: float | None = None,
+) -> Any:
+    """Return an option of a section of `--help`, for numbers from `min` to `max`.
 
     `flags` are its names and that of its value, as in `-o, --out FILE`; `completer` may be the words that complete it.
     """
@@ -25,7 +33,8 @@ def in_section(section: str | None, flags: str, about: str, completer: Completer
     names = [word.rstrip(",") for word in words if word.startswith("-")]
     value = " ".join(words[len(names) :]) or None
     offered = complete.one_of(*completer.split()) if isinstance(completer, str) else completer
-    return typer.Option(*names, help=about, metavar=value, rich_help_panel=section, autocompletion=offered, **limits)
+    text: dict[str, Any] = {"help": about, "metavar": value, "rich_help_panel": section}
+    return typer.Option(*names, **text, autocompletion=offered, min=min, max=max)
 
 
 option, workload = partial(in_section, None), partial(in_section, "Workload")
@@ -322,18 +331,18 @@ def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         names: all options in the order of `--help`, the command's own ones included: a field of a request, or
             `field=option` where the option of that field is another of `RequestOptions`.
     """
-    options = dict(name.split("=") if "=" in name else (name, name) for name in names.split())
+    options = {field: option or field for field, _, option in (name.partition("=") for name in names.split())}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        own, hints = signature(function).parameters, get_type_hints(function, include_extras=True)
+        mine, hints = signature(function).parameters, get_type_hints(function, include_extras=True)
         parameters = list[Parameter]()
         for field, name in options.items():
-            default = own[field].default if field in own else getattr(RequestOptions, name, Parameter.empty)
-            hint = hints[field] if field in own else REQUEST_HINTS[name]
+            default = mine[field].default if field in mine else getattr(RequestOptions, name, Parameter.empty)
+            hint = hints[field] if field in mine else REQUEST_HINTS[name]
             parameters.append(Parameter(field, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
 
         def command(**arguments: Any) -> None:
-            fields = {field: arguments.pop(field) for field in options if field not in own}
+            fields = {field: arguments.pop(field) for field in options if field not in mine}
             function(fields, **arguments)
 
         command.__doc__ = function.__doc__

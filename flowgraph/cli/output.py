@@ -177,9 +177,9 @@ class Progress:
         self._live, self._printed_s = sys.stderr.isatty(), 0.0
         self._first: tuple[int, float] | None = None  # what the first batch did, with all that is loaded, and when
 
-    def __call__(self, done: int, detail: str) -> None:
+    def __call__(self, count: int, detail: str) -> None:
         """Count what was done, and print the line; the time left once a batch has been timed by itself."""
-        self.done += done
+        self.done += count
         now_s, last = time.monotonic(), self.done >= self.count
         if self._live or last or now_s - self._printed_s > LINE_EVERY_S:
             self._printed_s, left = now_s, ""

@@ -6,7 +6,7 @@ from placements.report.answer_report import answer_data, answer_text, batch_line
 from placements.report.charts import arrow_sizes, comparison_chart, search_chart
 from placements.report.explain_report import Explanation
 from placements.report.published_errors import error_lines, step_error
-from placements.report.search_report import plan_lines, pools_of
+from placements.report.search_report import plan_lines, pool_lines, pools_of
 from placements.report.simulation import Simulation
 from placements.search.plan_options import PlanAnswer, planner_notes, scale_notes
 from placements.search.saved_plan import tightness
@@ -33,6 +33,7 @@ __all__ = [
     "indented",
     "plan_lines",
     "planner_notes",
+    "pool_lines",
     "pools_of",
     "scale_notes",
     "search_chart",

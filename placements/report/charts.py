@@ -9,8 +9,7 @@ from flowgraph.cluster.cluster import show_bytes
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.arrow_sizes import ArrowSizes
 from flowgraph.diagrams.model.charts import Comparison, Dot, DotMark, PoolShare, Scatter, Strip
-from flowgraph.diagrams.model.layout_text import layout_text
-from flowgraph.diagrams.model.quantities import listed, many, show_s
+from flowgraph.diagrams.model.quantities import layout_text, listed, many, show_s
 from flowgraph.language.graph import Graph
 from flowgraph.lowering.task_names import numbered
 from placements.report.search_report import MEASURES, against, by_name, pools_of, sorted_parts

@@ -67,7 +67,7 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
             "",
             *_problem(search.setting, plan),
             "",
-            *_pools(plan),
+            *pool_lines(plan),
             *(broken(logits, ", ") if roles else ()),
             "",
             *_seconds(plan.step),
@@ -82,7 +82,7 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Yield the lines of one plan: each pool with its roles and peaks, and the seconds of a step."""
-    yield from _pools(plan)
+    yield from pool_lines(plan)
     yield from _seconds(plan.step)
     if plan.step is not None:
         yield f"a step takes {show_s(plan.step.period_s)}"
@@ -141,7 +141,7 @@ def _problem(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------- pools and seconds of a plan
 
 
-def _pools(plan: Plan) -> Iterator[str]:
+def pool_lines(plan: Plan) -> Iterator[str]:
     forecasts = {forecast.pool: forecast for forecast in plan.forecast}
     for pool in plan.pools:
         devices = [device for place in pool.devices if (device := plan.cluster.device(*place))]

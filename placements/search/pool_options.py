@@ -120,7 +120,7 @@ class PoolOptions:
             loads = tuple(replace(load, node="", role=ANY_ROLE) for load in setting.loads_of(role))
             factors = tuple(setting.factor_of("forward", role.name, of.model) for of in setting.classes)
             whole_rows = bool(setting.whole_rows.intersection(role.nodes))
-            kinds.append((setting.shape(role), loads, factors, whole_rows, self.barriers.beside.get(place)))
+            kinds.append((setting.shape(role), loads, factors, whole_rows, self.barriers.outside.get(place)))
         return [[place for place, alike in enumerate(kinds) if alike == kind] for kind in kinds]
 
     def _compute_options(self, block: frozenset[int], devices: tuple[int, ...], group: DeviceGroup) -> list[Option]:
@@ -156,7 +156,7 @@ class PoolOptions:
             over_s = (slowed - 1) * option.moved_s + option.woken_s
             spans_s[barriers.of_stage[last]] -= over_s
             busy_s -= over_s
-            for stage in barriers.beside.get(place, ()):
+            for stage in barriers.outside.get(place, ()):
                 spans_s[barriers.of_stage[stage]] -= slowed * option.stages_s[stage] - over_s * (stage == last)
         options = {setting.roles[place].name: option for place, option in zip(places, pooled.roles, strict=True)}
         for target, source in setting.synced.items():

@@ -29,7 +29,7 @@ from placements.step.role_costs import (
     waking_bytes,
     woken_seconds,
 )
-from placements.time.cache_capacity import cache_tokens
+from placements.time.decode import cache_tokens
 from placements.time.generation import cache_wanted
 from placements.time.seconds import Seconds
 from placements.time.training import WEIGHT_BYTES

@@ -21,7 +21,7 @@ from placements.report.search_report import relied_on, search_report
 from placements.search.role_options import RoleOption, RoleOptions
 from placements.search.search import find
 from placements.step.role_costs import DeviceGroup, footprint, passing_seconds
-from placements.time.training_collectives import ring_seconds, sequence_seconds
+from placements.time.training_layers import ring_seconds, sequence_seconds
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 from tests.unit.placements.small_settings import seat_of, setting_of, shapes_of
