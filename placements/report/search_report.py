@@ -67,7 +67,7 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
             "",
             *_problem(search.setting, plan),
             "",
-            *pool_lines(plan),
+            *_pools(plan),
             *(broken(logits, ", ") if roles else ()),
             "",
             *_seconds(plan.step),
@@ -80,9 +80,16 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
     )
 
 
+def pool_lines(plan: Plan) -> Iterator[str]:
+    """Yield the lines of a plan's pools, each with its number of devices and its roles."""
+    for pool in plan.pools:
+        yield f"{pool.name}: {len(pool.devices)} devices"
+        yield from _role_lines(plan, pool.name)
+
+
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Yield the lines of one plan: each pool with its roles and peaks, and the seconds of a step."""
-    yield from pool_lines(plan)
+    yield from _pools(plan)
     yield from _seconds(plan.step)
     if plan.step is not None:
         yield f"a step takes {show_s(plan.step.period_s)}"
@@ -141,20 +148,14 @@ def _problem(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------- pools and seconds of a plan
 
 
-def pool_lines(plan: Plan) -> Iterator[str]:
+def _pools(plan: Plan) -> Iterator[str]:
     forecasts = {forecast.pool: forecast for forecast in plan.forecast}
     for pool in plan.pools:
         devices = [device for place in pool.devices if (device := plan.cluster.device(*place))]
         kinds = ", ".join(sorted({device.model or device.kind for device in devices}))
         sizes = pool_sizes(plan, pool)
         yield f"{pool.name}: {len(pool.devices)} {kinds} of {show_range(sizes)}: {show_devices(pool.devices)}"
-        yield from flowing(
-            [
-                [role.role, role.engine, str(role.layout), f"{role.running} {role.late}".strip()]
-                for role in plan.placed
-                if role.pool == pool.name
-            ]
-        )
+        yield from _role_lines(plan, pool.name)
         room = min(sizes, default=0)
         yield from table(
             [
@@ -167,6 +168,13 @@ def pool_lines(plan: Plan) -> Iterator[str]:
                 for peak in forecasts[pool.name].peaks
             ]
         )
+
+
+def _role_lines(plan: Plan, pool: str) -> list[str]:
+    roles = [role for role in plan.placed if role.pool == pool]
+    return flowing(
+        [[role.role, role.engine, str(role.layout), f"{role.running} {role.late}".strip()] for role in roles]
+    )
 
 
 def _seconds(step: StepForecast | None) -> Iterator[str]:
