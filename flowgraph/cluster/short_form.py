@@ -318,7 +318,7 @@ def _node_text(node: Machine) -> str:
         node.leaf and f"leaf {node.leaf}",
         node.price_per_hour is not None and f"{node.price_per_hour:g} an hour",
     )
-    return ", ".join(text for text in texts if text)
+    return ", ".join(str(text) for text in texts if text)
 
 
 def _counted(count: int, what: str) -> str:

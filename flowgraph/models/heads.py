@@ -48,7 +48,8 @@ def named_head(name: str) -> Head:
     >>> named_head("LlamaForCausalLM"), named_head("Qwen2ForSequenceClassification")
     ('tokens', 'score')
     """
-    return next((head for ending, head in _ENDINGS.items() if name.endswith(ending)), "tokens")
+    heads: list[Head] = [head for ending, head in _ENDINGS.items() if name.endswith(ending)]
+    return heads[0] if heads else "tokens"
 
 
 def head_names(model: Model) -> frozenset[str]:

@@ -27,8 +27,10 @@ _ALLOWED = re.compile(r"network|state|unconfined|read=(?P<read>.+)|env=(?P<env>\
 WORDS = ("network", "state", "unconfined", "read=PATH", "env=NAME", "memory=8GiB")
 
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONHASHSEED")
-_THREADS = tuple(f"{library}_NUM_THREADS" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR"))
-_THREADS += ("VECLIB_MAXIMUM_THREADS",)
+_THREADS = (
+    *(f"{library}_NUM_THREADS" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")),
+    "VECLIB_MAXIMUM_THREADS",
+)
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt/lib", "/nix/store"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/mime.types"),

@@ -223,7 +223,7 @@ class ExplainedPlan:
                 "beside": list(self.explanation.neighbours(role)),
                 "step_s": self.step_s,
                 "elsewhere": [
-                    {"beside": list(move.beside), "step_s": move.ranked.step_s if move.ranked else None}
+                    {"beside": list(move.neighbours), "step_s": move.ranked.step_s if move.ranked else None}
                     for move in self.elsewhere[role]
                 ],
             }

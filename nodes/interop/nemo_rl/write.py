@@ -88,7 +88,7 @@ def nemo_rl_run(spec: ExportSpec) -> SystemRun:
     host memory and swaps it with the policy's weights; if generation shares devices, everything else is offloaded.
     """
     cluster, sampler = _cluster(spec), spec.role("sampler")
-    trainer = {shipped: name for name, shipped in TRAINER.items() if spec.is_placed(name)}
+    trainer: dict[str, RoleName] = {shipped: name for name, shipped in TRAINER.items() if spec.is_placed(name)}
     layouts, running = dict[str, Layout](), dict[str, RoleSettings]()
     for shipped, name in trainer.items():
         layouts[shipped] = _layout(spec.role("policy" if name == "reference" else name), cluster)

@@ -69,7 +69,7 @@ def openrlhf_values(spec: ExportSpec) -> dict[str, Any]:
 
 def _groups(spec: ExportSpec) -> Groups:
     """Return the groups that keep the plan's pools, as far as there are flags for them."""
-    pools = {name: spec.role(name).pool for name in MODELS if spec.is_placed(name)}
+    pools: dict[RoleName, str] = {name: spec.role(name).pool for name in MODELS if spec.is_placed(name)}
     home, sampling = pools["policy"], spec.role("sampler").pool
     if sampling == home:  # vLLM shares devices with all models, or with none
         names = sorted(set(pools.values()))
@@ -94,8 +94,9 @@ def _groups(spec: ExportSpec) -> Groups:
         _note_split_pools(spec, pools, sampling)
     for pool in {*pools.values(), sampling}:
         note_uneven(spec, spec.devices(pool), f"`{pool}`")
+    by_role: dict[RoleName, ExportDevices] = {name: spec.devices(pools.get(name, home)) for name in MODELS}
     return Groups(
-        devices={name: spec.devices(pools.get(name, home)) for name in MODELS} | {"sampler": spec.devices(sampling)},
+        devices={**by_role, "sampler": spec.devices(sampling)},
         everything=shared,
         actor_reference=not shared and pools.get("reference") == home,
         critic_reward=not shared and "critic" in pools and pools.get("reward") == pools["critic"],

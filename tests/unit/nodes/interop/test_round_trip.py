@@ -11,8 +11,7 @@ from flowgraph.cluster.plan import PlacedRole, Plan
 from flowgraph.flows.settings import resolve_settings
 from nodes.interop import export, exported_versions, read_command
 from nodes.interop.shipped_flows import FLOWS, MAX_STALENESS, PLACEMENTS
-from placements.search.named_placements import VARIANTS
-from placements.search.named_placements import parts as parts_of
+from placements.search.named_placements import VARIANTS, variant
 from tests.looped import looped
 
 ROUND = [(system, version) for system in ("verl", "openrlhf") for version in exported_versions(system)]  # type: ignore[arg-type]
@@ -80,7 +79,7 @@ def test_a_plan_comes_back_or_the_export_says_what_moved(
     } == {each.role: (each.running.offload, each.running.sleeps) for each in plan.placed if keeps_weights(each.role)}
     if not moved(exported.notes):
         assert {frozenset(part.roles) for part in found.parts} == groups(plan)
-        assert set(map(frozenset, parts_of(graph, found.placement))) == groups(plan)
+        assert set(map(frozenset, variant(found.placement).parts_of(graph))) == groups(plan)
 
 
 @looped("lag", [1, 3])
@@ -137,4 +136,4 @@ def test_what_verl_is_told_of_a_flow_is_what_is_read_of_it(graph: Any, plan: Any
 def test_a_named_placement_has_the_parts_that_the_placements_have(name: str, graph: Any) -> None:
     for flow, row in FLOWS.items():
         ours = {frozenset(role for role in part if role in row.roles) for part in PLACEMENTS[name]} - {frozenset()}
-        assert ours == set(map(frozenset, parts_of(graph(flow), name)))
+        assert ours == set(map(frozenset, variant(name).parts_of(graph(flow))))
