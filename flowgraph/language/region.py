@@ -1,4 +1,4 @@
-"""Run nodes on real values, in order. One interpreter serves flows, and regions part by part."""
+"""Run the bodies of nodes on real values, in order: those of a flow, and those of a loss for each micro-batch."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from flowgraph.models.sources import ModelSource
 
 REFERENCE = "local"
-"""The engine that hosts every home in a process without ranks."""
+"""The engine that hosts each home in one process without ranks, whichever engine its plan names."""
 
 LoadedModels = dict[str, dict[str, str]]
 """By parameter what was loaded: its name, the digest of its weights, notes."""

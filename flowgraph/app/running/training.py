@@ -1,6 +1,6 @@
 """`run`: train a flow by its plan, on this machine or a cluster, and leave a run folder.
 
-What is checked first is one thing, `prepare_run`, what is then done another, `carry_out`: `resume` shares both.
+`prepare_run` checks everything before anything is loaded, and `carry_out` trains. `resume` uses both.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ KEEPS: Mapping[str, frozenset[str]] = {"adamw": frozenset({"step", "exp_avg", "e
 def descend(losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None] = lambda part: None) -> list[float]:
     """Run each loss forward and backward, so that gradients add up; return the losses.
 
-    `before` is called before each loss with its index.
+    Nodes run without gradients (`runtime/worker.py`); they are turned on here. `before` is called before each loss with
+    its index.
     """
     values = list["Tensor"]()
     with torch.enable_grad():
@@ -95,9 +96,9 @@ def _marked(marks: Marks) -> list[tuple[int, int]]:
 class Optimizers:
     """The torch optimizers of one model: each is made at its first step, and keeps its state.
 
-    `tensors` are what they change: the model's parameters, or this rank's shards of them. All ranks of `every` together
-    hold `copies` copies of the model, and `peers` of them report the same rows; `readers` are those with rows of their
-    own, whose rows a refused step names. With `offloaded` the states lie in host memory between steps.
+    `tensors` are the model's parameters, or this rank's shards of them. `every` are all ranks, which together hold
+    `copies` copies of the model; groups of `peers` ranks read the same rows, and `readers` is one rank of each group,
+    whose rows the error of a refused step names. If `offloaded`, states are in host memory between steps.
     """
 
     tensors: Sequence[Tensor]

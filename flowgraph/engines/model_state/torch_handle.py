@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class TorchHandle(ABC):
     """A transformers model behind the verbs of a handle. `trainable` adds `step`; a frozen one keeps no gradients.
 
-    Of a model with adapters only these are trained, and a head of numbers; its weights are then these alone.
+    If the model has adapters, only they and a value or score head are trained, and `weights` returns only these.
     `sample_rows` bounds the samples decoded side by side, `forward_tokens` the tokens of a pass without gradients.
     """
 
