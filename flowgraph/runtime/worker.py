@@ -51,7 +51,8 @@ class DeviceWorker:
         models = dict[str, Value]()
         for name, home in task.homes:
             kind, version = self.types[name], versions[name]
-            models[name] = kind(kind(self.handles[home], version).handle, version)  # `.handle` refuses a copy of another version
+            # `.handle` refuses a copy of another version.
+            models[name] = kind(kind(self.handles[home], version).handle, version)
         store, observed, read = dict(inputs), Observations(), dict[str, Sequence[StoredValue]]()
         nodes = [self._nodes[name] for name in task.nodes]
         # Nodes on a model read one forward pass together. Host nodes may read each other's results, so they run alone.
