@@ -141,7 +141,7 @@ def model_params(graph: Graph) -> list[Param]:
 
 
 def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, ModelSource]:
-    """Return the source of each model parameter: `PARAM=MODEL`, else that of the trained model, which a bare `MODEL` sets.
+    """Return the source of each model parameter: its `PARAM=MODEL`, or the trained model's, which a bare `MODEL` sets.
 
     A frozen model is as the trained one without its adapters.
     """
