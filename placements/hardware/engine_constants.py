@@ -80,6 +80,9 @@ def engines() -> tuple[str, ...]:
 @cache
 def _tables(engine: str) -> list[dict[str, Any]]:
     if engine not in engines():
+        if engine in table.ENGINES:
+            hint = f"write flowgraph/engines/{engine}/constants.toml, as those of the other engines"
+            raise UnknownNameError(f"the engine `{engine}` has no constants, so it cannot be planned", hint=hint)
         raise UnknownNameError.of("engine", engine, engines())
     tables: list[dict[str, Any]] = tomllib.loads(FILES[engine].read_text("utf-8"))["release"]
     return tables

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowgraph.engines import table
 from flowgraph.engines.table import ENGINES
 from flowgraph.errors import UnknownNameError
 from placements.hardware.engine_constants import (
@@ -95,3 +96,13 @@ class Pair(EngineConstants):
 )
 def test_of_two_moves_the_later_counts(one: float, two: float, first: dict[str, float], then: dict[str, float]) -> None:
     assert Pair(one, two).moved(first).moved(then) == Pair(**({"one": one, "two": two} | first | then))
+
+
+def test_an_engine_without_constants_is_refused_with_the_file_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "ENGINES", {**ENGINES, "toy": ENGINES["trtllm"]})
+    with pytest.raises(UnknownNameError) as caught:
+        bounds("toy")
+    assert str(caught.value) == (
+        "the engine `toy` has no constants, so it cannot be planned\n"
+        "  hint: write flowgraph/engines/toy/constants.toml, as those of the other engines"
+    )
