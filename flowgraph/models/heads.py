@@ -69,7 +69,20 @@ def with_head(model: Model, head: Head, name: object, seed: int | None = None) -
     """
     import torch
 
-    new, before = _classifier(model, head, name), dict(model.named_parameters())
+    config, prefix, before = model.config, model.base_model_prefix, dict(model.named_parameters())
+    config.num_labels = 1
+    try:
+        with quiet(), torch.device("meta"):
+            new = getattr(transformers(), AUTO[head]).from_config(config)
+    except ValueError:
+        what = f"transformers makes no {AUTO[head]} of the family {config.model_type}"
+        raise ModelError.unusable(name, what) from None
+    setattr(new, prefix, getattr(model, prefix))
+    new.config = config
+    for child, part in new.named_children():
+        if child != prefix:
+            part.to_empty(device=model.device).to(model.dtype)
+    new.eval()
     tensors = {name: new.get_parameter(name) for name in sorted(head_names(new))}
     copied = {name for name, tensor in tensors.items() if name in before and before[name].shape == tensor.shape}
     with torch.no_grad():
@@ -84,23 +97,3 @@ def with_head(model: Model, head: Head, name: object, seed: int | None = None) -
         return new, f"{name}: its head for whole texts is taken over, and gives a number at each token"
     start = "starts at 0" if seed is None else "is drawn from the seed"
     return new, f"{name}: its head was replaced by one of one output, which {start}"
-
-
-def _classifier(model: Model, head: Head, name: object) -> Model:
-    """Return the class of a head around a model's backbone; the head's parameters are not initialized."""
-    import torch
-
-    config, prefix = model.config, model.base_model_prefix
-    config.num_labels = 1
-    try:
-        with quiet(), torch.device("meta"):
-            new = getattr(transformers(), AUTO[head]).from_config(config)
-    except ValueError:
-        what = f"transformers makes no {AUTO[head]} of the family {config.model_type}"
-        raise ModelError.unusable(name, what) from None
-    setattr(new, prefix, getattr(model, prefix))
-    new.config = config
-    for child, part in new.named_children():
-        if child != prefix:
-            part.to_empty(device=model.device).to(model.dtype)
-    return new.eval()

@@ -56,8 +56,14 @@ def check_type(name: str, dtype: DataType, *, where: str) -> None:
         raise DataError.wrong_type(where, name, dtype, MESSAGES, hint=PROMPT_HINT)
     if name in ("data_source", "ability") and not is_text(dtype):
         raise DataError.wrong_type(where, name, dtype, "string")
-    if name == "reward_model":
-        _check_reward_model(dtype, where)
+    if name != "reward_model":
+        return
+    if not pa.types.is_struct(dtype):
+        raise DataError.wrong_type(where, name, dtype, "struct<style: string, ground_truth: string>")
+    for part in ("style", "ground_truth"):
+        index: int = dtype.get_field_index(part)
+        if index >= 0 and not _has_text(dtype, part):
+            raise DataError.wrong_type(where, f"{name}.{part}", dtype.field(index).type, "string")
 
 
 def check_value(name: str, value: object, *, where: str) -> None:
@@ -114,15 +120,6 @@ def is_messages(dtype: DataType) -> bool:
 def _has_text(struct: DataType, name: str) -> bool:
     index: int = struct.get_field_index(name)
     return index >= 0 and (pa.types.is_null(struct.field(index).type) or is_text(struct.field(index).type))
-
-
-def _check_reward_model(dtype: DataType, where: str) -> None:
-    if not pa.types.is_struct(dtype):
-        raise DataError.wrong_type(where, "reward_model", dtype, "struct<style: string, ground_truth: string>")
-    for part in ("style", "ground_truth"):
-        index: int = dtype.get_field_index(part)
-        if index >= 0 and not _has_text(dtype, part):
-            raise DataError.wrong_type(where, f"reward_model.{part}", dtype.field(index).type, "string")
 
 
 def _first_value(column: ChunkedArray) -> int | None:

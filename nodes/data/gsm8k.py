@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from flowgraph.errors import DataError
 from nodes.data.arrow import Table
@@ -60,7 +59,12 @@ def _read(path: Path, split: str) -> Table:
         raise DataError.missing(path)
     rows: list[Row] = []
     for index, (line, values) in enumerate(objects(path)):
-        question, answer = (_text(path, line, values, name) for name in ("question", "answer"))
+        for name in ("question", "answer"):
+            if name not in values:
+                raise DataError.lacks_column(f"{path}:{line}", name, values)
+            if not isinstance(values[name], str):
+                raise DataError.bad_line(path, line, f"`{name}` is not a string")
+        question, answer = values["question"], values["answer"]
         truth = final_answer(answer)
         if truth is None:
             raise DataError.bad_line(path, line, "`answer` has no number after `#### `")
@@ -69,11 +73,3 @@ def _read(path: Path, split: str) -> Table:
     if not rows:
         raise DataError.unusable(path, "has no rows")
     return table_of(rows)
-
-
-def _text(path: Path, line: int, values: dict[str, Any], name: str) -> str:
-    if name not in values:
-        raise DataError.lacks_column(f"{path}:{line}", name, values)
-    if not isinstance(values[name], str):
-        raise DataError.bad_line(path, line, f"`{name}` is not a string")
-    return str(values[name])

@@ -24,19 +24,6 @@ def reasoning_gym_rows(name: str, *, size: int = 512, held_out: int = 64, seed: 
     only its scorer can check is null.
     Raises DataError without the package, for an unknown name, and for a task with fewer than two questions.
     """
-    entries: dict[str, tuple[str, Entry]] = {}  # the first of each question, with its split
-    for split, count in (("test", held_out), ("train", size)):
-        for entry in _entries(name, count, f"{seed} {split}"):
-            entries.setdefault(entry["question"], (split, entry))
-    if len(entries) < 2:
-        raise DataError.unusable(f"reasoning_gym/{name}", f"has {len(entries)} questions, too few to hold one out")
-    tests = [entry for split, entry in entries.values() if split == "test"][: max(1, len(entries) // 5)]
-    questions = {entry["question"] for entry in tests}
-    trains = [entry for question, (_, entry) in entries.items() if question not in questions]
-    return _table(name, "train", trains), _table(name, "test", tests)
-
-
-def _entries(name: str, size: int, key: str) -> list[Entry]:
     try:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
@@ -44,13 +31,23 @@ def _entries(name: str, size: int, key: str) -> list[Entry]:
         raise DataError.lacks_package(f"reasoning_gym/{name}", "reasoning-gym") from fault
     if name not in DATASETS:
         raise DataError.unknown("reasoning_gym task", name, DATASETS)
-    # Seeds far from each other: reasoning-gym seeds entry i with (seed + i).
-    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") // 2
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # some tasks print dots while they search
-            return list(reasoning_gym.create_dataset(name, size=size, seed=seed))
-    except Exception as fault:  # each task has its own code and checks
-        raise DataError.failed(f"reasoning_gym/{name}", "the task makes no questions", fault) from fault
+    entries: dict[str, tuple[str, Entry]] = {}  # the first of each question, with its split
+    for split, count in (("test", held_out), ("train", size)):
+        # Seeds far from each other: reasoning-gym seeds entry i with (seed + i).
+        first = int.from_bytes(hashlib.sha256(f"{seed} {split}".encode()).digest()[:4], "big") // 2
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # some tasks print dots while they search
+                drawn: list[Entry] = list(reasoning_gym.create_dataset(name, size=count, seed=first))
+        except Exception as fault:  # each task has its own code and checks
+            raise DataError.failed(f"reasoning_gym/{name}", "the task makes no questions", fault) from fault
+        for entry in drawn:
+            entries.setdefault(entry["question"], (split, entry))
+    if len(entries) < 2:
+        raise DataError.unusable(f"reasoning_gym/{name}", f"has {len(entries)} questions, too few to hold one out")
+    tests = [entry for split, entry in entries.values() if split == "test"][: max(1, len(entries) // 5)]
+    questions = {entry["question"] for entry in tests}
+    trains = [entry for question, (_, entry) in entries.items() if question not in questions]
+    return _table(name, "train", trains), _table(name, "test", tests)
 
 
 def _table(name: str, split: str, entries: Iterable[Entry]) -> Table:

@@ -29,8 +29,17 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         with path.open("rb") as source:
             for number, line in enumerate(source, start=1):
-                if line.strip():
-                    yield number, _object(path, number, line)
+                if not line.strip():
+                    continue
+                try:
+                    value = json.loads(line.decode("utf-8-sig"))
+                except UnicodeDecodeError as fault:
+                    raise DataError.bad_line(path, number, "not UTF-8") from fault
+                except (ValueError, RecursionError) as fault:
+                    raise DataError.bad_line(path, number, f"not JSON: {fault}") from fault
+                if not isinstance(value, dict):
+                    raise DataError.bad_line(path, number, f"a JSON {JSON_TYPES[type(value)]}, not an object")
+                yield number, cast("dict[str, Any]", value)
     except OSError as fault:
         raise DataError.failed(path, "cannot be read", fault) from fault
 
@@ -45,18 +54,6 @@ def read_json_lines(path: Path) -> tuple[Table, Sequence[int]]:
     lines, rows = [number for number, _ in numbered], [row for _, row in numbered]
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: _array(path, lines, name, [row.get(name) for row in rows]) for name in names}), lines
-
-
-def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(line.decode("utf-8-sig"))
-    except UnicodeDecodeError as fault:
-        raise DataError.bad_line(path, number, "not UTF-8") from fault
-    except (ValueError, RecursionError) as fault:
-        raise DataError.bad_line(path, number, f"not JSON: {fault}") from fault
-    if not isinstance(value, dict):
-        raise DataError.bad_line(path, number, f"a JSON {JSON_TYPES[type(value)]}, not an object")
-    return cast("dict[str, Any]", value)
 
 
 def _array(path: Path, lines: Sequence[int], name: str, values: list[Any]) -> Array:

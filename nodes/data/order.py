@@ -57,28 +57,15 @@ def epoch_order(*, seed: int, epoch: int, batch: int, count: int) -> Indices:
 
     It depends on the epoch before only through the rows of the batch that both share.
     """
-    first = _first_plain_epoch(epoch, batch, count)
+    # Start at an earlier epoch whose last rows are those of its plain permutation. Skipping moves rows only within the
+    # first `batch` positions, and an epoch shares fewer than `batch` of its last rows. So these never move in an epoch
+    # of two batches or more; else take the last epoch that began with a new batch.
+    first = max(epoch - 1, 0) if count >= 2 * batch else epoch - epoch % (batch // int(np.gcd(batch, count)))
     order = permutation(seed, first, count)
     for later in range(first + 1, epoch + 1):
         shared = later * count % batch
-        order = _skipping(order[count - shared :], permutation(seed, later, count), batch - shared)
+        before, order = order[count - shared :], permutation(seed, later, count)
+        if shared:  # these rows move out of the rest of the shared batch, to just after it
+            head = np.flatnonzero(~np.isin(order, before))[: batch - shared]
+            order = np.concatenate([order[head], np.delete(order, head)])
     return order
-
-
-def _first_plain_epoch(epoch: int, batch: int, count: int) -> int:
-    """Return an earlier epoch whose last rows are those of its plain permutation.
-
-    Skipping moves rows only within the first `batch` positions, and an epoch shares fewer than `batch` of its last
-    rows. So these never move in an epoch of two batches or more; else take the last epoch that began with a new batch.
-    """
-    if count >= 2 * batch:
-        return max(epoch - 1, 0)
-    return epoch - epoch % (batch // int(np.gcd(batch, count)))
-
-
-def _skipping(rows: Indices, order: Indices, count: int) -> Indices:
-    """Move `rows` out of the first `count` positions of `order`, to just after them; keep the order of the others."""
-    if not len(rows):
-        return order
-    head = np.flatnonzero(~np.isin(order, rows))[:count]
-    return np.concatenate([order[head], np.delete(order, head)])

@@ -62,21 +62,17 @@ def read(path: Path) -> Table:
         raise DataError.missing(path)
     if path.suffix not in READERS:
         raise DataError.unusable(path, f"not a data file: its name must end in {' or '.join(READERS)}")
-    table, where = READERS[path.suffix](path)
-    check_rows(table, file=str(path), where=where)
+    table, lines = READERS[path.suffix](path)
+    check_rows(
+        table,
+        file=str(path),
+        where=lambda index: f"{path}:{lines[index]}" if lines else f"{path} row {index} (from 0)",
+    )
     return table
 
 
-def _read_parquet(path: Path) -> tuple[Table, Callable[[int], str]]:
-    return read_parquet(path), lambda index: f"{path} row {index} (from 0)"
-
-
-def _read_json_lines(path: Path) -> tuple[Table, Callable[[int], str]]:
-    table, lines = read_json_lines(path)
-    return table, lambda index: f"{path}:{lines[index]}"
-
-
-READERS: Mapping[str, Callable[[Path], tuple[Table, Callable[[int], str]]]] = {
-    ".parquet": _read_parquet,
-    ".jsonl": _read_json_lines,
+READERS: Mapping[str, Callable[[Path], tuple[Table, Sequence[int]]]] = {
+    ".parquet": lambda path: (read_parquet(path), ()),
+    ".jsonl": read_json_lines,
 }
+"""How a file is read by its suffix: into its table, and the line of each row if it has lines."""

@@ -76,11 +76,19 @@ class Config:
         self.read.update(names)
         is_null = False  # set to null, so no default is used
         for name in names:
-            if name in self.overrides:
-                value = self._override(self.overrides[name])
-                if value is not None:
-                    return value
-                is_null = is_null or name not in self.unusable
+            key = self.overrides.get(name)
+            if key is None:
+                continue
+            if key.unset or key.text == MISSING:
+                unset = f"only a running shell knows its value: {', '.join(key.unset)}"
+                self.unusable[name] = unset if key.unset else "it has no value yet"
+                continue
+            for variable in key.guessed:
+                self.note(f"`{variable}` is set under conditions: the first of its values is used, {key.text[:60]}")
+            value = self._resolve(name, key.text, scalar(key.text))
+            if value is not None:
+                return value
+            is_null = is_null or name not in self.unusable
         defaults = () if is_null else ((name, self._default(name)) for name in names)
         values = (self._resolve(name, str(value), value) for name, value in defaults if value != MISSING)
         return next((value for value in values if value is not None), None)
@@ -103,7 +111,7 @@ class Config:
         return value
 
     def optional_positive(self, *names: str) -> int | None:
-        """Return a whole number above 0, None if there is no value; raises UsageError with the line for another."""
+        """Return a whole number above 0, None without a value; raises UsageError with the line for another."""
         return None if self.integer(*names) is None else self.positive(*names)
 
     def number(self, *names: str) -> float | None:
@@ -181,15 +189,6 @@ class Config:
             default = self._resolve(key.key, default, default)
         is_empty = value in (None, "null", "[]", "{}") and default in (None, [], {})
         return NEEDLESS if value == default or is_empty else UNREAD
-
-    def _override(self, key: CommandKey) -> Scalar:
-        if key.unset or key.text == MISSING:
-            unset = f"only a running shell knows its value: {', '.join(key.unset)}"
-            self.unusable[key.key] = unset if key.unset else "it has no value yet"
-            return None
-        for name in key.guessed:
-            self.note(f"`{name}` is set under conditions: the first of its values is used, {key.text[:60]}")
-        return self._resolve(key.key, key.text, scalar(key.text))
 
     def _default(self, name: str) -> Scalar:
         """Return a default, also one that only another key may refer to: None for a list, a mapping or no value."""

@@ -10,8 +10,20 @@ from nodes.interop.export_spec import ExportDevices, ExportSpec, RoleName, max_t
 
 def note_shared_limits(spec: ExportSpec) -> None:
     """Note what none of the systems has: nodes without a key, models without a part, other precisions."""
-    for text in (*_of_the_flow(spec), *_of_lengths(spec), *_of_roles(spec)):
+    for text in _of_the_flow(spec):
         spec.note(text)
+    trained: tuple[RoleName, ...] = ("policy", "critic")
+    for placed in map(spec.role, filter(spec.is_placed, trained)):
+        precision, offload = placed.running.precision, placed.running.offload
+        if precision == "float32":
+            spec.note(f"{placed.role} computes in float32; {spec.name} in bfloat16, with weights and states in float32")
+        elif precision != "bfloat16":
+            spec.note(f"{placed.role} computes in {precision}; {spec.name} in bfloat16")
+        if "gradients" in offload and len(offload) < 3:
+            spec.note(f"{placed.role} offloads its gradients; {spec.name} only together with weights and states")
+    sample = spec.role("sampler")
+    if sample.engine not in ("", "vllm", "sglang"):
+        spec.note(f"{sample.role} runs on `{sample.engine}`; {spec.name} samples with vllm")
 
 
 def note_aggregations(spec: ExportSpec, aggregation: str | float, how: str) -> None:
@@ -86,32 +98,13 @@ def _of_the_flow(spec: ExportSpec) -> Iterator[str]:
         )
     elif algorithm.own_reward:
         yield f"the rule `{algorithm.rules[0]}` is ours: REWARD_FILE must be a file with one in the system's form"
-
-
-def _of_lengths(spec: ExportSpec) -> Iterator[str]:
     prompt, response = spec.assumed.prompt_tokens, spec.assumed.response_tokens
     if spec.longest is None and max_tokens(prompt) is None:
         yield f"`{prompt}` does not say how long a prompt may be: {spec.prompt_tokens} tokens are assumed"
     elif "=" in prompt and "max=" not in prompt:
         yield f"`{prompt}` has no maximum for a prompt: {spec.prompt_tokens} tokens are assumed"
-    tokens = spec.algorithm.max_tokens
+    tokens = algorithm.max_tokens
     if spec.longest is None and response and max_tokens(response) is None:
         yield f"`{response}` does not say how long a response may be: {tokens} tokens are assumed"
     if tokens != spec.flow_max_tokens:
         yield f"the flow cuts responses at {spec.flow_max_tokens} tokens; the forecast, and so this file, at {tokens}"
-
-
-def _of_roles(spec: ExportSpec) -> Iterator[str]:
-    trained: tuple[RoleName, ...] = ("policy", "critic")
-    for role in filter(spec.is_placed, trained):
-        placed = spec.role(role)
-        precision, offload = placed.running.precision, placed.running.offload
-        if precision == "float32":
-            yield f"{placed.role} computes in float32; {spec.name} in bfloat16, with weights and states in float32"
-        elif precision != "bfloat16":
-            yield f"{placed.role} computes in {precision}; {spec.name} in bfloat16"
-        if "gradients" in offload and len(offload) < 3:
-            yield f"{placed.role} offloads its gradients; {spec.name} only together with weights and states"
-    sample = spec.role("sampler")
-    if sample.engine not in ("", "vllm", "sglang"):
-        yield f"{sample.role} runs on `{sample.engine}`; {spec.name} samples with vllm"

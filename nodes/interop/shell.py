@@ -49,7 +49,7 @@ class Word:
     """A word with its variables substituted, its line, and what in it only a running shell knows.
 
     `guessed` names variables that are assigned in several branches: the first is used. `raw` is the text before
-    substitution, as another shell reads it. A word of which a part was `quoted` is a word even if it is empty.
+    substitution, as another shell reads it. A word with a `quoted` part is a word even if it is empty.
     """
 
     text: str
@@ -204,7 +204,17 @@ class _Shell:
         """
         is_array, old = self.peek() == "(", self.values.get(name, ())
         if is_array:
-            value = self._array()
+            opened, value = self.line, list[Word]()
+            self.position += 1
+            self.take(_BLANKS_AND_LINES)
+            while self.peek() != ")":
+                if not self.peek():
+                    raise error_at(opened, "this array is never closed", "(")
+                if self.peek() in ";&|(<>":
+                    raise error_at(self.line, "cannot stand in an array", self.peek())
+                value += self.word()
+                self.take(_BLANKS_AND_LINES)
+            self.position += 1
         else:
             empty = self.peek() in _SEPARATORS + " \t"
             value = ([] if empty else self.word(splits=False)) or [Word("", self.line)]
@@ -219,20 +229,6 @@ class _Shell:
             self.values[name] = [replace(old[0], text=text, unset=unset), *old[1:]]
         else:
             self.values[name] = [*old, *value] if appends else value
-
-    def _array(self) -> list[Word]:
-        line, words = self.line, list[Word]()
-        self.position += 1
-        while True:
-            self.take(_BLANKS_AND_LINES)
-            if self.peek() == ")":
-                self.position += 1
-                return words
-            if not self.peek():
-                raise error_at(line, "this array is never closed", "(")
-            if self.peek() in ";&|(<>":
-                raise error_at(self.line, "cannot stand in an array", self.peek())
-            words += self.word()
 
     # ---------------------------------------------------------------------------------------- words
 

@@ -32,21 +32,18 @@ def unwritten_settings(graph: Graph, unsaid: tuple[str, ...], write: Callable[[G
         for name, setting in node.op.settings.model_fields.items():
             is_default = not setting.is_required() and getattr(node.settings, name) == setting.default
             if name not in RESOURCE_SETTINGS and not is_default:
-                changed = (_written(write, variant) for variant in _with_other_values(graph, node, name))
+                changed = _with_other_values(graph, node, name, write)
                 (lost if all(variant == text for variant in changed) else written).append((node, name))
     values = ((node, name, getattr(node.settings, name)) for node, name in lost if not _is_shared(node, name, written))
     return tuple(f"{node.name}.{name}={getattr(value, '__name__', value)}" for node, name, value in values)
 
 
-def _written(write: Callable[[Graph], str], graph: Graph) -> str:
-    try:
-        return write(graph)
-    except FlowError:
-        return ""
+def _with_other_values(graph: Graph, owner: Node, name: str, write: Callable[[Graph], str]) -> Iterator[str]:
+    """Yield what is written with each of some other values of a node's setting, its default first; "" if refused."""
 
+    def change(node: Node, settings: Any) -> Node:
+        return replace(node, settings=settings) if node.name == owner.name else node
 
-def _with_other_values(graph: Graph, owner: Node, name: str) -> Iterator[Graph]:
-    """Yield a graph with each of some other values of a node's setting, its default first."""
     setting, value = owner.op.settings.model_fields[name], getattr(owner.settings, name)
     values = list[Any]() if setting.is_required() else [setting.default]
     if isinstance(value, bool):
@@ -62,11 +59,11 @@ def _with_other_values(graph: Graph, owner: Node, name: str) -> Iterator[Graph]:
             settings = owner.op.settings(**{**settings_set, name: candidate})
         except ValidationError:
             continue  # out of its range
-        yield rewrite(graph, partial(_with_settings, owner.name, settings))
-
-
-def _with_settings(owner: str, settings: Any, node: Node) -> Node:
-    return replace(node, settings=settings) if node.name == owner else node
+        variant = rewrite(graph, partial(change, settings=settings))
+        try:
+            yield write(variant)
+        except FlowError:
+            yield ""
 
 
 def _is_shared(node: Node, name: str, written: list[tuple[Node, str]]) -> bool:

@@ -169,9 +169,9 @@ class Decoder(BaseModel, ABC):
     def _mlps(self) -> Tensors:
         return self.num_hidden_layers * self._mlp()
 
-    @abstractmethod
     def _mlp(self) -> Tensors:
-        """Count the MLP of one layer without experts."""
+        """Count the MLP of one layer without experts: a gated one."""
+        return gated(self.hidden_size, self.width)
 
     def _ends(self) -> Tensors:
         """Count what the model has once, before or after all layers."""
@@ -222,9 +222,6 @@ class Gated(Decoder):
     def width(self) -> int:
         """Return the width of an MLP."""
         return self.intermediate_size
-
-    def _mlp(self) -> Tensors:
-        return gated(self.hidden_size, self.width)
 
 
 def nonempty(*mixers: Mixer) -> tuple[Mixer, ...]:

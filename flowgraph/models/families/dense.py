@@ -154,9 +154,6 @@ class LlamaNemotron(Decoder):
         mlps = (gated(hidden, width) + norm for width in self._widths())
         return sum((*attentions, *mlps), self._ends())
 
-    def _mlp(self) -> Tensors:
-        return gated(self.hidden_size, self.width)
-
     def mixers(self) -> tuple[Mixer, ...]:
         """Describe the state that layers keep between tokens."""
         heads, size = self.num_attention_heads, self.head_size

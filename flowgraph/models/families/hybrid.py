@@ -5,7 +5,7 @@ Source: Yang et al. 2024 (gated delta networks), arXiv 2412.06464; Dao and Gu 20
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,10 @@ class DeltaNet(Decoder):
     """Three layers with a gated delta network to one with attention, whose output has a gate."""
 
     default_head_dim = 256
+    fused_inputs: ClassVar[bool] = False
+    """Whether what is convolved and the gate of a delta network come from one linear layer, two numbers of each head
+    from another."""
+
     linear_conv_kernel_dim: Count = 4
     linear_key_head_dim: Count = 128
     linear_value_head_dim: Count = 128
@@ -43,25 +47,19 @@ class DeltaNet(Decoder):
 
     def body(self) -> Tensors:
         """Count everything but the embedding and the head."""
-        delta, layers = self._delta_layers, self.num_hidden_layers
-        mixing = (layers - delta) * self._attention() + delta * self._delta()
+        layers, hidden, heads = self.num_hidden_layers, self.hidden_size, self.linear_num_value_heads
+        into = [self._convolved, self._values, heads, heads]
+        if self.fused_inputs:
+            into = [self._convolved + self._values, 2 * heads]
+        delta = sum((linear(hidden, width) for width in into), linear(self._values, hidden))
+        delta += matrix(self._convolved, self.linear_conv_kernel_dim) + vector(2 * heads + self.linear_value_head_dim)
+        mixing = (layers - self._delta_layers) * self._attention() + self._delta_layers * delta
         return mixing + layers * self._norms() + self._mlps() + self._ends()
 
     def _attention(self) -> Tensors:
         hidden, bias = self.hidden_size, self.attention_bias
         qkv = linear(hidden, 2 * self.queries, bias=bias) + 2 * linear(hidden, self.keys, bias=bias)
         return qkv + linear(self.queries, hidden, bias=bias) + vector(2 * self.head_size)
-
-    def _delta(self) -> Tensors:
-        norms = vector(2 * self.linear_num_value_heads + self.linear_value_head_dim)
-        convolution = matrix(self._convolved, self.linear_conv_kernel_dim)
-        return self._delta_inputs() + convolution + norms + linear(self._values, self.hidden_size)
-
-    def _delta_inputs(self) -> Tensors:
-        """Count the linear layers into a delta network: what is convolved, a gate, and two numbers for each head."""
-        hidden = self.hidden_size
-        per_head = 2 * linear(hidden, self.linear_num_value_heads)
-        return linear(hidden, self._convolved) + linear(hidden, self._values) + per_head
 
     def mixers(self) -> tuple[Mixer, ...]:
         """Describe the state that layers keep between tokens.
@@ -85,9 +83,7 @@ class Qwen35Moe(DeltaNet, QwenSharedMoe):
 class Qwen3Next(Qwen35Moe):
     """Qwen3-Next: fewer, wider linear layers into a delta network."""
 
-    def _delta_inputs(self) -> Tensors:
-        per_head = linear(self.hidden_size, 2 * self.linear_num_value_heads)
-        return linear(self.hidden_size, self._convolved + self._values) + per_head
+    fused_inputs = True
 
 
 _LETTERS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
@@ -137,7 +133,11 @@ class NemotronH(Sparse):
     def body(self) -> Tensors:
         """Count everything but the embedding and the head."""
         routed = self._around_experts() + self.num_experts * self._expert()
-        kinds = {"M": self._mamba(), "*": self._attention(), "-": self._mlp(), "E": routed}
+        mamba = linear(self.hidden_size, self._inner + self._convolved + self.mamba_num_heads, bias=self.use_bias)
+        mamba += matrix(self._convolved, self.conv_kernel) + vector(self._convolved * self.use_conv_bias)
+        mamba += linear(self._inner, self.hidden_size, bias=self.use_bias)
+        mamba += vector(3 * self.mamba_num_heads + self._inner)
+        kinds = {"M": mamba, "*": self._attention(), "-": self._mlp(), "E": routed}
         layers = (self.hybrid_override_pattern.count(letter) * part for letter, part in kinds.items())
         return sum(layers, self._ends() + vector(self.hidden_size * len(self.hybrid_override_pattern)))
 
@@ -153,12 +153,6 @@ class NemotronH(Sparse):
         hidden, bias = self.hidden_size, self.mlp_bias
         latent = plain(hidden, self.moe_latent_size, bias=bias) if self.moe_latent_size else Tensors()
         return matrix(hidden, self.num_experts) + plain(hidden, self._shared_width(), bias=bias) + latent
-
-    def _mamba(self) -> Tensors:
-        inputs = linear(self.hidden_size, self._inner + self._convolved + self.mamba_num_heads, bias=self.use_bias)
-        kernel = matrix(self._convolved, self.conv_kernel) + vector(self._convolved * self.use_conv_bias)
-        out = linear(self._inner, self.hidden_size, bias=self.use_bias)
-        return inputs + kernel + out + vector(3 * self.mamba_num_heads + self._inner)
 
     def mixers(self) -> tuple[Mixer, ...]:
         """Describe the state that layers keep; a token adds an outer product to the state, and reads it once."""

@@ -145,7 +145,16 @@ class DeepseekV4(SharedExperts):
 
     def body(self) -> Tensors:
         """Count everything but the embedding and the head."""
-        return sum((self._compression(ratio) for ratio in self._ratios() if ratio), super().body())
+        total = super().body()
+        for ratio in filter(None, self._ratios()):
+            if not self._indexed(ratio):
+                total += self._compressor(ratio, self.head_size, self.head_size)
+                continue
+            total += self._compressor(ratio, 2 * self.head_size, self.head_size)
+            total += self._compressor(ratio, 2 * self.index_head_dim, self.index_head_dim)
+            total += linear(self.q_lora_rank, self.index_n_heads * self.index_head_dim)
+            total += linear(self.hidden_size, self.index_n_heads)
+        return total
 
     def mixers(self) -> tuple[Mixer, ...]:
         """Describe the state that layers keep between tokens."""
@@ -170,14 +179,6 @@ class DeepseekV4(SharedExperts):
     def _indexed(self, ratio: int) -> bool:
         """Return whether layers of this ratio have an index: those that compress least."""
         return ratio == min(filter(None, self._ratios()))
-
-    def _compression(self, ratio: int) -> Tensors:
-        if not self._indexed(ratio):
-            return self._compressor(ratio, self.head_size, self.head_size)
-        index = self._compressor(ratio, 2 * self.index_head_dim, self.index_head_dim)
-        index += linear(self.q_lora_rank, self.index_n_heads * self.index_head_dim)
-        index += linear(self.hidden_size, self.index_n_heads)
-        return self._compressor(ratio, 2 * self.head_size, self.head_size) + index
 
     def _compressor(self, ratio: int, width: int, size: int) -> Tensors:
         return 2 * linear(self.hidden_size, width) + vector(ratio * width + size)

@@ -40,9 +40,6 @@ class Sparse(Decoder):
     def _sparse_layers(self) -> int:
         return self.num_hidden_layers
 
-    def _mlp(self) -> Tensors:
-        return gated(self.hidden_size, self.width)
-
     def _expert(self) -> Tensors:
         """Count one expert: three matrices. Those of a layer lie in one tensor, so none is a linear layer."""
         return matrix(self.hidden_size, 3 * self.expert_width)

@@ -91,8 +91,25 @@ def nemo_rl_run(spec: ExportSpec) -> SystemRun:
     trainer: dict[str, RoleName] = {shipped: name for name, shipped in TRAINER.items() if spec.is_placed(name)}
     layouts, running = dict[str, Layout](), dict[str, RoleSettings]()
     for shipped, name in trainer.items():
-        layouts[shipped] = _layout(spec.role("policy" if name == "reference" else name), cluster)
-        running[shipped] = _running(spec.role(name), sleeps=not cluster.separate)
+        placed, of_layout = spec.role(name), spec.role("policy" if name == "reference" else name)
+        layout, megatron = of_layout.layout, of_layout.engine == "megatron"
+        degree = layout.tensor * layout.sequence * (layout.pipeline if megatron else 1)
+        data = max(1, cluster.training.devices // degree)
+        sharding: Sharding = "full" if data > 1 else "none"
+        if megatron:
+            sharding = "none" if layout.sharding == "none" else "optimizer"
+            layouts[shipped] = layout.model_copy(update={"data": data, "sharding": sharding})
+        else:
+            layouts[shipped] = Layout(data=data, tensor=layout.tensor, sequence=layout.sequence, sharding=sharding)
+        update: dict[str, Any] = {"sleeps": not cluster.separate}
+        if placed.role.endswith(".infer"):
+            update["offload"] = ("parameters",) if cluster.separate else ()
+        elif placed.engine == "megatron":
+            update["offload"] = ("optimizer",) if "optimizer" in placed.running.offload else ()
+        else:
+            update["checkpointing"] = "none" if placed.running.checkpointing == "none" else "full"
+            update |= {"sleeps": False, "offload": OFFLOADED} if placed.running.offload else {}
+        running[shipped] = placed.running.model_copy(update=update)
     data = max(1, cluster.sampling.devices // (sampler.layout.tensor * sampler.layout.pipeline))
     layouts["policy.sample"] = sampler.layout.model_copy(update={"data": data})
     running["policy.sample"] = sampler.running.model_copy(update={"sleeps": not cluster.separate})
@@ -159,29 +176,6 @@ def _note_layout(spec: ExportSpec, placed: PlacedRole) -> None:
         spec.note(f"{role} checkpoints some activations; NeMo RL's DTensor all or none: all")
     if running.offload and len(running.offload) < 3:
         spec.note(f"{role} offloads {'+'.join(running.offload)}; NeMo RL's DTensor all or nothing: cpu_offload")
-
-
-def _layout(placed: PlacedRole, cluster: NemoRlCluster) -> Layout:
-    layout, megatron = placed.layout, placed.engine == "megatron"
-    degree = layout.tensor * layout.sequence * (layout.pipeline if megatron else 1)
-    data = max(1, cluster.training.devices // degree)
-    if megatron:
-        sharding: Sharding = "none" if layout.sharding == "none" else "optimizer"
-        return layout.model_copy(update={"data": data, "sharding": sharding})
-    return Layout(data=data, tensor=layout.tensor, sequence=layout.sequence, sharding="full" if data > 1 else "none")
-
-
-def _running(placed: PlacedRole, sleeps: bool) -> RoleSettings:
-    planned = placed.running
-    update: dict[str, Any] = {"sleeps": sleeps}
-    if placed.role.endswith(".infer"):
-        update["offload"] = () if sleeps else ("parameters",)
-    elif placed.engine == "megatron":
-        update["offload"] = ("optimizer",) if "optimizer" in planned.offload else ()
-    else:
-        update["checkpointing"] = "none" if planned.checkpointing == "none" else "full"
-        update |= {"sleeps": False, "offload": OFFLOADED} if planned.offload else {}
-    return planned.model_copy(update=update)
 
 
 def _algorithm(spec: ExportSpec) -> dict[str, Any]:

@@ -188,25 +188,20 @@ def _algorithm(spec: ExportSpec) -> dict[str, Any]:
         estimator = "dr_grpo"
     elif algorithm.estimator not in ESTIMATORS:
         spec.note("OpenRLHF does not have the flow's advantages: group_norm replaces them")
+    planned, aggregation = surrogate.aggregation, "token-mean"
+    if planned == "sequence-mean" and spec.version != "0.9.10":  # which has only the mean over tokens
+        aggregation = "seq-mean-token-mean"
+    elif planned != "token-mean":
+        spec.note(f"terms are aggregated as {aggregation_text(planned)}; OpenRLHF {spec.version} averages over tokens")
     return {
         "estimator": estimator,
         "loss": "gspo" if surrogate.op == "gspo_loss" else "ppo",
-        "aggregation": _aggregation(spec),
+        "aggregation": aggregation,
         "clips": surrogate.op in ("clipped", "gspo_loss"),
         "kl_estimator": kl_type,
         "value_clip": algorithm.value_clip or NO_CLIP,
         **_correction(spec),
     }
-
-
-def _aggregation(spec: ExportSpec) -> str:
-    """Return the aggregation of the surrogate; 0.9.10 has only the mean over tokens."""
-    aggregation, version = spec.algorithm.surrogate.aggregation, spec.version
-    if aggregation == "sequence-mean" and version != "0.9.10":
-        return "seq-mean-token-mean"
-    if aggregation != "token-mean":
-        spec.note(f"terms are aggregated as {aggregation_text(aggregation)}; OpenRLHF {version} averages over tokens")
-    return "token-mean"
 
 
 def _correction(spec: ExportSpec) -> dict[str, Any]:

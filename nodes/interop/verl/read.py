@@ -190,7 +190,15 @@ def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[s
         yield "policy.refill.rounds", rounds if rounds > 0 else None
         if rounds < 1:
             config.note("verl generates until the batch is full; the flow `dapo` stops after its number of rounds")
-        yield from _overlong(config)
+        prefixes = ("reward.reward_kwargs", "reward_model", "custom_reward_function", "reward_model.reward_kwargs")
+        buffers = [f"{prefix}.{name}" for prefix in prefixes for name in ("overlong_buffer_cfg", "overlong_buffer")]
+        enabled = config.flag(*(f"{buffer}.enable" for buffer in buffers))
+        tokens = config.integer(*(f"{buffer}.len" for buffer in buffers))
+        config.get(*(f"{buffer}.log" for buffer in buffers), "reward.reward_kwargs.max_resp_len")
+        yield "overlong_penalty.max_tokens", config.positive("data.max_response_length")
+        yield "overlong_penalty.buffer", tokens if enabled else 1
+        factor = config.number(*(f"{buffer}.penalty_factor" for buffer in buffers)) if enabled else 0.0
+        yield "overlong_penalty.factor", factor
     for model, prefix in (("policy", ACTOR), ("critic", "critic")):
         if model in flow.params:
             yield f"{model}.update.lr", config.number(f"{prefix}.optim.lr")
@@ -203,63 +211,46 @@ def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[s
     yield "policy.update.start_step", warmup if "critic" in flow.params else None
     yield from _surrogate(config, flow)
     yield from _terms(config, flow)
+    yield from _advantages(config, flow)
+
+
+def _advantages(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:
+    """Yield what makes advantages of rewards; the shipped flow of GDPO has two rewards, by its own rules."""
     gamma, lam = config.number("algorithm.gamma"), config.number("algorithm.lam")
     if flow.name == "reinforce_pp":
         yield "discounted_returns.gamma", gamma
-    if flow.name == "gdpo":
-        yield from _reward_weights(config)
-    if flow.name == "decoupled_ppo":
-        yield from _correction(config)
-    if flow.name == "ppo":
+    elif flow.name == "ppo":
         yield "gae.gamma", gamma
         yield "gae.lam", lam
         clip = config.number("critic.cliprange_value")
         yield "critic.update.value_loss.clip", clip if clip is not None and clip < NO_BOUND else "null"
+    elif flow.name == "gdpo":
+        names = _items(config.text("algorithm.gdpo_reward_keys"))
+        weights = _items(config.text("algorithm.gdpo_reward_weights")) or ["1.0"] * len(names)
+        if len(names) == len(weights) == 2:
+            config.note(f"the run computes the rewards {names[0]} and {names[1]}; the flow has its own rules")
+            for name, weight in zip(("scale", "scale#2"), map(scalar, weights), strict=True):
+                if not is_number(weight):
+                    raise config.error(f"must be two numbers, not {weight}", "algorithm.gdpo_reward_weights")
+                yield f"{name}.factor", weight
+        else:
+            config.note(f"the run has {len(names)} rewards, {', '.join(names)}; the flow `gdpo` has two, 0.7 and 0.3")
+    elif flow.name == "decoupled_ppo":
+        level, cap = config.text(f"{CORRECTION}.rollout_is"), config.get(f"{CORRECTION}.rollout_is_threshold")
+        if not level:
+            config.note("the run has no importance weights for older policies; the flow `decoupled_ppo` has")
+        else:
+            yield "importance_weights.level", level
+            if isinstance(cap, str) and _BOUNDS.fullmatch(cap):
+                config.note(f"the run leaves out importance weights outside of {cap}; the flow truncates them")
+            else:
+                yield "importance_weights.cap", config.number(f"{CORRECTION}.rollout_is_threshold")
     if flow.name in GROUP_NORMALIZED:
         yield "group_normalize.deviation", config.flag("algorithm.norm_adv_by_std_in_grpo")
 
 
-def _reward_weights(config: Config) -> Iterator[tuple[str, Scalar]]:
-    """Yield the weights of GDPO's rewards; the shipped flow has two, by its own rules."""
-    names = _items(config.text("algorithm.gdpo_reward_keys"))
-    weights = _items(config.text("algorithm.gdpo_reward_weights")) or ["1.0"] * len(names)
-    if len(names) != 2 or len(weights) != 2:
-        config.note(f"the run has {len(names)} rewards, {', '.join(names)}; the flow `gdpo` has two, 0.7 and 0.3")
-        return
-    config.note(f"the run computes the rewards {names[0]} and {names[1]}; the flow has its own rules")
-    for name, weight in zip(("scale", "scale#2"), map(scalar, weights), strict=True):
-        if not is_number(weight):
-            raise config.error(f"must be two numbers, not {weight}", "algorithm.gdpo_reward_weights")
-        yield f"{name}.factor", weight
-
-
 def _items(text: str) -> list[str]:
     return [item.strip(" '\"") for item in text.strip("[]' ").split(",") if item.strip(" '\"")]
-
-
-def _correction(config: Config) -> Iterator[tuple[str, Scalar]]:
-    """Yield the truncation of importance weights; note bounds beyond which tokens are left out."""
-    level, cap = config.text(f"{CORRECTION}.rollout_is"), config.get(f"{CORRECTION}.rollout_is_threshold")
-    if not level:
-        config.note("the run has no importance weights for older policies; the flow `decoupled_ppo` has")
-        return
-    yield "importance_weights.level", level
-    if isinstance(cap, str) and _BOUNDS.fullmatch(cap):
-        config.note(f"the run leaves out importance weights outside of {cap}; the flow truncates them")
-    else:
-        yield "importance_weights.cap", config.number(f"{CORRECTION}.rollout_is_threshold")
-
-
-def _overlong(config: Config) -> Iterator[tuple[str, Scalar]]:
-    prefixes = ("reward.reward_kwargs", "reward_model", "custom_reward_function", "reward_model.reward_kwargs")
-    buffers = [f"{prefix}.{name}" for prefix in prefixes for name in ("overlong_buffer_cfg", "overlong_buffer")]
-    enabled = config.flag(*(f"{buffer}.enable" for buffer in buffers))
-    tokens = config.integer(*(f"{buffer}.len" for buffer in buffers))
-    config.get(*(f"{buffer}.log" for buffer in buffers), "reward.reward_kwargs.max_resp_len")
-    yield "overlong_penalty.max_tokens", config.positive("data.max_response_length")
-    yield "overlong_penalty.buffer", tokens if enabled else 1
-    factor = config.number(*(f"{buffer}.penalty_factor" for buffer in buffers)) if enabled else 0.0
-    yield "overlong_penalty.factor", factor
 
 
 def _surrogate(config: Config, flow: ShippedFlow) -> Iterator[tuple[str, Scalar]]:

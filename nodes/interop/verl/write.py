@@ -69,16 +69,26 @@ def verl_values(spec: ExportSpec) -> dict[str, Any]:
             f"minibatches of {spec.minibatch} do not divide {spec.batch} prompts, as verl needs for separate pools: "
             f"the batch is {syncs * spec.minibatch}"
         )
+    actor = _engine(spec, "policy")
+    critic = _engine(spec, "critic") if "critic" in spec.parts else None
+    reference = _engine(spec, "reference") if "reference" in spec.parts else None
+    # Fused kernels never hold the logits of a micro-batch. Source: verl, docs/algo/otb.md: they return no sums of
+    # squared probabilities.
+    read: tuple[RoleName, ...] = ("policy", "reference")
+    fused = any(spec.role(name).running.logits == "chunked" for name in read if spec.is_placed(name))
+    if spec.algorithm.estimator == "optimal_token_baseline":
+        spec.note("verl sums squared probabilities without fused kernels, of whole logits, which take more memory")
+        fused = False
     return {
         "separate": separate,
         "lag": spec.lag,
         "trainer": trainer,
         "sampling": sampling,
         "syncs": syncs,
-        "actor": _engine(spec, "policy"),
-        "critic": _engine(spec, "critic") if "critic" in spec.parts else None,
-        "reference": _engine(spec, "reference") if "reference" in spec.parts else None,
-        "fused": _uses_fused_kernels(spec),
+        "actor": actor,
+        "critic": critic,
+        "reference": reference,
+        "fused": fused,
         "rollout": sampler,
         "rollout_engine": sampler.engine if sampler.engine in SAMPLERS else "vllm",
         "reward": _reward(spec, trainer) if "reward" in spec.parts else None,
@@ -174,18 +184,6 @@ def _has_room(spec: ExportSpec, name: RoleName) -> bool:
     return peak_bytes + shared <= MAX_FILLED * min(device.memory_bytes for device in devices if device is not None)
 
 
-def _uses_fused_kernels(spec: ExportSpec) -> bool:
-    """Return whether verl computes logits by kernels that never hold those of a micro-batch, as the plan does.
-
-    Source: verl, docs/algo/otb.md: these kernels return no sums of squared probabilities.
-    """
-    if spec.algorithm.estimator == "optimal_token_baseline":
-        spec.note("verl sums squared probabilities without fused kernels, of whole logits, which take more memory")
-        return False
-    read: tuple[RoleName, ...] = ("policy", "reference")
-    return any(spec.role(name).running.logits == "chunked" for name in read if spec.is_placed(name))
-
-
 def _reward(spec: ExportSpec, trainer: ExportDevices) -> dict[str, Any]:
     """Return the place of the reward model: a pool of its own, unless it shares the trainer's."""
     role, name = spec.role("reward"), spec.parts["reward"]
@@ -228,7 +226,6 @@ def _algorithm(spec: ExportSpec) -> dict[str, Any]:
     return {
         "estimator": estimator,
         **loss,
-        "aggregation": _aggregation(spec),
         "value_aggregation": _aggregation_key(algorithm.value_aggregation),
         "components": list(algorithm.components) if estimator == "gdpo" else [],
         "weights": [score.weight for score in algorithm.scores],
@@ -245,25 +242,22 @@ def _algorithm(spec: ExportSpec) -> dict[str, Any]:
 
 
 def _loss(spec: ExportSpec) -> dict[str, Any]:
-    """Return the loss, and its `clip_ratio_c`, by default 3: the bound of the dual clip, or of DPPO's ratio."""
-    surrogate, kl, bound = spec.algorithm.surrogate, spec.algorithm.kl_loss, None
-    if kl is not None and kl.adaptive is not None:
+    """Return the loss, its `clip_ratio_c`, by default 3, and its aggregation with a constant length.
+
+    `clip_ratio_c` is the bound of the dual clip, or of DPPO's ratio. The critic has the same aggregation unless another
+    is set.
+    """
+    algorithm, surrogate, bound = spec.algorithm, spec.algorithm.surrogate, None
+    if algorithm.kl_loss is not None and algorithm.kl_loss.adaptive is not None:
         spec.note("the flow adapts the weight of the KL in the loss; verl keeps the initial weight")
     if surrogate.op == "dppo_loss":
-        settings = surrogate.settings
-        return {"loss_mode": f"dppo_{settings['divergence']}", "clip_ratio_c": float(settings["most"])}
-    if surrogate.op == "clipped":
+        bound = float(surrogate.settings["most"])
+    elif surrogate.op == "clipped":
         bound = float(surrogate.settings["dual"] or NO_DUAL_CLIP)
         if surrogate.settings["dual"] is None:
             spec.note(f"the flow has no dual clip, verl always has: clip_ratio_c={NO_DUAL_CLIP:g} is out of reach")
-    return {"loss_mode": LOSSES[surrogate.op], "clip_ratio_c": bound}
-
-
-def _aggregation(spec: ExportSpec) -> tuple[str, float | None]:
-    """Return verl's aggregation and its constant length; verl uses it for the critic too unless another is set."""
-    algorithm = spec.algorithm
-    aggregation = algorithm.surrogate.aggregation
-    if algorithm.surrogate.op == "gmpo_loss":  # verl uses the key for the other terms only
+    aggregation = surrogate.aggregation
+    if surrogate.op == "gmpo_loss":  # verl uses the key for the other terms only
         spec.note("verl's geo_mean averages over the responses of each micro-batch, whatever the aggregation")
         aggregation = next(iter(algorithm.aggregations.values()), aggregation)
     note_aggregations(spec, aggregation, "verl aggregates all terms alike")
@@ -271,7 +265,12 @@ def _aggregation(spec: ExportSpec) -> tuple[str, float | None]:
         spec.note("the flow divides the critic's terms by their own length; verl by the policy's")
     if isinstance(aggregation, float) and not aggregation.is_integer():
         spec.note(f"the flow divides terms by a length of {aggregation:g}; verl by a whole number: {int(aggregation)}")
-    return _aggregation_key(aggregation)
+    is_dppo = surrogate.op == "dppo_loss"
+    return {
+        "loss_mode": f"dppo_{surrogate.settings['divergence']}" if is_dppo else LOSSES[surrogate.op],
+        "clip_ratio_c": bound,
+        "aggregation": _aggregation_key(aggregation),
+    }
 
 
 def _aggregation_key(aggregation: str | float) -> tuple[str, float | None]:
