@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from flowgraph.errors import LawError
 from flowgraph.language.call_site import Site
-from flowgraph.language.graph import Edge, Graph, Node, Region
+from flowgraph.language.graph import Edge, Graph, Node
 
 SCHEMA = 2
 ROOM = "flowgraph.language."
@@ -54,7 +54,20 @@ def flat(graph: Graph) -> Flat:
             for param in params
         ],
         "nodes": [_flat_node(ids, node) for node in graph.all_nodes],
-        "regions": [{"node": ids[node], "port": port, **_flat_region(ids, region)} for node, port, region in regions],
+        "regions": [
+            {
+                "node": ids[node],
+                "port": port,
+                "name": region.name,
+                "params": [ids[param] for param in region.params],
+                "inner": [ids[inner] for inner in region.inner],
+                "captures": [_flat_edge(ids, edge) for edge in region.captures],
+                "output": _flat_edge(ids, region.output),
+                "counts": [_flat_edge(ids, edge) for edge in region.counts],
+                "at": _site(region.at),
+            }
+            for node, port, region in regions
+        ],
         "inputs": [ids[param] for param in graph.params],
         "outputs": [_flat_edge(ids, edge) for edge in graph.outputs],
         "pruned": list(graph.pruned),
@@ -73,18 +86,6 @@ def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
         "given": sorted(node.settings.model_fields_set),
         "functions": [name for name, value in node.settings if callable(value)],
         "at": _site(node.at),
-    }
-
-
-def _flat_region(ids: Mapping[object, str], region: Region) -> Flat:
-    return {
-        "name": region.name,
-        "params": [ids[param] for param in region.params],
-        "inner": [ids[node] for node in region.inner],
-        "captures": [_flat_edge(ids, edge) for edge in region.captures],
-        "output": _flat_edge(ids, region.output),
-        "counts": [_flat_edge(ids, edge) for edge in region.counts],
-        "at": _site(region.at),
     }
 
 

@@ -15,7 +15,10 @@ from flowgraph.passes.dedupe_nodes import dedupe_nodes
 
 
 def rows_agree(graph: Graph) -> Iterator[FlowError]:
-    """Find a node, or a loss, that reads rows of two origins as if they were the same."""
+    """Find a node, or a loss, that reads rows of two origins as if they were the same.
+
+    A loss is found by its captures, since its rows are cut together.
+    """
     facts, mixed = facts_of(graph), set[Node]()
     for node in graph.all_nodes:
         reads = list(rows_read(node, facts))
@@ -31,19 +34,12 @@ def rows_agree(graph: Graph) -> Iterator[FlowError]:
                 yield LawError.other_rows(str(node.at), names[0], str(first), names[1], str(rows), hint)
                 break
         for _, region in node.regions:
-            if mixed.isdisjoint(region.inner):  # else the loss mixes rows because one of its nodes does
-                yield from _one_batch(region, facts)
-
-
-def _one_batch(region: Region, facts: GraphFacts) -> Iterator[FlowError]:
-    """Find a capture of a loss with other rows than the rest, although the rows of a loss are cut together."""
-    reads = [(edge, rows) for edge in region.captures if (rows := facts.at(edge).rows) is not None]
-    for edge, rows in reads[1:]:
-        if rows.origin is not reads[0][1].origin:
-            what = f"the loss `{region.name}` reads rows of {reads[0][1]}, and of {rows}"
-            hint = "rows of a loss are cut together: one update for each rollout, or one loss over one rollout"
-            yield LawError(what, where=str(region.at), notes=[edge.made()], hint=hint)
-            return
+            captured = [(edge, rows) for edge in region.captures if (rows := facts.at(edge).rows) is not None]
+            others = [(edge, rows) for edge, rows in captured if rows.origin is not captured[0][1].origin]
+            if others and mixed.isdisjoint(region.inner):  # else the loss mixes rows because one of its nodes does
+                what = f"the loss `{region.name}` reads rows of {captured[0][1]}, and of {others[0][1]}"
+                hint = "rows of a loss are cut together: one update for each rollout, or one loss over one rollout"
+                yield LawError(what, where=str(region.at), notes=[others[0][0].made()], hint=hint)
 
 
 def made_as_asked(graph: Graph) -> Iterator[FlowError]:
@@ -123,27 +119,22 @@ def corrected_once(graph: Graph) -> Iterator[FlowError]:
     """Find a correction of other values than those it is used with, and one that compares a value with itself.
 
     The first would apply the ratio twice, or not at all. A correction that no node made is not judged. Equal
-    computations are one value here.
+    computations are one value here. Only sums of losses may read one value both as the sampler's and on another port.
     """
     ports = [port for node in graph.all_nodes for port in node.op.ports]
     for node in dedupe_nodes(graph).all_nodes if any(port.by is By.SAMPLER or port.corrects for port in ports) else ():
-        if not issubclass(node.returns[0], Loss):
-            yield from _of_itself(node)
+        inputs = [(port, edge) for port in node.op.ports if (edge := node.input(port.name)) is not None]
+        for (first, edge), (second, same) in combinations(inputs, 2):
+            asked = By.SAMPLER in (first.by, second.by) and not issubclass(node.returns[0], Loss)
+            if asked and edge == same:
+                names = f"{node.op.name}({first.name}=) and {node.op.name}({second.name}=)"
+                hint = "compare the sampler's log-probs with those of the trained model: compute them from the model"
+                what = f"{names} read the same, so it corrects nothing"
+                yield LawError(what, where=str(node.at), notes=[edge.made()], hint=hint)
         for port, edge in _corrections(node):
             maker = _maker(edge)
             if isinstance(maker.source, Node) and port.corrects:
                 yield from _of_others(node, port, port.corrects, maker, maker.source)
-
-
-def _of_itself(node: Node) -> Iterator[FlowError]:
-    """Find a node that reads one value both as the sampler's and on another port; sums of losses may."""
-    inputs = [(port, edge) for port in node.op.ports if (edge := node.input(port.name)) is not None]
-    for (first, edge), (second, same) in combinations(inputs, 2):
-        if By.SAMPLER in (first.by, second.by) and edge == same:
-            names = f"{node.op.name}({first.name}=) and {node.op.name}({second.name}=)"
-            hint = "compare the sampler's log-probs with those of the trained model: compute them from the model"
-            what = f"{names} read the same, so it corrects nothing"
-            yield LawError(what, where=str(node.at), notes=[edge.made()], hint=hint)
 
 
 def _of_others(node: Node, port: Port, corrects: str, result: Edge, maker: Node) -> Iterator[FlowError]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.placed_graph import PlacedGraph
 from flowgraph.analysis.roles import Role, models_read
-from flowgraph.cluster.plan import Layout, PlacedRole, Plan, RoleSettings
+from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings
 from flowgraph.engines.capabilities import MAX_RANKS, EngineCapabilities, Support
 from flowgraph.engines.table import ENGINES, VERBS
 from flowgraph.errors import FlowError, PlanError
@@ -158,14 +158,6 @@ def _misfits(
         if value != default and (values is None or (values and value not in values)):
             texts = [" and ".join(v) or "none" if isinstance(v, tuple) else str(v) for v in values or (default,)]
             yield str(RoleSettings().model_copy(update={name: value})), f"it runs {name}={', '.join(texts)}"
-    yield from _layout_misfits(layout, support)
-    for device in (plan.cluster.device(node, index) for node, index in (pool.devices if pool is not None else ())):
-        if device is not None and device.kind not in support.devices:
-            yield f"a {device.kind} of `{placed.pool}`", f"it runs on {_listed(support.devices)}"
-            return
-
-
-def _layout_misfits(layout: Layout, support: Support) -> Iterator[Misfit]:
     ranks = layout.data * layout.sequence
     if any(getattr(layout, degree) > getattr(support, degree) for degree in DEGREES):
         data = "data of any degree" if support.data == MAX_RANKS else f"data={support.data}"
@@ -178,6 +170,10 @@ def _layout_misfits(layout: Layout, support: Support) -> Iterator[Misfit]:
     if layout.replicas > 1 and (layout.sharding != "full" or ranks % layout.replicas):
         runs = f"whole copies divide the {ranks} ranks over which full sharding cuts a model"
         yield f"replicas={layout.replicas}", runs
+    for device in (plan.cluster.device(node, index) for node, index in (pool.devices if pool is not None else ())):
+        if device is not None and device.kind not in support.devices:
+            yield f"a {device.kind} of `{placed.pool}`", f"it runs on {_listed(support.devices)}"
+            return
 
 
 def lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
