@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from typing import Any, cast
+from functools import lru_cache
 
 from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, how_late, newest
 from flowgraph.language.rows import leaf_paths
@@ -97,11 +96,6 @@ class GraphFacts:
 
 def has_rows(kind: type[Value]) -> bool:
     """Return whether values of this type have rows: columns, and records that hold one."""
-    return _has_rows(cast("Any", kind))  # mypy: no class with a __hash__ for its instances is Hashable itself
-
-
-@cache
-def _has_rows(kind: Any) -> bool:
     if issubclass(kind, Record):
         return any(map(has_rows, fields(kind).values()))
     return kind.kind in (Kind.ROW, Kind.TOKEN)
@@ -123,6 +117,7 @@ def facts_of(graph: Graph) -> GraphFacts:
 
 
 def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | None:
+    """Return the rows of a node's results; merged rows were sampled by the stalest of one version, if all are known."""
     read = [rows for _, rows in rows_read(node, facts)]
     identity = _identity(node.returns)
     samples = node.op.kind == "generate" and bool(identity)
@@ -130,18 +125,13 @@ def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | 
         return replace(read[0], drawn=weights) if samples else read[0]
     if not identity:
         return None
-    made_by = weights if samples else _latest([rows.drawn for rows in read])
+    drawn = [rows.drawn for rows in read if rows.drawn is not None]
+    known = len(drawn) == len(read) and len({(made_by.param, made_by.version) for made_by in drawn}) == 1
+    stalest = max(drawn, key=lambda made_by: (made_by.corrected, made_by.at_most)) if known else None
     states = (port for port, edge in node.inputs if issubclass(edge.type, State) and not issubclass(edge.type, Model))
     keeper = next((port for port in states if not node.op.port(port).no_rows), "")
-    return RowSet(node, identity, made_by, keeper or next((rows.kept for rows in read if rows.kept), ""))
-
-
-def _latest(sources: Sequence[MadeBy | None]) -> MadeBy | None:
-    """Return the weights of merged rows: the stalest of one version, None for two versions or unknown weights."""
-    weights = [source for source in sources if source is not None]
-    if len(weights) < len(sources) or len({(weight.param, weight.version) for weight in weights}) != 1:
-        return None
-    return max(weights, key=lambda made_by: (made_by.corrected, made_by.at_most))
+    kept = keeper or next((rows.kept for rows in read if rows.kept), "")
+    return RowSet(node, identity, weights if samples else stalest, kept)
 
 
 def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
@@ -202,33 +192,27 @@ def values_of(graph: Graph) -> list[ValueFacts]:
     for node in graph.all_nodes:
         ports = map(str, range(len(node.returns))) if len(node.returns) > 1 else [""]
         edges += [Edge(node, kind, port) for kind, port in zip(node.returns, ports, strict=True)]
-    return [_value_facts(edge, facts.at(edge)) for edge in edges]
-
-
-def _value_facts(edge: Edge, facts: Facts) -> ValueFacts:
-    kind, rows = edge.type, facts.rows
-    record = issubclass(kind, Record)
-    return ValueFacts(
-        value=str(edge),
-        type=kind.__name__,
-        kind="record" if record else str(kind.kind),
-        dtype="" if record else kind.dtype,
-        rows=_name(rows.origin) if rows is not None else "",
-        identity=", ".join(rows.identity) if rows is not None else "",
-        mask=", ".join(masks_along(rows)) if rows is not None and _has_tokens(kind) else "",
-        weights=_weights_text(facts.made) if facts.made is not None else "",
-    )
-
-
-def _weights_text(made_by: MadeBy) -> str:
-    texts = [f"{made_by.version} of {made_by.param.name}" if made_by.trained else str(made_by.version)]
-    texts += [made_by.late] if made_by.at_most else []
-    texts += [f"at {made_by.temperature}"] if made_by.temperature is not None else []
-    return ", ".join(texts)
-
-
-def _has_tokens(kind: type[Value]) -> bool:
-    return any(part.kind is Kind.TOKEN for _, part in leaf_paths(kind))
+    values = list[ValueFacts]()
+    for edge in edges:
+        kind, record, rows, made = edge.type, issubclass(edge.type, Record), facts.at(edge).rows, facts.at(edge).made
+        weights, has_tokens = list[str](), any(part.kind is Kind.TOKEN for _, part in leaf_paths(kind))
+        if made is not None:
+            weights += [f"{made.version} of {made.param.name}" if made.trained else str(made.version)]
+            weights += [made.late] if made.at_most else []
+            weights += [f"at {made.temperature}"] if made.temperature is not None else []
+        values.append(
+            ValueFacts(
+                value=str(edge),
+                type=kind.__name__,
+                kind="record" if record else str(kind.kind),
+                dtype="" if record else kind.dtype,
+                rows=_name(rows.origin) if rows is not None else "",
+                identity=", ".join(rows.identity) if rows is not None else "",
+                mask=", ".join(masks_along(rows)) if rows is not None and has_tokens else "",
+                weights=", ".join(weights),
+            )
+        )
+    return values
 
 
 def _name(origin: Origin) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from flowgraph.errors import LawError
 from flowgraph.language.call_site import Site
-from flowgraph.language.graph import Edge, Graph, Node, Param, Region
+from flowgraph.language.graph import Edge, Graph, Node
 
 SCHEMA = 2
 ROOM = "flowgraph.language."
@@ -42,23 +42,35 @@ def flat(graph: Graph) -> Flat:
         "at": _site(graph.at),
         "settings": plain_settings(graph.settings) if graph.settings is not None else {},
         "given": sorted(graph.settings.model_fields_set) if graph.settings is not None else [],
-        "params": [_flat_param(ids, param) for param in params],
+        "params": [
+            {
+                "id": ids[param],
+                "name": param.name,
+                "type": name_of(param.type),
+                "owner": param.owner,
+                "at": _site(param.at),
+                **({"initial": param.initial} if param.initial is not None else {}),
+            }
+            for param in params
+        ],
         "nodes": [_flat_node(ids, node) for node in graph.all_nodes],
-        "regions": [{"node": ids[node], "port": port, **_flat_region(ids, region)} for node, port, region in regions],
+        "regions": [
+            {
+                "node": ids[node],
+                "port": port,
+                "name": region.name,
+                "params": [ids[param] for param in region.params],
+                "inner": [ids[inner] for inner in region.inner],
+                "captures": [_flat_edge(ids, edge) for edge in region.captures],
+                "output": _flat_edge(ids, region.output),
+                "counts": [_flat_edge(ids, edge) for edge in region.counts],
+                "at": _site(region.at),
+            }
+            for node, port, region in regions
+        ],
         "inputs": [ids[param] for param in graph.params],
         "outputs": [_flat_edge(ids, edge) for edge in graph.outputs],
         "pruned": list(graph.pruned),
-    }
-
-
-def _flat_param(ids: Mapping[object, str], param: Param) -> Flat:
-    return {
-        "id": ids[param],
-        "name": param.name,
-        "type": name_of(param.type),
-        "owner": param.owner,
-        "at": _site(param.at),
-        **({"initial": param.initial} if param.initial is not None else {}),
     }
 
 
@@ -74,18 +86,6 @@ def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
         "given": sorted(node.settings.model_fields_set),
         "functions": [name for name, value in node.settings if callable(value)],
         "at": _site(node.at),
-    }
-
-
-def _flat_region(ids: Mapping[object, str], region: Region) -> Flat:
-    return {
-        "name": region.name,
-        "params": [ids[param] for param in region.params],
-        "inner": [ids[node] for node in region.inner],
-        "captures": [_flat_edge(ids, edge) for edge in region.captures],
-        "output": _flat_edge(ids, region.output),
-        "counts": [_flat_edge(ids, edge) for edge in region.counts],
-        "at": _site(region.at),
     }
 
 
@@ -130,15 +130,15 @@ def loaded_module(module: str) -> str:
 
 def plain_settings(settings: BaseModel) -> Flat:
     """Return settings as plain JSON data, a function by its module and name."""
-    values = {name: getattr(settings, name) for name in type(settings).model_fields}
-    return {name: name_of(value) if callable(value) else _plain(value) for name, value in values.items()}
 
-
-def _plain(value: Any) -> Any:
     def plain(leaf: object) -> object:
         return leaf.value if isinstance(leaf, enum.Enum) else str(leaf)
 
-    return json.loads(json.dumps(value, default=plain))
+    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    return {
+        name: name_of(value) if callable(value) else json.loads(json.dumps(value, default=plain))
+        for name, value in values.items()
+    }
 
 
 def structure_hash(graph: Graph) -> str:

@@ -37,9 +37,13 @@ def roles(graph: Graph) -> tuple[Role, ...]:
     moves = {node: root for node in graph.nodes if (root := _moves(node)) is not None}
     trained = {root for node, root in moves.items() if node.op.kind == "update" or node.regions}
     moved = {*moves.values()} - trained
-    regional = {
-        param: _trained_by(node) for node in graph.nodes for _, region in node.regions for param in region.params
-    }
+    regional: dict[
+        Param, Param | None
+    ] = {}  # the model of a region's parameter: the one that its node moves, else reads
+    for node in graph.nodes:
+        model = node.model()
+        root = _moves(node) or (carried_from(model) if model is not None else None)
+        regional |= {param: root for _, region in node.regions for param in region.params}
     readers: dict[tuple[Param, Use], dict[str, None]] = {}
     for node in graph.all_nodes:
         for edge in models_read(node):
@@ -62,9 +66,3 @@ def _moves(node: Node) -> Param | None:
     """Return the model parameter whose next version a node makes, if any."""
     edge = node.carried()
     return node.root if edge is not None and issubclass(edge.type, Model) else None
-
-
-def _trained_by(node: Node) -> Param | None:
-    """Return the model parameter that the parameter of a node's region stands for: the one it moves, else reads."""
-    model = node.model()
-    return _moves(node) or (carried_from(model) if model is not None else None)

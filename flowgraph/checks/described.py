@@ -66,7 +66,10 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
         if not issubclass(edge.type, State):
             continue
         consumer = consumers.get(newest(edge))
-        if carried_from(edge) is None and not _lacks_carry(edge):
+        first: Edge | None = edge
+        while first is not None and isinstance(first.source, Node) and first.source.op.carries is not None:
+            first = first.source.carried()  # None if a call lacks the state that it carries, a fault of that call
+        if carried_from(edge) is None and first is not None:
             yield LawError(f"flow {graph.name} returns state that is the next version of no parameter", where=where)
         elif edge.at_most:
             what = f"flow {graph.name} returns {edge} {how_late(edge.at_most)}; only sampling may read it so"
@@ -86,14 +89,6 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
             root = f" to `{call.root.name}`" if call.root is not None else ""
             what = f"the result of {call.op.name} is dropped, so what it does{root} would be lost"
             yield LawError(what, where=str(call.at), hint=f"return it, or leave {call.op.name} out")
-
-
-def _lacks_carry(edge: Edge) -> bool:
-    """Return whether a version comes from a call without the state that it carries, which is a fault of that call."""
-    version: Edge | None = edge
-    while version is not None and isinstance(version.source, Node) and version.source.op.carries is not None:
-        version = version.source.carried()
-    return version is None
 
 
 def _consumers(graph: Graph) -> dict[Edge, Node]:

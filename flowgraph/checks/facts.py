@@ -15,7 +15,10 @@ from flowgraph.passes.dedupe_nodes import dedupe_nodes
 
 
 def rows_agree(graph: Graph) -> Iterator[FlowError]:
-    """Find a node, or a loss, that reads rows of two origins as if they were the same."""
+    """Find a node, or a loss, that reads rows of two origins as if they were the same.
+
+    A loss is found by its captures, since its rows are cut together.
+    """
     facts, mixed = facts_of(graph), set[Node]()
     for node in graph.all_nodes:
         reads = list(rows_read(node, facts))
@@ -23,30 +26,20 @@ def rows_agree(graph: Graph) -> Iterator[FlowError]:
             first_port, first = reads[0]
             if rows.origin is not first.origin:
                 mixed.add(node)
+                hint = "take both from one rollout; a node whose port may have other rows says Annotated[…, Rows.OTHER]"
+                for part, whole in ((first.origin, rows.origin), (rows.origin, first.origin)):
+                    if isinstance(part, Node) and part.op.kind != "generate" and whole in reachable(part.edges()):
+                        hint = f"{part.op.name} makes rows of its own: after it, read the parts of its result"
                 names = [f"{node.op.name}({name}=)" for name in (first_port, port)]
-                yield LawError.other_rows(str(node.at), names[0], str(first), names[1], str(rows), _hint(rows, first))
+                yield LawError.other_rows(str(node.at), names[0], str(first), names[1], str(rows), hint)
                 break
         for _, region in node.regions:
-            if mixed.isdisjoint(region.inner):  # else the loss mixes rows because one of its nodes does
-                yield from _one_batch(region, facts)
-
-
-def _hint(rows: RowSet, others: RowSet) -> str:
-    for subset, whole in ((rows.origin, others.origin), (others.origin, rows.origin)):
-        if isinstance(subset, Node) and subset.op.kind != "generate" and whole in reachable(subset.edges()):
-            return f"{subset.op.name} makes rows of its own: after it, read the parts of its result"
-    return "take both from one rollout; a node whose port may have other rows says Annotated[…, Rows.OTHER]"
-
-
-def _one_batch(region: Region, facts: GraphFacts) -> Iterator[FlowError]:
-    """Find a capture of a loss with other rows than the rest, although the rows of a loss are cut together."""
-    reads = [(edge, rows) for edge in region.captures if (rows := facts.at(edge).rows) is not None]
-    for edge, rows in reads[1:]:
-        if rows.origin is not reads[0][1].origin:
-            what = f"the loss `{region.name}` reads rows of {reads[0][1]}, and of {rows}"
-            hint = "rows of a loss are cut together: one update for each rollout, or one loss over one rollout"
-            yield LawError(what, where=str(region.at), notes=[edge.made()], hint=hint)
-            return
+            captured = [(edge, rows) for edge in region.captures if (rows := facts.at(edge).rows) is not None]
+            others = [(edge, rows) for edge, rows in captured if rows.origin is not captured[0][1].origin]
+            if others and mixed.isdisjoint(region.inner):  # else the loss mixes rows because one of its nodes does
+                what = f"the loss `{region.name}` reads rows of {captured[0][1]}, and of {others[0][1]}"
+                hint = "rows of a loss are cut together: one update for each rollout, or one loss over one rollout"
+                yield LawError(what, where=str(region.at), notes=[others[0][0].made()], hint=hint)
 
 
 def made_as_asked(graph: Graph) -> Iterator[FlowError]:
@@ -57,12 +50,19 @@ def made_as_asked(graph: Graph) -> Iterator[FlowError]:
         rows = _rows_at(node, facts)
         for port, edge in _ports_by(node):
             maker = facts.at(edge).made
+            recomputed = isinstance(edge.source, Node) and edge.source.model() is not None
             if port.by is By.SAMPLER and rows is not None and rows.drawn is not None and rows.drawn.temperature == 0:
                 name = f"{node.op.name}({port.name}=)"
                 what = f"{name} corrects by how likely its rows were, but those of {rows} are greedy"
                 hint = "at temperature 0 the likeliest token is always taken: sample at another temperature"
                 yield LawError(what, where=str(node.at), notes=[edge.made()], hint=hint)
-            elif port.by is By.SAMPLER and rows is not None and rows.kept and _is_recomputed(node, port, edge):
+            elif (
+                port.by is By.SAMPLER
+                and rows is not None
+                and rows.kept
+                and recomputed
+                and not _is_corrected(node, port)
+            ):
                 wants = f"the weights that sampled its rows, of an earlier step where `{rows.kept}` kept them"
                 hint = "rows carry the log-probs they were sampled with: read them from the rows"
                 name = f"{node.op.name}({port.name}=)"
@@ -97,11 +97,6 @@ def _is_corrected(node: Node, port: Port) -> bool:
     return any(port.name == correction.corrects for correction, _ in _corrections(node))
 
 
-def _is_recomputed(node: Node, port: Port, edge: Edge) -> bool:
-    recomputed = isinstance(edge.source, Node) and edge.source.model() is not None
-    return recomputed and not _is_corrected(node, port)
-
-
 def _other_weights(
     node: Node, port: Port, edge: Edge, maker: MadeBy, rows: RowSet | None, region: Region | None
 ) -> Iterator[FlowError]:
@@ -124,27 +119,22 @@ def corrected_once(graph: Graph) -> Iterator[FlowError]:
     """Find a correction of other values than those it is used with, and one that compares a value with itself.
 
     The first would apply the ratio twice, or not at all. A correction that no node made is not judged. Equal
-    computations are one value here.
+    computations are one value here. Only sums of losses may read one value both as the sampler's and on another port.
     """
     ports = [port for node in graph.all_nodes for port in node.op.ports]
     for node in dedupe_nodes(graph).all_nodes if any(port.by is By.SAMPLER or port.corrects for port in ports) else ():
-        if not issubclass(node.returns[0], Loss):
-            yield from _of_itself(node)
+        inputs = [(port, edge) for port in node.op.ports if (edge := node.input(port.name)) is not None]
+        for (first, edge), (second, same) in combinations(inputs, 2):
+            asked = By.SAMPLER in (first.by, second.by) and not issubclass(node.returns[0], Loss)
+            if asked and edge == same:
+                names = f"{node.op.name}({first.name}=) and {node.op.name}({second.name}=)"
+                hint = "compare the sampler's log-probs with those of the trained model: compute them from the model"
+                what = f"{names} read the same, so it corrects nothing"
+                yield LawError(what, where=str(node.at), notes=[edge.made()], hint=hint)
         for port, edge in _corrections(node):
             maker = _maker(edge)
             if isinstance(maker.source, Node) and port.corrects:
                 yield from _of_others(node, port, port.corrects, maker, maker.source)
-
-
-def _of_itself(node: Node) -> Iterator[FlowError]:
-    """Find a node that reads one value both as the sampler's and on another port; sums of losses may."""
-    inputs = [(port, edge) for port in node.op.ports if (edge := node.input(port.name)) is not None]
-    for (first, edge), (second, same) in combinations(inputs, 2):
-        if By.SAMPLER in (first.by, second.by) and edge == same:
-            names = f"{node.op.name}({first.name}=) and {node.op.name}({second.name}=)"
-            hint = "compare the sampler's log-probs with those of the trained model: compute them from the model"
-            what = f"{names} read the same, so it corrects nothing"
-            yield LawError(what, where=str(node.at), notes=[edge.made()], hint=hint)
 
 
 def _of_others(node: Node, port: Port, corrects: str, result: Edge, maker: Node) -> Iterator[FlowError]:
@@ -202,7 +192,13 @@ def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
             reads = [(inner, rows) for inner in region.inner if (rows := _rows_at(inner, facts)) is not None]
             if node.root in sampled or any(isinstance(model, Node) and model.root is node.root for model in sampled):
                 yield from _kept_uncorrected(region, reads)
-            late = [(inner, rows) for inner, rows in reads if _is_late(rows.drawn, node)]
+            late = [  # rows that may have been sampled by other weights than those that the node updates
+                (inner, rows)
+                for inner, rows in reads
+                if rows.drawn is not None
+                and rows.drawn.corrected
+                and (rows.drawn.at_most > 0 or rows.drawn.version != node.carried())
+            ]
             plain = [(inner, rows) for inner, rows in late if inner.op.on_policy and not _corrections(inner)]
             lags = [rows for _, rows in late if rows.drawn and rows.drawn.at_most and rows.drawn.param is node.root]
             yield from (fault for inner in region.inner for fault in _leads_elsewhere(inner, node, facts))
@@ -246,11 +242,6 @@ def _leads_elsewhere(inner: Node, node: Node, facts: GraphFacts) -> Iterator[Flo
                 hint = "a loss without a ratio has no `old`: its weights correct to the trained model"
                 where, what = str(inner.at), f"{maker.op.name}({name}=)"
                 yield LawError.other_weights(where, what, wants, str(made_by), read.made(), hint)
-
-
-def _is_late(made_by: MadeBy | None, node: Node) -> bool:
-    """Return whether rows may have been sampled by other weights than those that this node updates."""
-    return made_by is not None and made_by.corrected and (made_by.at_most > 0 or made_by.version != node.carried())
 
 
 def _corrects(node: Node) -> bool:

@@ -10,7 +10,7 @@ from flowgraph.language.values import Record, Value, fields
 
 
 def type_at(source: Source, part: str) -> type[Value] | None:
-    """Return the type of a part of a source's results, None if there is no such part."""
+    """Return the type of a part of a source's results, None if it lacks that part."""
     names = part.split(".") if part else []
     if isinstance(source, Const):
         kinds: tuple[type[Value], ...] = (type(source.value),)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.placed_graph import PlacedGraph
 from flowgraph.analysis.roles import Role, models_read
-from flowgraph.cluster.plan import Layout, PlacedRole, Plan, RoleSettings
+from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings
 from flowgraph.engines.capabilities import MAX_RANKS, EngineCapabilities, Support
 from flowgraph.engines.table import ENGINES, VERBS
 from flowgraph.errors import FlowError, PlanError
@@ -76,12 +76,23 @@ def every_role_once(placed: PlacedGraph) -> Iterator[FlowError]:
 
 
 def engines_run_their_roles(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a role whose pool or engine does not exist, or that its engine, layout or devices cannot run."""
+    """Find a role whose pool or engine does not exist, or that its engine, layout or devices cannot run.
+
+    Its model may lack the experts of the layout, and experts may not divide evenly over the ranks.
+    """
     for row in placed.plan.placed:
         role = placed.roles.get(row.role)
-        if role is not None:
-            yield from _engine_faults(placed.plan, row, role, placed.where)
-            yield from _expert_faults(row, placed.experts.get(role.param), placed.where)
+        if role is None:
+            continue
+        yield from _engine_faults(placed.plan, row, role, placed.where)
+        layout, experts = row.layout, placed.experts.get(role.param)
+        ranks = layout.data * layout.sequence
+        if ranks % layout.expert:
+            has = f"data and sequence give {ranks} ranks"
+            yield PlanError.not_spread(placed.where, row.role, layout.expert, has)
+        if experts is not None and layout.expert > 1 and (not experts or experts % layout.expert):
+            has = f"its model has {experts or 'no'} experts"
+            yield PlanError.not_spread(placed.where, row.role, layout.expert, has)
 
 
 def _engine_faults(plan: Plan, placed: PlacedRole, role: Role, where: str) -> Iterator[FlowError]:
@@ -142,23 +153,11 @@ def _misfits(
     single = [verb for verb in VERBS[use] if verb in support.single_device]
     if single and layout.devices > 1:
         yield f"`{single[0]}` on {layout.devices} devices", "it does that on one device"
-    yield from _setting_misfits(placed.running, support)
-    yield from _layout_misfits(layout, support)
-    for device in (plan.cluster.device(node, index) for node, index in (pool.devices if pool is not None else ())):
-        if device is not None and device.kind not in support.devices:
-            yield f"a {device.kind} of `{placed.pool}`", f"it runs on {_listed(support.devices)}"
-            return
-
-
-def _setting_misfits(running: RoleSettings, support: Support) -> Iterator[Misfit]:
     for name, default in RoleSettings() if support.settings is not None else ():
-        value, values = getattr(running, name), (support.settings or {}).get(name)
+        value, values = getattr(placed.running, name), (support.settings or {}).get(name)
         if value != default and (values is None or (values and value not in values)):
             texts = [" and ".join(v) or "none" if isinstance(v, tuple) else str(v) for v in values or (default,)]
             yield str(RoleSettings().model_copy(update={name: value})), f"it runs {name}={', '.join(texts)}"
-
-
-def _layout_misfits(layout: Layout, support: Support) -> Iterator[Misfit]:
     ranks = layout.data * layout.sequence
     if any(getattr(layout, degree) > getattr(support, degree) for degree in DEGREES):
         data = "data of any degree" if support.data == MAX_RANKS else f"data={support.data}"
@@ -171,17 +170,10 @@ def _layout_misfits(layout: Layout, support: Support) -> Iterator[Misfit]:
     if layout.replicas > 1 and (layout.sharding != "full" or ranks % layout.replicas):
         runs = f"whole copies divide the {ranks} ranks over which full sharding cuts a model"
         yield f"replicas={layout.replicas}", runs
-
-
-def _expert_faults(placed: PlacedRole, experts: int | None, where: str) -> Iterator[FlowError]:
-    """Find experts that the model does not have, or that do not divide evenly over the ranks."""
-    layout = placed.layout
-    ranks = layout.data * layout.sequence
-    if ranks % layout.expert:
-        yield PlanError.not_spread(where, placed.role, layout.expert, f"data and sequence give {ranks} ranks")
-    if experts is not None and layout.expert > 1 and (not experts or experts % layout.expert):
-        has = f"its model has {experts} experts" if experts else "its model has no experts"
-        yield PlanError.not_spread(where, placed.role, layout.expert, has)
+    for device in (plan.cluster.device(node, index) for node, index in (pool.devices if pool is not None else ())):
+        if device is not None and device.kind not in support.devices:
+            yield f"a {device.kind} of `{placed.pool}`", f"it runs on {_listed(support.devices)}"
+            return
 
 
 def lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:

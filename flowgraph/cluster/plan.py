@@ -271,7 +271,10 @@ class Plan(Data):
         Raises PlanError for any other text, with the place of the fault, and for an unknown key with the nearest name.
         """
         try:
-            return cls.model_validate_json(_without_costed(text))
+            data = parse_json(text)
+            if isinstance(data, dict) and "costed" in data:  # a key of older plans; the table of engines answers it now
+                text = json.dumps({key: value for key, value in data.items() if key != "costed"})
+            return cls.model_validate_json(text)
         except ValidationError as error:
             faults = error.errors(include_url=False)
             fault = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
@@ -293,14 +296,6 @@ class Plan(Data):
     def pool(self, name: str) -> Pool | None:
         """Return the pool of this name, if there is one."""
         return next((pool for pool in self.pools if pool.name == name), None)
-
-
-def _without_costed(text: str) -> str:
-    """Return a plan without the key `costed` of older plans, which the table of engines answers now."""
-    data = parse_json(text)
-    if not isinstance(data, dict) or "costed" not in data:
-        return text
-    return json.dumps({key: value for key, value in data.items() if key != "costed"})
 
 
 def _keys_at(place: Sequence[int | str]) -> list[str]:

@@ -293,16 +293,14 @@ def cluster_text(cluster: Cluster) -> str:
     '1 node: laptop, 2 cpu of 1.0 GiB, 2 cores'
     """
     runs = [list(run) for _, run in groupby(cluster.nodes, key=lambda node: node.model_copy(update={"name": ""}))]
-    parts = [f"{_names(run)}, {'each ' if len(run) > 1 else ''}{_node_text(run[0])}" for run in runs]
+    parts = list[str]()
+    for run in runs:
+        names = [node.name for node in run]
+        match = re.fullmatch(r"(.*?)([0-9]{1,9})", names[0], re.DOTALL) if len(names) > 2 else None
+        row = match and names == [f"{match[1]}{int(match[2]) + i}" for i in range(len(names))]
+        shown = f"{names[0]} to {names[-1]}" if row else ", ".join(names)
+        parts.append(f"{shown}, {'each ' if len(run) > 1 else ''}{_node_text(run[0])}")
     return f"{_counted(len(cluster.nodes), 'node')}: {'; '.join(parts)}"
-
-
-def _names(run: Sequence[Machine]) -> str:
-    names = [node.name for node in run]
-    match = re.fullmatch(r"(.*?)([0-9]{1,9})", names[0], re.DOTALL)
-    if match and len(names) > 2 and names == [f"{match[1]}{int(match[2]) + i}" for i in range(len(names))]:
-        return f"{names[0]} to {names[-1]}"
-    return ", ".join(names)
 
 
 def _node_text(node: Machine) -> str:

@@ -82,7 +82,10 @@ def faults(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
             yield f"{name} is not a plain file"  # a pipe has no end
             continue
         try:
-            if path.suffix == ".parquet" and not _ends_as_parquet(path):
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - len(PARQUET_END)))
+                end = file.read()
+            if path.suffix == ".parquet" and end != PARQUET_END:
                 yield f"{name} has other bytes than were written: it does not end as Parquet does"
                 continue  # without reading all of a file that may be large because it is damaged
             actual = sha256(path)
@@ -91,9 +94,3 @@ def faults(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
             continue
         if actual != expected:
             yield f"{name} has other bytes than were written: sha256 was {expected[:16]}, is {actual[:16]}"
-
-
-def _ends_as_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - len(PARQUET_END)))
-        return file.read() == PARQUET_END

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from flowgraph.errors import FlowTypeError, LawError, nearest, with_article
@@ -39,19 +39,17 @@ def check_op(op: Op, signature: Signature) -> None:
             why = f"`{port.name}` corrects `{port.corrects}`, and the node has no other port of that name"
             raise FlowTypeError.bad_node(where, op.name, why, nearest(port.corrects, others))
     if any(issubclass(kind, Loss) for kind in results):
-        _check_loss(op, where)
-
-
-def _check_loss(op: Op, where: str) -> None:
-    losses = [port.name for port in op.ports if not port.region and issubclass(port.value_type, Loss)]
-    masks = [port.name for port in op.ports if issubclass(port.value_type, Mask)]
-    if len(op.returns) > 1:
-        raise FlowTypeError.bad_node(where, op.name, "returns a Loss and other values", "make it two nodes")
-    if losses and masks:
-        raise FlowTypeError.bad_node(where, op.name, "takes a Loss and a mask, and returns a Loss", "make it two nodes")
-    if not losses and len(masks) != 1:
-        why = f"returns a Loss, but takes {len(masks)} masks"
-        raise FlowTypeError.bad_node(where, op.name, why, "a loss takes the one mask it is averaged over")
+        losses = [port.name for port in op.ports if not port.region and issubclass(port.value_type, Loss)]
+        masks = [port.name for port in op.ports if issubclass(port.value_type, Mask)]
+        why, hint = "", "make it two nodes"
+        if len(results) > 1:
+            why = "returns a Loss and other values"
+        elif losses and masks:
+            why = "takes a Loss and a mask, and returns a Loss"
+        elif not losses and len(masks) != 1:
+            why, hint = f"returns a Loss, but takes {len(masks)} masks", "a loss takes the one mask it is averaged over"
+        if why:
+            raise FlowTypeError.bad_node(where, op.name, why, hint)
 
 
 _TRAIT_TYPES: Mapping[str, type] = dict.fromkeys(("pure", "separable", "on_policy", "regroups"), bool)
@@ -118,8 +116,6 @@ def check_region(op: Op, region: Region, site: Site) -> None:
             raise LawError(what, where=str(node.at), notes=notes, hint="move it out")
     for node in region.inner:
         _check_inner(node, region, notes)
-        if issubclass(node.returns[0], Loss):
-            _check_term(node, region)
     for edge in region.captures:
         if issubclass(edge.type, Loss):
             what = f"a term of the loss `{region.name}` does not depend on `{pi.name}`, which it trains"
@@ -129,21 +125,22 @@ def check_region(op: Op, region: Region, site: Site) -> None:
 
 
 def _check_inner(node: Node, region: Region, notes: Sequence[str]) -> None:
-    """Refuse a loss inside a loss, and a node that reads more rows than a micro-batch has."""
+    """Refuse a loss inside a loss, and a node that reads more rows than a micro-batch has.
+
+    A node that makes a loss may take no mask or factor that depends on the trained model, and no factor with rows.
+    """
     what, hint = "", "move it out"
     if node.regions:
         what = f"{node.op.name} takes a function, so it cannot stand in the loss `{region.name}`"
     elif not node.op.separable:
         what = f"{node.op.name} reads all rows together, but the loss `{region.name}` runs on a few at a time"
-    elif port := next((port for port, edge in node.inputs if issubclass(edge.type, Group)), None):
-        what = f"{node.op.name}({port}=) reads which rows share a prompt, but `{region.name}` runs on some of them"
+    elif grouped := next((port for port, edge in node.inputs if issubclass(edge.type, Group)), None):
+        what = f"{node.op.name}({grouped}=) reads which rows share a prompt, but `{region.name}` runs on some of them"
         hint = f"micro-batches cut groups; compute it outside `{region.name}`"
     if what:
         raise LawError(what, where=str(node.at), notes=notes, hint=hint)
-
-
-def _check_term(node: Node, region: Region) -> None:
-    """Refuse a mask or a factor of a loss that depends on the trained model, and a factor with rows."""
+    if not issubclass(node.returns[0], Loss):
+        return
     combines = not any(issubclass(port.value_type, Mask) for port in node.op.ports)
     for port, edge in node.inputs:
         trained = edge.source is region.params[0] or edge.source in region.inner
@@ -170,7 +167,10 @@ def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> No
 
 
 def check_result(node: Node, result: Any, inputs: Mapping[str, Any]) -> None:
-    """Refuse results of other types, shapes or dtypes than the op declares, or with other rows than it may return."""
+    """Refuse results of other types, shapes or dtypes than the op declares, or with other rows than it may return.
+
+    A token column is [rows, tokens].
+    """
     results = result if isinstance(result, tuple) else (result,)
     where = str(node.at)
     if len(results) != len(node.returns):
@@ -179,20 +179,15 @@ def check_result(node: Node, result: Any, inputs: Mapping[str, Any]) -> None:
         if not isinstance(value, kind):
             raise LawError(f"{node.op.name} returned {type(value).__name__}, not {kind.__name__}", where=where)
         for part in leaves([value]):
-            _check_column(node, part)
+            data, column = part.data, f"{node.op.name} returned {with_article(type(part).__name__)}"
+            shape, dtype = getattr(data, "shape", None), str(getattr(data, "dtype", "")).removeprefix("torch.")
+            if part.kind is Kind.TOKEN and (shape is None or len(shape) != 2):
+                content = f"a {type(data).__name__}" if shape is None else f"shape {list(shape)}"
+                raise LawError(f"{column} of {content}, not [rows, tokens]", where=where)
+            if dtype and part.dtype and _number_kind(dtype) != _number_kind(part.dtype):
+                raise LawError(f"{column} of {dtype}, not {part.dtype}", where=where)
     if node.op.rows == "kept":
         _check_kept(node, results, inputs)
-
-
-def _check_column(node: Node, value: Value) -> None:
-    """Refuse a token column that is not [rows, tokens], and numbers of another kind than the type declares."""
-    shape, name = getattr(value.data, "shape", None), with_article(type(value).__name__)
-    if value.kind is Kind.TOKEN and (shape is None or len(shape) != 2):
-        content = f"a {type(value.data).__name__}" if shape is None else f"shape {list(shape)}"
-        raise LawError(f"{node.op.name} returned {name} of {content}, not [rows, tokens]", where=str(node.at))
-    dtype = str(getattr(value.data, "dtype", "")).removeprefix("torch.")
-    if dtype and value.dtype and _number_kind(dtype) != _number_kind(value.dtype):
-        raise LawError(f"{node.op.name} returned {name} of {dtype}, not {value.dtype}", where=str(node.at))
 
 
 def _number_kind(dtype: str) -> str:
@@ -202,6 +197,8 @@ def _number_kind(dtype: str) -> str:
 
 def _check_kept(node: Node, results: Sequence[Value], inputs: Mapping[str, Any]) -> None:
     """Refuse rows of another number or order than those of the inputs."""
+    import torch
+
     ports = {port.name for port in node.op.ports if not port.other_rows}
     values = [value for name, value in inputs.items() if name in ports and isinstance(value, Value)]
     counts = {count for value in values if (count := _row_count(value)) is not None}
@@ -213,21 +210,12 @@ def _check_kept(node: Node, results: Sequence[Value], inputs: Mapping[str, Any])
             what = f"{node.op.name} got {' and '.join(map(str, sorted(counts)))} rows and returned {count}"
             hint = 'a node that filters or makes rows is a @node(rows="new"), and returns a Record with their ids'
             raise LawError(what, where=str(node.at), hint=hint)
-        if any(_is_reordered(value, result) for value in values):
-            hint = 'a node that reorders rows is a @node(rows="reordered")'
-            raise LawError(f"{node.op.name} returned its rows in another order", where=str(node.at), hint=hint)
+        for value, kind in product(values, (Group, Sample, Trajectory)):
+            before, after = find([value], kind), find([result], kind)
+            if before is not None and after is not None and not torch.equal(before.data.cpu(), after.data.cpu()):
+                hint = 'a node that reorders rows is a @node(rows="reordered")'
+                raise LawError(f"{node.op.name} returned its rows in another order", where=str(node.at), hint=hint)
 
 
 def _row_count(value: Value) -> int | None:
     return next((len(part.data) for part in leaves([value]) if part.kind in (Kind.ROW, Kind.TOKEN)), None)
-
-
-def _is_reordered(before: Value, after: Value) -> bool:
-    """Return whether two values identify their rows, and differently."""
-    import torch
-
-    for kind in (Group, Sample, Trajectory):
-        first, then = find([before], kind), find([after], kind)
-        if first is not None and then is not None and not torch.equal(first.data.cpu(), then.data.cpu()):
-            return True
-    return False

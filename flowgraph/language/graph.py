@@ -307,8 +307,12 @@ def _rebuilt(node: Node, new: Mapping[Source, Node | Edge]) -> Node:
     if new.keys().isdisjoint(itertools.chain((edge.source for edge in node.edges()), inner)):
         return node
     inputs = tuple((port, _moved(edge, new)) for port, edge in node.inputs)
-    regions = tuple((port, _moved_region(region, new)) for port, region in node.regions)
-    return replace(node, inputs=inputs, regions=regions)
+    regions = list[tuple[str, Region]]()
+    for port, region in node.regions:
+        moved = Region.of(region.name, region.params, _moved(region.output, new), region.at)
+        counts = dict.fromkeys(_moved(edge, new) for edge in region.counts)
+        regions.append((port, replace(moved, counts=tuple(edge for edge in counts if edge in moved.captures))))
+    return replace(node, inputs=inputs, regions=tuple(regions))
 
 
 def _moved(edge: Edge, new: Mapping[Source, Node | Edge]) -> Edge:
@@ -316,9 +320,3 @@ def _moved(edge: Edge, new: Mapping[Source, Node | Edge]) -> Edge:
     if target is None or isinstance(target, Node):
         return edge if target is None else replace(edge, source=target)
     return replace(edge, source=target.source, port=".".join(filter(None, (target.port, edge.port))))
-
-
-def _moved_region(region: Region, new: Mapping[Source, Node | Edge]) -> Region:
-    moved = Region.of(region.name, region.params, _moved(region.output, new), region.at)
-    counts = dict.fromkeys(_moved(edge, new) for edge in region.counts)
-    return replace(moved, counts=tuple(edge for edge in counts if edge in moved.captures))

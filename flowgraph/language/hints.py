@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 
 from flowgraph.errors import FlowTypeError
 from flowgraph.language.call_site import Site
@@ -33,22 +32,18 @@ _NODES_AT_MOST = 200  # how many nodes back a hint may lie
 
 
 def _fitting_part(expected: type[Value], edges: Sequence[Edge]) -> str:
-    for node in islice(_nodes_behind(edges), _NODES_AT_MOST):
-        for record in node.op.returns:
+    """Return the part of a record that has the expected type, of the nearest node that edges depend on; "" if none."""
+    todo, seen = deque(edge.source for edge in edges), set[Source]()
+    while todo and len(seen) < _NODES_AT_MOST:
+        source = todo.popleft()
+        if not isinstance(source, Node) or source in seen:
+            continue
+        seen.add(source)
+        todo.extend(edge.source for edge in source.edges())
+        for record in source.op.returns:
             if isinstance(record, type) and issubclass(record, Record):
                 part = next((name for name, kind in fields(record).items() if kind is expected), None)
                 if part is not None:
                     word = record.__name__.lower()
                     return f"a {word}'s {part} is `{word}.{part}`"
     return ""
-
-
-def _nodes_behind(edges: Sequence[Edge]) -> Iterator[Node]:
-    """Yield the nodes that edges depend on, the nearest first."""
-    todo, seen = deque(edge.source for edge in edges), set[Source]()
-    while todo:
-        source = todo.popleft()
-        if isinstance(source, Node) and source not in seen:
-            seen.add(source)
-            todo.extend(edge.source for edge in source.edges())
-            yield source

@@ -34,19 +34,20 @@ class Law:
     def held_by(self) -> str:
         """Return the names of the holders below `flowgraph`."""
         holders = self.holders if isinstance(self.holders, tuple) else (self.holders,)
-        return ", ".join(map(_named, holders))
+        names = [
+            holder
+            if isinstance(holder, str)
+            else str(holder.__name__)
+            if isinstance(holder, ModuleType)
+            else f"{holder.__module__}.{holder.__qualname__}"
+            for holder in holders
+        ]
+        return ", ".join(name.removeprefix("flowgraph.") for name in names)
 
     def breaches(self, thing: Any) -> Iterator[FlowError]:
         """Yield an error for each breach by a graph or a program at the law's stage."""
         holder: Callable[[Any], Iterator[FlowError]] = self.holders
         yield from holder(thing)
-
-
-def _named(holder: Any) -> str:
-    if isinstance(holder, str):
-        return holder
-    name = holder.__name__ if isinstance(holder, ModuleType) else f"{holder.__module__}.{holder.__qualname__}"
-    return str(name).removeprefix("flowgraph.")
 
 
 _TABLES: list[str] = []

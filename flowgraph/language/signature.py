@@ -99,13 +99,14 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
         else:
             default = parameter.default
             settings[name] = (hints[name], ... if default is inspect.Parameter.empty else default)
-    if what == "flow":
-        _refuse_in_flow(ports, key, refuse)
-    for port in ports if what == "node" else ():
-        if port.initial is not None:
-            raise refuse(f"`{port.name}`: a port has no default", "state starts from the default of a flow's parameter")
-    model = _settings_model(owner, settings, refuse)
-    return Signature(owner, at, tuple(ports), tuple(positional), model, key, _returns(hints.get("return"), refuse))
+    _refuse_out_of_place(ports, key, what, refuse)
+    model, result = _settings_model(owner, settings, refuse), hints.get("return")
+    returns = get_args(result) if get_origin(result) is tuple else (result,)
+    if not returns or any(_value_class(each) is None for each in returns):
+        raise refuse("its result is not a value", "annotate the result with a Value, or a tuple of them")
+    if len(returns) == 1 and get_origin(result) is tuple:
+        raise refuse("returns a tuple of one value", f"return the value: `-> {type_name(returns[0])}`")
+    return Signature(owner, at, tuple(ports), tuple(positional), model, key, returns)
 
 
 def defined_at(fn: Callable[..., Any]) -> Site:
@@ -124,7 +125,14 @@ def _hints(fn: Callable[..., Any], refuse: Refuse) -> dict[str, Any]:
         raise refuse(f"an annotation cannot be read: {error}", "") from None
 
 
-def _refuse_in_flow(ports: Sequence[Port], key: str | None, refuse: Refuse) -> None:
+def _refuse_out_of_place(ports: Sequence[Port], key: str | None, what: str, refuse: Refuse) -> None:
+    """Refuse a default of a node's port, and what only a node has, in a flow."""
+    if what == "node":
+        for port in ports:
+            if port.initial is not None:
+                hint = "state starts from the default of a flow's parameter"
+                raise refuse(f"`{port.name}`: a port has no default", hint)
+        return
     if key is not None:
         hint = "each node that needs random numbers has a key of its own"
         raise refuse(f"`{key}` is a Key, but a flow itself uses no random numbers", hint)
@@ -137,15 +145,6 @@ def _refuse_in_flow(ports: Sequence[Port], key: str | None, refuse: Refuse) -> N
             raise refuse(f"`{port.name}` is a function, and a flow takes values", "define the loss inside the flow")
         if port.optional:
             raise refuse(f"`{port.name}` may be None, but a flow needs all its values", "write two flows")
-
-
-def _returns(hint: Any, refuse: Refuse) -> tuple[Any, ...]:
-    outputs = get_args(hint) if get_origin(hint) is tuple else (hint,)
-    if not outputs or any(_value_class(output) is None for output in outputs):
-        raise refuse("its result is not a value", "annotate the result with a Value, or a tuple of them")
-    if len(outputs) == 1 and get_origin(hint) is tuple:
-        raise refuse("returns a tuple of one value", f"return the value: `-> {type_name(outputs[0])}`")
-    return outputs
 
 
 def _settings_model(owner: str, settings: Mapping[str, Any], refuse: Refuse) -> type[BaseModel]:

@@ -41,7 +41,19 @@ def simplified(graph: Graph, passes: Sequence[Pass] = ()) -> Graph:
     """
     graph = _through(PASSES, graph)
     for user_pass in passes:
-        graph = _after_user_pass(graph, user_pass)
+        name = name_of(user_pass)
+        try:
+            changed = cast("object", user_pass(graph))
+        except FlowError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise UserCodeError.raised(f"pass {name}", error, "") from error
+        if not isinstance(changed, Graph):
+            raise FlowTypeError.bad_call("", name, f"returned {type(changed).__name__}, but a pass returns a Graph")
+        if _interface(changed) != _interface(graph):
+            why = "changed the parameters or the types of what the flow returns"
+            raise FlowTypeError.bad_call("", name, why, "a pass changes only what is between them")
+        graph = _lawful(changed, after=name)
     return graph if passes else _lawful(graph)
 
 
@@ -51,22 +63,6 @@ def _through(passes: Sequence[Pass], graph: Graph) -> Graph:
         if verifying():
             laws.check("described", graph, after=name_of(change))
     return graph
-
-
-def _after_user_pass(graph: Graph, user_pass: Pass) -> Graph:
-    name = name_of(user_pass)
-    try:
-        changed = cast("object", user_pass(graph))
-    except FlowError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserCodeError.raised(f"pass {name}", error, "") from error
-    if not isinstance(changed, Graph):
-        raise FlowTypeError.bad_call("", name, f"returned {type(changed).__name__}, but a pass returns a Graph")
-    if _interface(changed) != _interface(graph):
-        why = "changed the parameters or the types of what the flow returns"
-        raise FlowTypeError.bad_call("", name, why, "a pass changes only what is between them")
-    return _lawful(changed, after=name)
 
 
 def _lawful(graph: Graph, *, after: str = "") -> Graph:

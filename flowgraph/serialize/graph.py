@@ -155,7 +155,14 @@ class _GraphReader:
             self.sources[node.id] = self._node(node, regions.pop(node.id, []))
         _expect(not regions, "no node takes one of its regions")
         outputs = tuple(self._edge(edge) for edge in data.outputs)
-        graph = Graph(data.name, params, outputs, Site(*data.at), self._settings(), pruned=tuple(data.pruned))
+        for name in data.settings:
+            usable = name.isidentifier() and not name.startswith("_") and not hasattr(BaseModel, name)
+            _expect(usable, f"`{name}` is not a setting")
+        # Types of the flow's own settings are unknown, because the flow is not imported.
+        untyped: dict[str, Any] = dict.fromkeys(data.settings, (Any, ...))
+        model = create_model("settings", __base__=Settings, **untyped)
+        settings = model.model_construct(set(data.given), **data.settings)
+        graph = Graph(data.name, params, outputs, Site(*data.at), settings, pruned=tuple(data.pruned))
         _expect(len(graph.all_nodes) == len(data.nodes), "it holds nodes that nothing reads")
         for stored, compute in ((data.structure_hash, structure_hash), (data.full_hash, full_hash)):
             _expect(not stored or stored == compute(graph), "its hash is that of another graph")
@@ -181,7 +188,9 @@ class _GraphReader:
         return param
 
     def _node(self, stored: FlatNode, regions: Sequence[FlatRegion]) -> Node:
-        op, site = _op(stored.op), Site(*stored.at)
+        op, site = getattr(_find(stored.op), "op", None), Site(*stored.at)
+        if not isinstance(op, Op):
+            raise LawError(f"`{stored.op}` is not a node")
         inputs = tuple((edge.port, self._edge(edge)) for edge in stored.inputs)
         returns, kinds = tuple(_value(name) for name in stored.returns), kinds_of(op, inputs)
         for why in misfits(op, inputs, [region.port for region in regions], returns):
@@ -220,15 +229,6 @@ class _GraphReader:
         _expect(actual is kind, f"`{stored.part}` of {stored.source} is not {with_article(kind.__name__)}")
         return Edge(source, kind, stored.part, stored.at_most, stored.corrected)
 
-    def _settings(self) -> BaseModel:
-        """Return the flow's own settings as stored; their types are unknown, because the flow is not imported."""
-        for name in self.data.settings:
-            usable = name.isidentifier() and not name.startswith("_") and not hasattr(BaseModel, name)
-            _expect(usable, f"`{name}` is not a setting")
-        untyped: dict[str, Any] = dict.fromkeys(self.data.settings, (Any, ...))
-        model = create_model("settings", __base__=Settings, **untyped)
-        return model.model_construct(set(self.data.given), **self.data.settings)
-
 
 def _expect(holds: bool, otherwise: str) -> None:
     if not holds:
@@ -242,13 +242,6 @@ def _value(name: str) -> type[Value]:
     return kind
 
 
-def _op(name: str) -> Op:
-    op = getattr(_find(name), "op", None)
-    if not isinstance(op, Op):
-        raise LawError(f"`{name}` is not a node")
-    return op
-
-
 def _function(name: object) -> Any:
     """Return a setting that is a function: of a user's module or of ours, never of the standard library."""
     function = _find(name) if isinstance(name, str) else None
@@ -259,10 +252,16 @@ def _function(name: object) -> Any:
 
 
 def _find(name: str) -> Any:
-    """Return the class or function that `module:path` names."""
+    """Return the class or function that `module:path` names.
+
+    A module that is not imported yet must be one of ours, or of a package of `GROUPS`.
+    """
     module, _, path = name.partition(":")
     module = loaded_module(module)
-    if module not in sys.modules and not _may_import(module):
+    root, last = module.partition(".")[0], module.rpartition(".")[2]
+    named = not last.startswith("__") and all(part.isidentifier() for part in module.split("."))
+    known = module in sys.modules or (named and (root in OURS or root in _registered_packages(tuple(sys.path))))
+    if not known:
         raise LawError.not_stored(name, f"the module `{module}` is not imported, and not one of ours")
     try:
         target: Any = sys.modules.get(module) or importlib.import_module(module)
@@ -275,14 +274,6 @@ def _find(name: str) -> Any:
     if not callable(target) or name_of(target) != name:
         raise LawError.not_stored(name, "is the name of something else")
     return target
-
-
-def _may_import(module: str) -> bool:
-    """Return whether a module may be imported because a file names it: it is ours, or of a package of `GROUPS`."""
-    root, last = module.partition(".")[0], module.rpartition(".")[2]
-    if last.startswith("__") or not all(part.isidentifier() for part in module.split(".")):
-        return False
-    return root in OURS or root in _registered_packages(tuple(sys.path))
 
 
 @lru_cache(maxsize=4)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from pydantic import BaseModel
 
-from flowgraph.language.graph import Edge, Graph, Node, Param, rewrite
+from flowgraph.language.graph import Edge, Graph, Node, rewrite
 from flowgraph.language.signature import type_name
 
 
@@ -23,7 +22,10 @@ def graph_text(graph: Graph, *, sites: bool = True, places: Mapping[str, str] | 
         numbers = {node.stamp: f"%{i}" for i, node in enumerate(graph.all_nodes, 1)}
         graph = rewrite(graph, lambda node: replace(node, name=numbers[node.stamp]))
     lines = [line for node in graph.nodes for line in _node_lines(node, "  ", sites, places or {})]
-    params = ", ".join(_param_text(param) for param in graph.params)
+    params = ", ".join(
+        f"{param.name}: {type_name(param.type)}" + (f" = {param.initial!r}" if param.initial is not None else "")
+        for param in graph.params
+    )
     results = ", ".join(_edge(edge) for edge in graph.outputs)
     carries = [f"  carry {name} <- {_edge(graph.outputs[i])}" for name, i in graph.carries().items()]
     removed = [f"  pruned {text if sites else text.partition('  # ')[0]}" for text in graph.pruned]
@@ -49,21 +51,16 @@ def _node_lines(node: Node, indent: str, sites: bool, places: Mapping[str, str])
 
 def shown_settings(settings: BaseModel) -> list[tuple[str, str]]:
     """Return the settings that were written or set, in their order, as text."""
-    names = (name for name in type(settings).model_fields if name in settings.model_fields_set)
-    return [(name, _setting(getattr(settings, name))) for name in names]
-
-
-def _setting(value: Any) -> str:
-    if isinstance(value, enum.Enum):
-        return repr(value.value)
-    return str(value.__name__) if callable(value) and hasattr(value, "__name__") else repr(value)
+    shown = list[tuple[str, str]]()
+    for name in type(settings).model_fields:
+        if name in settings.model_fields_set:
+            value = getattr(settings, name)
+            plain = value.value if isinstance(value, enum.Enum) else value
+            named = plain is value and callable(value) and hasattr(value, "__name__")
+            shown.append((name, str(value.__name__) if named else repr(plain)))
+    return shown
 
 
 def _edge(edge: Edge) -> str:
     uncorrected = "" if edge.corrected else ", corrected=False"
     return f"stale({edge}, at_most={edge.at_most}{uncorrected})" if edge.at_most or not edge.corrected else str(edge)
-
-
-def _param_text(param: Param) -> str:
-    start = f" = {param.initial!r}" if param.initial is not None else ""
-    return f"{param.name}: {type_name(param.type)}{start}"

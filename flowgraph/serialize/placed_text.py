@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 
 from flowgraph.analysis.roles import Role, roles
-from flowgraph.cluster.plan import PlacedRole, Plan
+from flowgraph.cluster.plan import Plan
 from flowgraph.language.graph import Graph, carried_from
 from flowgraph.lowering.program import HOST
 from flowgraph.serialize.columns import columns
@@ -19,20 +18,13 @@ def placed_text(graph: Graph, plan: Plan, *, sites: bool = True) -> str:
     A node that reads a model shows its home and its roles. Other nodes run on the host, or, inside a loss, with the
     node that takes the loss.
     """
-    pools = [[pool.name, ", ".join(f"{node}/{index}" for node, index in pool.devices)] for pool in plan.pools]
-    text = graph_text(graph, sites=sites, places=_places(graph, {placed.role: placed for placed in plan.placed}))
-    return "\n".join([text, *(f"  pool  {line}" for line in columns(pools))])
-
-
-def _places(graph: Graph, placed: Mapping[str, PlacedRole]) -> dict[str, str]:
-    """Map nodes to the homes of the weights that they update, or else read first, with the roles that they run in."""
-    uses = defaultdict[str, list[Role]](list)
+    placed, uses = {row.role: row for row in plan.placed}, defaultdict[str, list[Role]](list)
     for role in roles(graph):
         for name in role.nodes:
             uses[name].append(role)
-    texts = dict[str, str]()
+    places = dict[str, str]()
     for node in graph.nodes:
-        model = node.carried() or node.model()
+        model = node.carried() or node.model()  # its home is that of the weights that it updates, or else reads first
         root = carried_from(model) if model is not None else None
         homes = (placed[role.name] for role in uses[node.name] if root is not None and role.param == root.name)
         home = next(homes, None)
@@ -40,5 +32,6 @@ def _places(graph: Graph, placed: Mapping[str, PlacedRole]) -> dict[str, str]:
         inner = (inner for _, region in node.regions for inner in region.inner if inner.name in uses)
         for reader in (node, *inner):
             names = [f"{role.name} {placed[role.name].late}".strip() for role in uses[reader.name]]
-            texts[reader.name] = f"{place} as {', '.join(names)}" if names else place
-    return texts
+            places[reader.name] = f"{place} as {', '.join(names)}" if names else place
+    pools = [[pool.name, ", ".join(f"{node}/{index}" for node, index in pool.devices)] for pool in plan.pools]
+    return "\n".join([graph_text(graph, sites=sites, places=places), *(f"  pool  {line}" for line in columns(pools))])
