@@ -144,6 +144,11 @@ class _SizeReader:
         role_of = {name: role.name for role in roles(self.graph) if role.use == "train" for name in role.nodes}
         for node in self.graph.nodes:
             if node.regions and node.op.carries is not None and node.name in role_of:
+                # The longest row has all that its loss captures, each once.
+                contexts, responses = row_sources(node)
+                tokens = [0 if sampler is None else self._max_tokens(sampler) for sampler in responses.values()]
+                is_known = all(tokens) and not (contexts and self.prompt_tokens is None)
+                row_tokens = max(1, sum(tokens) + len(contexts) * (self.prompt_tokens or 0)) if is_known else None
                 yield UpdatePartition(
                     node=node.name,
                     role=role_of[node.name],
@@ -152,17 +157,9 @@ class _SizeReader:
                     epochs=whole_setting(node, "epochs", 1),
                     minibatch=self._setting(node, "minibatch", 0),
                     n=max((samples_of(sampler) for sampler in samplers_read(node)), default=1),
-                    row_tokens=self._row_tokens(node),
+                    row_tokens=row_tokens,
                     budget_tokens=whole_setting(node, "micro_batch_tokens", 0) or None,
                 )
-
-    def _row_tokens(self, node: Node) -> int | None:
-        """Return the tokens that an update counts for its longest row: of all that its loss captures, each once."""
-        contexts, responses = row_sources(node)
-        tokens = [0 if sampler is None else self._max_tokens(sampler) for sampler in responses.values()]
-        if not all(tokens) or (contexts and self.prompt_tokens is None):
-            return None
-        return max(1, sum(tokens) + len(contexts) * (self.prompt_tokens or 0))
 
 
 def _value(size: AdjustableSize) -> int:
