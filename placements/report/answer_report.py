@@ -25,29 +25,20 @@ def answer_text(answer: PlanAnswer, top: int) -> str:
 
 def staleness_text(options: Sequence[StalenessOption], chosen: int) -> str:
     """Return the seconds of a step, the ratio of devices and the syncs at each staleness, the chosen one marked."""
-    rows = [
-        [
-            "→" if option.staleness == chosen else "",
-            str(option.staleness),
-            show_s(option.step_s),
-            f"{option.step_s / options[0].step_s - 1:+.0%}",
-            _ratio(option),
-            f"synced every {option.sync_every} updates" if option.sync_every > 1 else "synced after each update",
-        ]
-        for option in options
-    ]
+    rows = list[list[str]]()
+    for option in options:
+        best, counts = option.search.best, Counter[str]()
+        for block, pool in best.blocks:
+            uses = {option.search.setting.roles[place].use for place in block} & {"sample", "train"}
+            if uses:
+                counts["do both" if len(uses) == 2 else uses.pop()] += sum(pool.devices)
+        ratio = ", ".join(f"{count} {use}" for use in ("do both", "sample", "train") if (count := counts[use]))
+        if len(best.blocks) == 1 and counts["do both"]:
+            ratio = f"all on {counts['do both']}"
+        mark, slower = "→" if option.staleness == chosen else "", f"{option.step_s / options[0].step_s - 1:+.0%}"
+        syncs = f"synced every {option.sync_every} updates" if option.sync_every > 1 else "synced after each update"
+        rows.append([mark, str(option.staleness), show_s(option.step_s), slower, ratio, syncs])
     return "\n".join(["staleness, in updates; the least within 1% of the shortest step is taken", *table(rows)])
-
-
-def _ratio(option: StalenessOption) -> str:
-    counts = Counter[str]()
-    for block, pool in option.search.best.blocks:
-        uses = {option.search.setting.roles[place].use for place in block} & {"sample", "train"}
-        if uses:
-            counts["do both" if len(uses) == 2 else uses.pop()] += sum(pool.devices)
-    if len(option.search.best.blocks) == 1 and counts["do both"]:
-        return f"all on {counts['do both']}"
-    return ", ".join(f"{count} {use}" for use in ("do both", "sample", "train") if (count := counts[use]))
 
 
 def batch_lines(sizes: BatchSizes) -> list[str]:

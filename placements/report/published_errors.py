@@ -57,7 +57,7 @@ def published_errors() -> Mapping[str, PublishedError]:
 def error_lines(plan: Plan) -> Iterator[str]:
     """Yield the known errors of a plan's seconds and bytes, in at most 80 columns.
 
-    There are no published rows for CPUs and for devices of unknown models.
+    CPUs and devices of unknown models have no published rows.
     """
     if not has_published_rows(plan):
         yield UNKNOWN

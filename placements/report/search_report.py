@@ -74,7 +74,6 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
             *error_lines(plan),
             "",
             *_ranked(search, top, measure),
-            *(["", *_sensitivity(search, measure)] if search.regrets else []),
             *(["", *_named(search, measure)] if search.named else []),
         ]
     )
@@ -259,6 +258,7 @@ MEASURES: Mapping[Objective, ObjectiveMeasure] = {
 
 
 def _ranked(search: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
+    """Yield the best plans as they were played, and how they fare where seconds are off if that was asked for."""
     yield f"the best {min(top, len(search.ranked))} of {len(search.ranked)} plans that were played"
     rows = list[list[str]]()
     for number, ranked in enumerate(search.ranked[:top], 1):
@@ -266,6 +266,14 @@ def _ranked(search: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterat
         name = name_of(ranked.setting.graph, ranked.parts()).partition(":")[0]
         rows.append([str(number), *_figures(ranked, measure), difference, name, pools_of(ranked)])
     yield from flowing(rows, " | ")
+    if search.regrets:
+        yield ""
+        yield f"if each role's seconds are off by up to {COST_ERROR:.0%}, of {DRAWS} draws"
+        regrets = list[list[str]]()
+        for number, plan in enumerate(search.regrets[:TOP], 1):
+            regret = f"{plan.mean:.1%} {measure.worse} than the best on average, {plan.worst:.0%} at worst"
+            regrets.append([str(number), f"best in {plan.best_share:.0%}", regret])
+        yield from table(regrets)
 
 
 def _figures(ranked: RankedPlan, measure: ObjectiveMeasure) -> list[str]:
@@ -380,12 +388,3 @@ def what_if_text(search: SearchResult, what_ifs: Sequence[WhatIf]) -> str:
             pools += ", so no ratio applies: rollout and training share a pool"
         rows.append([what_if.change, *_figures(best, measure), f"{_more(best, search.best, measure):+.0%}", pools])
     return "\n".join(["what if, each with its own best plan", *flowing(rows, " | ")])
-
-
-def _sensitivity(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
-    yield f"if each role's seconds are off by up to {COST_ERROR:.0%}, of {DRAWS} draws"
-    rows = list[list[str]]()
-    for number, plan in enumerate(search.regrets[:TOP], 1):
-        regret = f"{plan.mean:.1%} {measure.worse} than the best on average, {plan.worst:.0%} at worst"
-        rows.append([str(number), f"best in {plan.best_share:.0%}", regret])
-    yield from table(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,7 +67,10 @@ class Simulation:
             lines.append(f"too many to draw in {columns} columns, which have room for {width // STEP_COLUMNS}")
         else:
             lines += [f"{pool.ljust(margin)} {self._lane(pool, width)}" for pool in self._pools]
-            lines.append(" " * margin + f" {_scale(timeline.end_s, width)}")
+            # The first, the last and, if there is room, the middle second under their columns.
+            middle, last = f"{timeline.end_s / 2:,.1f}" if width > 40 else "", f"{timeline.end_s:,.1f} s"
+            scale = "0".ljust(max(2, width // 2 - len(middle) // 2)) + middle
+            lines.append(" " * margin + f" {scale.ljust(max(len(scale) + 1, width - len(last))) + last}")
         reasons, busy = causes(self.idle), timeline.busy()
         for pool in self._pools:
             lines.append(f"{pool.ljust(margin)}  busy {busy[pool]:6.1%}")
@@ -88,7 +91,12 @@ class Simulation:
             start = round(event.start_s * columns_per_s)
             start += start < last  # give way to a run too short for a column, by one, so that the scale holds
             last = max(start + 1, round(event.end_s * columns_per_s))
-            cells[start:last] = _text_bar(event, last - start)
+            # Labelled with its step if that fits, else with the start of its name.
+            room, (name, space, part) = last - start - 1, event.task.partition(" ")
+            short = name.rsplit("/", 1)[-1] + space + part
+            label = f"{short} {event.step}"
+            text = (label if len(label) <= room else short)[:room].ljust(room, "─") + "│"
+            cells[start:last] = text if room else short[:1]
         return "".join(cells[:width])
 
     # ---------------------------------------------------------------------------------------- a trace
@@ -141,7 +149,15 @@ class Simulation:
                 step = next(after, events[-1].step if events else 0)
                 bars.append(Bar(idle.start_s, idle.end_s, idle.why, "idle", about, first_step + step))
             lanes.append(Lane(pool, pool, tuple(sorted(bars, key=lambda bar: bar.start_s))))
-        return Lanes(title, tuple(lanes), self.timeline.end_s, " ".join(self._about()))
+        period = f", {show_s(self.period_s)} from one to the next" if self.period_s is not None else ""
+        about = f"{many(self.timeline.steps, 'step')} in {show_s(self.timeline.end_s)}{period}."
+        busy = [f"{pool} is busy {share:.0%} of the time" for pool, share in self.timeline.busy().items()]
+        about += f" {listed(busy)}." if busy else " No pool has work."
+        waits = [span for span in self.idle if span.pool != HOST and span.why != OVER]
+        longest = max(waits, key=lambda span: span.seconds, default=None)
+        if longest is not None:
+            about += f" The longest idle time is of {longest.pool}: {show_s(longest.seconds)}, {longest.why}."
+        return Lanes(title, tuple(lanes), self.timeline.end_s, about)
 
     def _task_bar(self, event: TimelineEvent, first_step: int) -> Bar:
         task, run = self.timeline.schedule.by_name[event.task], self.timeline.by_job[event.task, event.step]
@@ -153,33 +169,6 @@ class Simulation:
             after = f"; it starts once {name} of step {first_step + step} has ended"
         about = f"{lasts}{where}, from {show_s(event.start_s)} on{after}."
         return Bar(event.start_s, event.end_s, event.task, task.kind, about, first_step + event.step)
-
-    def _about(self) -> Iterator[str]:
-        period = f", {show_s(self.period_s)} from one to the next" if self.period_s is not None else ""
-        yield f"{many(self.timeline.steps, 'step')} in {show_s(self.timeline.end_s)}{period}."
-        busy = [f"{pool} is busy {share:.0%} of the time" for pool, share in self.timeline.busy().items()]
-        yield f"{listed(busy)}." if busy else "No pool has work."
-        waits = [span for span in self.idle if span.pool != HOST and span.why != OVER]
-        longest = max(waits, key=lambda span: span.seconds, default=None)
-        if longest is not None:
-            yield f"The longest idle time is of {longest.pool}: {show_s(longest.seconds)}, {longest.why}."
-
-
-def _text_bar(event: TimelineEvent, width: int) -> str:
-    """Return a run in `width` columns: labelled with its step if that fits, else with the start of its name."""
-    name, space, part = event.task.partition(" ")
-    short = name.rsplit("/", 1)[-1] + space + part
-    label = f"{short} {event.step}"
-    if width == 1:
-        return short[:1]
-    return (label if len(label) < width else short)[: width - 1].ljust(width - 1, "─") + "│"
-
-
-def _scale(end_s: float, width: int) -> str:
-    """Return the first, the last and, if there is room, the middle second under their columns."""
-    middle, last = f"{end_s / 2:,.1f}" if width > 40 else "", f"{end_s:,.1f} s"
-    line = "0".ljust(max(2, width // 2 - len(middle) // 2)) + middle
-    return line.ljust(max(len(line) + 1, width - len(last))) + last
 
 
 def _trace_span(start_s: float, end_s: float) -> Mapping[str, float]:

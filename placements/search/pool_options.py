@@ -79,12 +79,13 @@ class PoolOptions:
 
         Pools on which the roles take more than `max_s` whatever they do are left out before more is computed.
         """
-        return tuple(
-            option
-            for devices, group in self.groups
-            if sum(self._fastest_s(place, group) for place in block) <= max_s
-            for option in self._options(block, devices, group)
-        )
+        options = list[Option]()
+        for devices, group in self.groups:
+            timed = [self.role_options(place, group).timed for place in block]
+            # No way to run a role goes below its fastest by itself, with nothing put away.
+            if sum(sum(ways[0].stages_s) if ways else inf for ways in timed) <= max_s:
+                options += self._options(block, devices, group)
+        return tuple(options)
 
     def pool_options(self, block: frozenset[int], group: DeviceGroup) -> list[PoolOption]:
         """Return the ways to run a block there that fit, fastest first; none is slower than another in every stage."""
@@ -182,11 +183,6 @@ class PoolOptions:
 
     def _slowed(self, place: int, shared: bool) -> float:
         return self.setting.host.slowed_share if shared and self.setting.roles[place].use == "train" else 1.0
-
-    def _fastest_s(self, place: int, group: DeviceGroup) -> float:
-        """Return the seconds that no way to run a role there goes below: by itself, with nothing put away."""
-        timed = self.role_options(place, group).timed
-        return sum(timed[0].stages_s) if timed else inf
 
     def _pool_options(
         self,

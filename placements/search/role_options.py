@@ -165,7 +165,11 @@ class RoleOptions:
                     degrees = [degree for degree in POWERS if experts and data % degree == experts % degree == 0]
                     in_domain = [degree for degree in degrees if degree <= self.group.of.reach]
                     degrees = sorted({1, *in_domain[-1:], *degrees[-1:]})
-                for sharding in _shardings(support, data * sequence, pipeline):
+                # One rank shares its state as an engine calls that; stages never do by full sharding.
+                considered: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
+                none: tuple[Sharding, ...] = ("none",) if "none" in support.sharding else ()
+                offered = tuple(sharding for sharding in considered if sharding in support.sharding)
+                for sharding in none if data * sequence == 1 and none else offered or none:
                     for expert in degrees:
                         yield Layout(
                             data=data,
@@ -410,12 +414,3 @@ class RoleOptions:
             woken_s=woken,
             ready_s=ready_s,
         )
-
-
-def _shardings(support: Support, data: int, pipeline: int) -> tuple[Sharding, ...]:
-    """Return how ranks may share their state: one rank as an engine calls that, stages never by full sharding."""
-    if data == 1 and "none" in support.sharding:
-        return ("none",)
-    considered: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
-    offered: tuple[Sharding, ...] = tuple(sharding for sharding in considered if sharding in support.sharding)
-    return offered or (("none",) if "none" in support.sharding else ())

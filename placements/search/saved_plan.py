@@ -120,7 +120,7 @@ def tightness(plan: Plan) -> str:
 def step_seconds(step: StepForecast, where: str) -> float | None:
     """Return the seconds of a step as its tasks are played, None where those of one are not known.
 
-    Raises PlanError where there is no task, where one waits for what is not there, or where tasks wait in a circle.
+    Raises PlanError where a plan has no task, where one waits for what is not there, or where tasks wait in a circle.
     """
     if not step.tasks:
         raise PlanError.unreadable(where, "step", "has no task")

@@ -117,7 +117,15 @@ class _SizeReader:
             for node in self.graph.nodes
             if node.op.kind == "generate"
         ]
-        shares, updates = tuple(self._shares()), tuple(self._updates())
+        nodes = {node.name: node for node in self.graph.nodes}
+        alike = dict[tuple[int, AdjustableSize], list[str]]()
+        for role in roles(self.graph):
+            if role.name in self.ranks:
+                supplies = [self._supply(nodes[name]) for name in role.nodes if name in nodes] or [self.batch]
+                largest = self.batch if self.batch in supplies else max(supplies, key=_value)
+                alike.setdefault((self.ranks[role.name], largest), []).append(role.name)
+        shares = tuple(RankShare(tuple(names), count, prompts) for (count, prompts), names in alike.items())
+        updates = tuple(self._updates())
         return BatchSizes(self.batch, data_rows, self.prompt_tokens, tuple(samplers), shares, updates)
 
     def _setting(self, node: Node, name: str, default: int) -> AdjustableSize:
@@ -132,20 +140,15 @@ class _SizeReader:
         groups = [self._setting(sampler, "groups", 0) for sampler in samplers_read(node) if sampler is not node]
         return max(groups, key=_value) if groups and all(size.value for size in groups) else self.batch
 
-    def _shares(self) -> Iterator[RankShare]:
-        nodes = {node.name: node for node in self.graph.nodes}
-        alike = dict[tuple[int, AdjustableSize], list[str]]()
-        for role in roles(self.graph):
-            if role.name in self.ranks:
-                supplies = [self._supply(nodes[name]) for name in role.nodes if name in nodes] or [self.batch]
-                largest = self.batch if self.batch in supplies else max(supplies, key=_value)
-                alike.setdefault((self.ranks[role.name], largest), []).append(role.name)
-        yield from (RankShare(tuple(names), count, prompts) for (count, prompts), names in alike.items())
-
     def _updates(self) -> Iterator[UpdatePartition]:
         role_of = {name: role.name for role in roles(self.graph) if role.use == "train" for name in role.nodes}
         for node in self.graph.nodes:
             if node.regions and node.op.carries is not None and node.name in role_of:
+                # The longest row has all that its loss captures, each once.
+                contexts, responses = row_sources(node)
+                tokens = [0 if sampler is None else self._max_tokens(sampler) for sampler in responses.values()]
+                is_known = all(tokens) and not (contexts and self.prompt_tokens is None)
+                row_tokens = max(1, sum(tokens) + len(contexts) * (self.prompt_tokens or 0)) if is_known else None
                 yield UpdatePartition(
                     node=node.name,
                     role=role_of[node.name],
@@ -154,17 +157,9 @@ class _SizeReader:
                     epochs=whole_setting(node, "epochs", 1),
                     minibatch=self._setting(node, "minibatch", 0),
                     n=max((samples_of(sampler) for sampler in samplers_read(node)), default=1),
-                    row_tokens=self._row_tokens(node),
+                    row_tokens=row_tokens,
                     budget_tokens=whole_setting(node, "micro_batch_tokens", 0) or None,
                 )
-
-    def _row_tokens(self, node: Node) -> int | None:
-        """Return the tokens that an update counts for its longest row: of all that its loss captures, each once."""
-        contexts, responses = row_sources(node)
-        tokens = [0 if sampler is None else self._max_tokens(sampler) for sampler in responses.values()]
-        if not all(tokens) or (contexts and self.prompt_tokens is None):
-            return None
-        return max(1, sum(tokens) + len(contexts) * (self.prompt_tokens or 0))
 
 
 def _value(size: AdjustableSize) -> int:
@@ -299,7 +294,16 @@ def least_minibatch(prompts: int, minimum: int) -> int:
 
 def _notes(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
     for update in sizes.updates:
-        yield from _update_notes(update)
+        if update.minibatch.value > update.prompts.value:
+            there = f"the {update.prompts.value} prompts there are"
+            yield f"{update.minibatch} is more than {there}: they are one minibatch"
+        budget_tokens, row_tokens = update.budget_tokens, update.row_tokens
+        if row_tokens is not None and budget_tokens is not None and row_tokens > budget_tokens:
+            budget = f"{update.node}.micro_batch_tokens={budget_tokens}"
+            yield f"{budget} holds no row of {row_tokens} tokens, the longest there may be: such a row goes alone"
+        if update.idle_share >= IDLE_SHARE:
+            what = f"a rank of {update.role} has no row in up to {update.idle_share:.0%} of optimizer steps"
+            yield f"{what}: a minibatch is drawn from the prompts of all ranks"
     for sampler in sizes.samplers:
         yield from _round_notes(sampler, sizes.shares)
     for node in graph.nodes:
@@ -310,17 +314,6 @@ def _notes(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
             )
         if node.op.rows == "new" and node.op.kind != "generate":
             yield f"{node.name} makes rows of its own: nodes that read them may have other counts than these"
-
-
-def _update_notes(update: UpdatePartition) -> Iterator[str]:
-    if update.minibatch.value > update.prompts.value:
-        yield f"{update.minibatch} is more than the {update.prompts.value} prompts there are: they are one minibatch"
-    if update.row_tokens is not None and update.budget_tokens is not None and update.row_tokens > update.budget_tokens:
-        budget = f"{update.node}.micro_batch_tokens={update.budget_tokens}"
-        yield f"{budget} holds no row of {update.row_tokens} tokens, the longest there may be: such a row goes alone"
-    if update.idle_share >= IDLE_SHARE:
-        what = f"a rank of {update.role} has no row in up to {update.idle_share:.0%} of optimizer steps"
-        yield f"{what}: a minibatch is drawn from the prompts of all ranks"
 
 
 def _round_notes(sampler: SamplerBatch, shares: Sequence[RankShare]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from flowgraph.diagrams.model.charts import Comparison, Curves, Drawing, Lanes, MemoryChart, Scatter
@@ -174,7 +174,14 @@ def from_plain(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _record(kind, value, where)
     if get_origin(kind) is tuple:
-        return _tuple(get_args(kind), value, where)
+        if not isinstance(value, list):
+            raise _wrong(where, value, "a list")
+        kinds = get_args(kind)
+        kinds = kinds[:1] * len(value) if kinds[-1] is Ellipsis else kinds
+        if len(kinds) != len(value):
+            raise DataError.unusable(where, f"has {len(value)} parts, not {len(kinds)}")
+        items = enumerate(zip(kinds, value, strict=True))
+        return tuple(from_plain(item_kind, item, f"{where}[{place}]") for place, (item_kind, item) in items)
     if get_origin(kind) in (Union, types.UnionType, Literal) or issubclass(kind, enum.Enum):
         return _choice(kind, value, where)
     if kind is float and value in ("nan", "inf", "-inf"):
@@ -195,17 +202,6 @@ def _record(kind: Any, value: Any, where: str) -> Any:
         if name not in value and field.default is dataclasses.MISSING:
             raise DataError.unusable(where, f"lacks `{name}`")
     return kind(**{name: from_plain(kinds[name], value[name], f"{where}.{name}") for name in value})
-
-
-def _tuple(kinds: Sequence[Any], value: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise _wrong(where, value, "a list")
-    if kinds[-1] is Ellipsis:
-        kinds = [kinds[0]] * len(value)
-    if len(kinds) != len(value):
-        raise DataError.unusable(where, f"has {len(value)} parts, not {len(kinds)}")
-    items = enumerate(zip(kinds, value, strict=True))
-    return tuple(from_plain(kind, item, f"{where}[{place}]") for place, (kind, item) in items)
 
 
 def _choice(kind: Any, value: Any, where: str) -> Any:

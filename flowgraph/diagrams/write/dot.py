@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from flowgraph.diagrams.model.labels import clean, signed, signed_lines
-from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, BoxKind, Picture, Status
+from flowgraph.diagrams.model.picture import ArrowStyle, BoxKind, Picture, Status
 from flowgraph.diagrams.write.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
 
 _FONT = "Helvetica,Arial,sans-serif"
@@ -39,15 +39,21 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"
 
 def dot(picture: Picture) -> str:
     """Return a picture as a Graphviz digraph, in its order; arrows to the next step pull no box upwards."""
-    lines = [
-        "digraph {",
-        *(f"    {fixed}" for fixed in _FIXED),
-        f"    label={quoted(picture.title)}",
-        *_inside(picture, None, "    "),
-        *(f"    {_arrow(arrow)}" for arrow in picture.arrows),
-        "}",
-    ]
-    return "\n".join(lines) + "\n"
+    lines = ["digraph {", *(f"    {fixed}" for fixed in _FIXED), f"    label={quoted(picture.title)}"]
+    lines += _inside(picture, None, "    ")
+    for arrow in picture.arrows:
+        label = quoted(signed(arrow.label, arrow.status))[1:-1]
+        attributes = [f'label="  {label} "']  # a little away from its line
+        ink = STATUS_INKS.get(arrow.status, ARROW_INKS.get(arrow.style))
+        attributes += [f'color="{ink}"'] if ink else []
+        attributes += [_LINES[arrow.style]] if arrow.style in _LINES else []
+        attributes += [_STATUS[arrow.status]] if arrow.status in _STATUS else []
+        ends = arrow.source, arrow.target
+        if arrow.style is ArrowStyle.CARRY:  # written backwards, so that it points back and pulls nothing
+            ends = ends[::-1]
+            attributes.append("dir=back")
+        lines.append(f"    {' -> '.join(ends)} [{', '.join(attributes)}]")
+    return "\n".join([*lines, "}"]) + "\n"
 
 
 def quoted(*lines: str) -> str:
@@ -82,16 +88,3 @@ def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
         inside = [*_inside(picture, inner.id, indent + "    ")]
         yield from inside or [f"{indent}    {inner.id}_empty [shape=point, style=invis]"]  # else it is not drawn
         yield f"{indent}}}"
-
-
-def _arrow(arrow: Arrow) -> str:
-    """Return an arrow; one to the next step is written backwards, so that it points back and pulls nothing."""
-    label = quoted(signed(arrow.label, arrow.status))[1:-1]
-    attributes = [f'label="  {label} "']  # a little away from its line
-    ink = STATUS_INKS.get(arrow.status, ARROW_INKS.get(arrow.style))
-    attributes += [f'color="{ink}"'] if ink else []
-    attributes += [_LINES[arrow.style]] if arrow.style in _LINES else []
-    attributes += [_STATUS[arrow.status]] if arrow.status in _STATUS else []
-    if arrow.style is ArrowStyle.CARRY:
-        return f"{arrow.target} -> {arrow.source} [{', '.join(attributes)}, dir=back]"
-    return f"{arrow.source} -> {arrow.target} [{', '.join(attributes)}]"

@@ -44,7 +44,7 @@ _DRAW_ALL = ("svg", "png", "html", "json", "txt")
 
 @dataclass(frozen=True)
 class Writers:
-    """How a kind of picture is called in an error, and what writes it as SVG and, if anything does, as Mermaid."""
+    """The name of a kind of picture in an error, and its writers as SVG and, if there is one, as Mermaid."""
 
     name: str
     svg: Callable[[Any, Look], str]

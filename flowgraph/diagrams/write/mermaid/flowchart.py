@@ -6,12 +6,12 @@ Checked against mermaid 11 and 12. Ids are generated and every label is quoted a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
 from flowgraph.diagrams.model.labels import clean, signed, signed_lines
-from flowgraph.diagrams.model.picture import Arrow, ArrowStyle, BoxKind, Picture
+from flowgraph.diagrams.model.picture import ArrowStyle, BoxKind, Picture
 from flowgraph.diagrams.write.palette import ARROW_INKS, FRAME_LINES, INKS, STATUS_INKS, TEXT
 
 _NAMED = {'"': "quot", "<": "lt", ">": "gt", "&": "amp"}
@@ -86,8 +86,7 @@ def mermaid(picture: Picture) -> str:
             for kind, ink in INKS.items()
             if any(box.kind == kind for box in picture.boxes)
         ),
-        *_link_styles(picture.arrows, len(ties)),
-        *_statuses(picture),
+        *_looks(picture, len(ties)),
         *(f"    classDef {kind} fill:none,{border}" for kind, border in borders.items()),
     ]
     return "\n".join(lines) + "\n"
@@ -120,11 +119,14 @@ def _inside(picture: Picture, frame: str | None, indent: str) -> Iterator[str]:
         yield f"{indent}class {inner.id} {inner.kind}"
 
 
-def _link_styles(arrows: Sequence[Arrow], first: int) -> Iterator[str]:
-    """Yield the colour of each arrow's status, else of its style; Mermaid counts links from `first`."""
+def _looks(picture: Picture, first: int) -> Iterator[str]:
+    """Yield the colour of each arrow's status, else of its style, then the look of added, removed and changed things.
+
+    Mermaid counts links from `first`. The look of a status lies over that of a thing's kind.
+    """
     places: dict[str, list[str]] = {}
     order = [*ARROW_INKS, ArrowStyle.DATA]
-    for place, arrow in sorted(enumerate(arrows, first), key=lambda numbered: order.index(numbered[1].style)):
+    for place, arrow in sorted(enumerate(picture.arrows, first), key=lambda numbered: order.index(numbered[1].style)):
         ink = STATUS_INKS.get(arrow.status, ARROW_INKS.get(arrow.style))
         if ink:
             dashes = _DASHES if arrow.status == "removed" else ""
@@ -132,10 +134,6 @@ def _link_styles(arrows: Sequence[Arrow], first: int) -> Iterator[str]:
             places.setdefault(look, []).append(str(place))
     for look, links in places.items():
         yield f"    linkStyle {','.join(links)} {look}"
-
-
-def _statuses(picture: Picture) -> Iterator[str]:
-    """Yield the look of added, removed and changed things, over that of their kind."""
     for status, ink in STATUS_INKS.items():
         ids = [box.id for box in picture.boxes if box.status == status]
         ids += [frame.id for frame in picture.frames if frame.status == status]

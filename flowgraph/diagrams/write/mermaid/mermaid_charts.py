@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from flowgraph.diagrams.model.charts import Lane, Lanes, MemoryChart
+from flowgraph.diagrams.model.charts import Lanes, MemoryChart
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.model.picture import ArrowStyle, MessageStyle, SequenceDiagram
 from flowgraph.diagrams.write.mermaid.flowchart import escaped
@@ -82,7 +82,8 @@ def mermaid_sequence(diagram: SequenceDiagram) -> str:
 def mermaid_gantt(lanes: Lanes) -> str:
     """Return a timeline as Mermaid's gantt chart, a section for each lane, the time from its start along its axis.
 
-    A bar of less than a millisecond is drawn as one millisecond.
+    A bar of less than a millisecond is drawn as one millisecond. A bar that follows another starts no sooner than that
+    one ends: otherwise Mermaid would give it a row of its own.
     """
     axis = "%S.%L s" if lanes.end_s < 20 else "%M:%S" if lanes.end_s < 3600 else "%H:%M:%S"
     lines = [
@@ -95,27 +96,21 @@ def mermaid_gantt(lanes: Lanes) -> str:
     ]
     for number, lane in enumerate(lanes.lanes):
         name = f"{lane.label} (measured)" if lane.measured else lane.label
-        lines += [f"    section {escaped(name)}", *_bars(lane, number, lanes.end_s)]
+        lines.append(f"    section {escaped(name)}")
+        last_s, last_ms = 0.0, 0
+        for place, bar in enumerate(lane.bars):
+            # As much of a label as fits: Mermaid would write it over the next bars.
+            share = (bar.end_s - bar.start_s) / lanes.end_s if lanes.end_s else 1.0
+            text = cut(bar.label, share * _BARS_PX - 6, "small") or "·"
+            label = f"#{ord(text[0])};{escaped(text)[1:]}" if _OTHER_LINES.match(text) else escaped(text)
+            start_s, stop_s = min(bar.start_s, _LONGEST_S), min(bar.end_s, _LONGEST_S)
+            start_ms = max(round(start_s * 1000), last_ms if start_s >= last_s else 0)
+            stop_ms = max(start_ms + 1, round(stop_s * 1000))
+            last_s, last_ms = stop_s, stop_ms
+            date = (_START + timedelta(milliseconds=start_ms)).isoformat(" ", "milliseconds")
+            tag = f"{_TAGS[bar.kind]}, " if bar.kind in _TAGS else ""
+            lines.append(f"    {label} :{tag}b{number}x{place}, {date}, {stop_ms - start_ms}ms")
     return "\n".join(lines) + "\n"
-
-
-def _bars(lane: Lane, number: int, end_s: float) -> Iterator[str]:
-    """Yield the bars of a lane, each with as much of its label as fits: Mermaid would write it over the next bars.
-
-    A bar that follows another starts no sooner than that one ends: otherwise Mermaid would give it a row of its own.
-    """
-    last_s, last_ms = 0.0, 0
-    for place, bar in enumerate(lane.bars):
-        share = (bar.end_s - bar.start_s) / end_s if end_s else 1.0
-        text = cut(bar.label, share * _BARS_PX - 6, "small") or "·"
-        label = f"#{ord(text[0])};{escaped(text)[1:]}" if _OTHER_LINES.match(text) else escaped(text)
-        start_s, stop_s = min(bar.start_s, _LONGEST_S), min(bar.end_s, _LONGEST_S)
-        start_ms = max(round(start_s * 1000), last_ms if start_s >= last_s else 0)
-        stop_ms = max(start_ms + 1, round(stop_s * 1000))
-        last_s, last_ms = stop_s, stop_ms
-        date = (_START + timedelta(milliseconds=start_ms)).isoformat(" ", "milliseconds")
-        tag = f"{_TAGS[bar.kind]}, " if bar.kind in _TAGS else ""
-        yield f"    {label} :{tag}b{number}x{place}, {date}, {stop_ms - start_ms}ms"
 
 
 def mermaid_memory(chart: MemoryChart) -> str:

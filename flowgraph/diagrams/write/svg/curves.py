@@ -51,7 +51,11 @@ def _panel(place: int, series: Series, cell: Rect, steps: Span) -> Mark:
     right = cell.right - max(RIGHT, 12 + width_of(last, "small strong"))
     area = Rect(left, cell.top + TOP, max(right - left, 1), max(cell.height - BOTTOM - TOP, 1))
     across, up = LinearScale(area.left, area.right, *widened(*steps)), LinearScale(area.bottom, area.top, *span)
-    inner = [_name(series, cell, area.top - 12)]
+    name = cut(series.name, cell.width, "strong") or "…"
+    unit_px = cell.width - width_of(name, "strong") - UNIT_GAP
+    unit = cut(series.unit, unit_px) if series.unit and unit_px > UNIT_MIN else ""
+    spans = [Mark("tspan", {"class": "unit", "dx": 4}, unit)] if unit else []
+    inner = [words(TextLine(cell.left, area.top - 12, name, "strong"), *spans)]
     for mark, text in marks:
         y = up.at(mark)
         inner.append(line("grid", (area.left, y), (area.right, y)))
@@ -70,15 +74,6 @@ def _panel(place: int, series: Series, cell: Rect, steps: Span) -> Mark:
         inner.append(words(TextLine(area.centre, area.middle, "no values", "small muted", "middle")))
     classes = f"panel{' headline' if series.headline else ''}"
     return group(classes, *inner, title=sentence(series), row=place, focus=True)
-
-
-def _name(series: Series, cell: Rect, y: float) -> Mark:
-    """Return a panel's name, with its unit where there is room for it."""
-    name = cut(series.name, cell.width, "strong") or "…"
-    room = cell.width - width_of(name, "strong") - UNIT_GAP
-    unit = cut(series.unit, room) if series.unit and room > UNIT_MIN else ""
-    spans = [Mark("tspan", {"class": "unit", "dx": 4}, unit)] if unit else []
-    return words(TextLine(cell.left, y, name, "strong"), *spans)
 
 
 def _step_axis(across: LinearScale, bottom: float, right: float, steps: Span) -> Iterator[Mark]:

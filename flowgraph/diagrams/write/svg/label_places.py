@@ -43,7 +43,14 @@ def label_places(labels: Sequence[Label], occupied: Sequence[Rect], width: float
         places.append(areas.add(room) if fits and room is not None else None)
     for place, label in enumerate(labels):
         if places[place] is None:
-            free = next((area for area in _candidates(label) if not areas.crowds(area)), None)
+            # Places on the arrow, the middle first, then outwards to either end; then places right and left of it.
+            points = list(sampled(label.points))
+            middle = len(points) // 2
+            outwards = sorted(range(1, len(points) - 1), key=lambda index: abs(index - middle))
+            aside, distant = label.width / 2 + GAP_PX, label.width / 2 + NEAR_PX
+            sides = 0.0, aside, -aside, distant, -distant
+            candidates = (label.at((points[i][0] + across, points[i][1])) for across in sides for i in outwards)
+            free = next((area for area in candidates if not areas.crowds(area)), None)
             places[place] = areas.add(free) if free is not None else None
     return [None if area is None else (area.centre, area.middle) for area in places]
 
@@ -94,17 +101,6 @@ def away_px(area: Rect, point: Point) -> float:
     """
     across = max(area.left - point[0], 0.0, point[0] - area.right)
     return hypot(across, max(area.top - point[1], 0.0, point[1] - area.bottom))
-
-
-def _candidates(label: Label) -> Iterator[Rect]:
-    """Yield places on an arrow, the middle first, then outwards to either end; then places right and left of it."""
-    points = list(sampled(label.points))
-    middle = len(points) // 2
-    aside, distant = label.width / 2 + GAP_PX, label.width / 2 + NEAR_PX
-    for across in (0.0, aside, -aside, distant, -distant):
-        for place in sorted(range(1, len(points) - 1), key=lambda place: abs(place - middle)):
-            x, y = points[place]
-            yield label.at((x + across, y))
 
 
 def sampled(points: Sequence[Point]) -> Iterator[Point]:

@@ -63,13 +63,12 @@ def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
     if len(starts_s) == 1:  # steps are named where there are several
         starts_s.clear()
     top = TITLE_HEIGHT + key_height + (LINE + 4 if starts_s else 0.0)
-    bands = _bands(ordered, scale, top)
+    bands, tracks = _tracks(ordered, scale, top, look)
     bottom = (bands[-1].bottom if bands else top + BAR_HEIGHT) + LANE_GAP
     unit = unit_of(end_s)
     zoomed = group(
         "zoomed",
-        *_ticks(scale, top, bottom),
-        *_step_edges(starts_s, scale, TITLE_HEIGHT + key_height + LINE - 3, bottom),
+        *_times(scale, starts_s, top, TITLE_HEIGHT + key_height + LINE - 3, bottom),
         *(bar for lane, band in zip(ordered, bands, strict=True) for bar in _bars(lane, band, scale, look)),
         left=scale.start,
         right=scale.end,
@@ -78,7 +77,7 @@ def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
         unit_seconds=str(unit.seconds),
     )
     axis = line("axis", (scale.start, bottom), (scale.end, bottom))
-    marks = [key, *_tracks(ordered, bands, look), axis, zoomed]
+    marks = [key, *tracks, axis, zoomed]
     return framed("lanes", lanes, marks, look, height=bottom + AXIS_HEIGHT + MARGIN / 2)
 
 
@@ -109,30 +108,29 @@ def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
     return rows
 
 
-def _bands(lanes: Sequence[Lane], scale: LinearScale, top: float) -> list[Rect]:
-    """Return the area of each lane's bars, with a wider gap between pools."""
-    bands = list[Rect]()
-    for lane, following in zip(lanes, [*lanes[1:], None], strict=False):
+def _tracks(lanes: Sequence[Lane], scale: LinearScale, top: float, look: Look) -> tuple[list[Rect], list[Mark]]:
+    """Return the area of each lane's bars, with a wider gap between pools; and these bands drawn, with names.
+
+    A name is not repeated for the measured lane beneath.
+    """
+    bands, tracks, compares = list[Rect](), list[Mark](), any(lane.measured for lane in lanes)
+    for previous, lane, following in zip([None, *lanes], lanes, [*lanes[1:], None], strict=False):
         rows = max((row for _, row in bar_rows(lane)), default=0) + 1
-        bands.append(Rect(scale.start, top, scale.end - scale.start, rows * (BAR_HEIGHT + BAR_GAP) - BAR_GAP))
-        top = bands[-1].bottom + (LANE_GAP if following is not None and following.pool == lane.pool else POOL_GAP)
-    return bands
-
-
-def _tracks(lanes: Sequence[Lane], bands: Sequence[Rect], look: Look) -> Iterator[Mark]:
-    """Yield the band of each lane with its name, which is not repeated for the measured lane beneath."""
-    compares = any(lane.measured for lane in lanes)
-    for previous, lane, band in zip([None, *lanes], lanes, bands, strict=False):
+        band = Rect(scale.start, top, scale.end - scale.start, rows * (BAR_HEIGHT + BAR_GAP) - BAR_GAP)
+        bands.append(band)
+        top = band.bottom + (LANE_GAP if following is not None and following.pool == lane.pool else POOL_GAP)
         source, y = "measured" if lane.measured else "forecast", baseline(band.top + BAR_HEIGHT / 2)
         repeats = previous is not None and (previous.pool, previous.label) == (lane.pool, lane.label)
         name = TextLine(MARGIN, y, cut(lane.label, NAME_MAX, "strong"), "strong")
-        yield group(
+        track = group(
             f"lane {look.pool(lane.pool)}",
             None if repeats else words(name),
             words(TextLine(band.left - 10, y, source, "small muted", "end")) if compares else None,
             rect("band", band),
             title=f"{clean(lane.label)}, {source}",
         )
+        tracks.append(track)
+    return bands, tracks
 
 
 def _bars(lane: Lane, band: Rect, scale: LinearScale, look: Look) -> list[Mark]:
@@ -164,7 +162,10 @@ def _bars(lane: Lane, band: Rect, scale: LinearScale, look: Look) -> list[Mark]:
     return [mark for _, mark in sorted(marks, key=lambda wide: wide[0] <= BAR_MIN)]
 
 
-def _ticks(scale: LinearScale, top: float, bottom: float) -> Iterator[Mark]:
+def _times(
+    scale: LinearScale, starts_s: Mapping[int, float], top: float, names_y: float, bottom: float
+) -> Iterator[Mark]:
+    """Yield the ticks, then a line where each step begins, with its name where that does not meet the one before it."""
     for seconds, text in time_ticks(scale.high):
         x = scale.at(seconds)
         yield group(
@@ -174,15 +175,11 @@ def _ticks(scale: LinearScale, top: float, bottom: float) -> Iterator[Mark]:
             words(TextLine(x, bottom + 17, text, "small muted", "middle")),
             at=str(seconds),
         )
-
-
-def _step_edges(starts_s: Mapping[int, float], scale: LinearScale, y: float, bottom: float) -> Iterator[Mark]:
-    """Yield a line where each step begins, with its name where that does not meet the one before it."""
     free = scale.start
     for step, seconds in sorted(starts_s.items()):
         x = scale.at(seconds)
-        name = TextLine(x + 4, y, f"step {step}", "small muted")
+        name = TextLine(x + 4, names_y, f"step {step}", "small muted")
         fits = free <= name.x and name.rect.right <= WIDTH - MARGIN / 2
         free = name.rect.right + 4 if fits else free
         label = words(name if fits else replace(name, text=""))
-        yield group("step-edge", line("edge", (x, y - 10), (x, bottom)), label, at=str(seconds))
+        yield group("step-edge", line("edge", (x, names_y - 10), (x, bottom)), label, at=str(seconds))

@@ -49,7 +49,11 @@ def memory_svg(chart: MemoryChart, look: Look = ALONE) -> str:
     in_a_row = 3 if most_phases <= PHASES_IN_A_THIRD else 2 if most_phases <= PHASES_IN_A_HALF else 1
     in_a_row = min(in_a_row, max(len(chart.stores), 1))
     width = (WIDTH - 2 * MARGIN - (in_a_row - 1) * PANEL_GAP) / in_a_row
-    slanted = any(_is_tight(store, width) for store in chart.stores)
+    slanted = False  # unless names of phases do not fit next to each other
+    for store in chart.stores:
+        unit_px = (width - LEFT - RIGHT) / max(sum(_weights(store)), 1.0)
+        widths = [width_of(cut(phase.label, LABEL_MAX, "small"), "small") for phase in store.phases]
+        slanted |= any(name > unit_px * weight - 4 for name, weight in zip(widths, _weights(store), strict=True))
     names = widest((cut(phase.label, LABEL_MAX, "small") for phase in phases), "small")
     height = HEAD_HEIGHT + PLOT_HEIGHT + (16.0 + names * SLANT if slanted else FOOT)
     panels, bottom = list[Mark](), TITLE_HEIGHT + key_height
@@ -57,7 +61,13 @@ def memory_svg(chart: MemoryChart, look: Look = ALONE) -> str:
         row, column = divmod(place, in_a_row)
         top = TITLE_HEIGHT + key_height + row * (height + PANEL_GAP)
         cell = Rect(MARGIN + column * (width + PANEL_GAP), top, width, height)
-        panels.append(_Panel(store, cell, _max_bytes(store, chart.stores), roles, slanted).mark(look))
+        # All pools of one capacity end at the same bytes; a capacity far above is left out.
+        equal = [pool for pool in chart.stores if pool.capacity_bytes == store.capacity_bytes]
+        peaks = [max(phase.size_bytes, phase.measured_bytes or 0) for pool in equal for phase in pool.phases]
+        peak = max(peaks, default=0)
+        is_small = 0 < peak < SMALL_SHARE * store.capacity_bytes
+        max_bytes = HEADROOM * peak if is_small else 1.04 * max(peak, store.capacity_bytes, store.room_bytes, 1)
+        panels.append(_Panel(store, cell, max_bytes, roles, slanted).mark(look))
         bottom = cell.bottom
     return framed("memory", chart, [key, *panels], look, height=float(ceil(bottom + MARGIN)))
 
@@ -65,24 +75,6 @@ def memory_svg(chart: MemoryChart, look: Look = ALONE) -> str:
 def _weights(store: MemoryColumn) -> list[float]:
     """Return the width of each phase relative to the others: a transition is narrower."""
     return [TRANSITION_SHARE if phase.transition else 1.0 for phase in store.phases]
-
-
-def _is_tight(store: MemoryColumn, width: float) -> bool:
-    """Return whether the names of phases do not fit next to each other."""
-    weights = _weights(store)
-    unit = (width - LEFT - RIGHT) / max(sum(weights), 1.0)
-    widths = [width_of(cut(phase.label, LABEL_MAX, "small"), "small") for phase in store.phases]
-    return any(name > unit * weight - 4 for name, weight in zip(widths, weights, strict=True))
-
-
-def _max_bytes(store: MemoryColumn, stores: Sequence[MemoryColumn]) -> float:
-    """Return the bytes at the top of a panel, for all pools of its capacity; a capacity far above is left out."""
-    equal = [pool for pool in stores if pool.capacity_bytes == store.capacity_bytes]
-    peaks = [max(phase.size_bytes, phase.measured_bytes or 0) for pool in equal for phase in pool.phases]
-    peak = max(peaks, default=0)
-    if 0 < peak < SMALL_SHARE * store.capacity_bytes:
-        return HEADROOM * peak
-    return 1.04 * max(peak, store.capacity_bytes, store.room_bytes, 1)
 
 
 def _listed(*parts: str) -> str:
@@ -222,7 +214,16 @@ class _Panel:
         if phase.size_bytes > capacity_bytes:
             classes += " over"
             marks.append(hatching("hatch", Rect(area.left, top, width, scale.at(capacity_bytes) - top), 5.0))
-        marks += [rect("outline", area), *_keys_next_to(parts, slot.width - width), name]
+        marks.append(rect("outline", area))
+        free = parts[0].area.bottom - NAME_HEIGHT / 2 if parts else 0.0
+        for part in parts:  # the number of each that is too low for it, right of the column and away from each other
+            middle = min(part.area.middle, free)
+            key = TextLine(part.area.right + 4, baseline(middle, "small"), str(part.place + 1), "small")
+            is_near = part.area.middle - middle < 1.5 * NAME_HEIGHT
+            if part.text is None and part.size_bytes and is_near and key.width + 7 <= (slot.width - width) * GAP_SHARE:
+                marks.append(words(key))
+                free = middle - NAME_HEIGHT
+        marks.append(name)
         sizes = [f"{clean(role)} {show_bytes(size_bytes)}" for role, size_bytes in phase.held]
         size = _listed(f"{show_bytes(phase.size_bytes)} ({self.share(phase)})", over_text(phase, self.store))
         title = f"{clean(phase.label)}: {size}: {_listed(*sizes) or 'nothing'}"
@@ -250,18 +251,6 @@ class _Panel:
                 label = name if width_of(name, "small") + 6 <= column.width else key
                 text = TextLine(column.centre, baseline(middle, "small"), label, "on small", "middle")
             yield ColumnPart(place, size, Rect(column.left, top, column.width, bottom - top), text)
-
-
-def _keys_next_to(parts: Sequence[ColumnPart], gap: float) -> Iterator[Mark]:
-    """Yield the number of each part that is too low for it, right of the column and away from each other."""
-    free = parts[0].area.bottom - NAME_HEIGHT / 2 if parts else 0.0
-    for part in parts:
-        middle = min(part.area.middle, free)
-        key = TextLine(part.area.right + 4, baseline(middle, "small"), str(part.place + 1), "small")
-        is_near = part.area.middle - middle < 1.5 * NAME_HEIGHT
-        if part.text is None and part.size_bytes and is_near and key.width + 7 <= gap * GAP_SHARE:
-            yield words(key)
-            free = middle - NAME_HEIGHT
 
 
 def free_middle(top: float, bottom: float, lines: Sequence[float]) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Literal
 
 from flowgraph.cluster.cluster import show_bytes
@@ -115,13 +115,16 @@ def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
     ]
     dots.sort(key=lambda dot: RANKS.index(dot.dot.mark))  # the best first, in the search's order
     front = sorted((dot.x, dot.y) for dot in dots if dot.dot.mark in ("best", "front"))
-    marks = [
-        key,
-        *_grid(across, up, plot),
-        *([path("front-line", front_path(front))] if len(front) > 1 else []),
-        *map(_dot_mark, sorted(dots, key=lambda dot: (-RANKS.index(dot.dot.mark), dot.row))),
-        *map(words, _labels(dots, front, plot)),
-    ]
+    marks = [key, *_grid(across, up, plot), *([path("front-line", front_path(front))] if len(front) > 1 else [])]
+    for placed in sorted(dots, key=lambda dot: (-RANKS.index(dot.dot.mark), dot.row)):
+        dot, middle, radius = placed.dot, (placed.x, placed.y), placed.style.radius
+        title = (
+            f"{clean(dot.label)}: {show_s(dot.seconds)} a step, {show_bytes(dot.memory_bytes)} on the fullest device"
+        )
+        title += "".join(f". {clean(text, 400)}" for text in (dot.about, dot.why) if text)
+        shape = star("shape", *middle, radius) if dot.mark == "best" else circle("shape", middle, radius)
+        marks.append(group(f"dot dot-{dot.mark}", shape, title=title, row=placed.row, focus=True))
+    marks += map(words, _labels(dots, front, plot))
     if not dots:
         marks.append(words(TextLine(plot.centre, plot.middle, "no candidates", "muted", "middle")))
     return framed("scatter", scatter, marks, look, height=plot.bottom + FOOT + MARGIN / 2)
@@ -174,14 +177,6 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
     return tuple(mark for mark in marks if low <= mark <= high)
 
 
-def _dot_mark(candidate: CandidateDot) -> Mark:
-    dot, x, y, radius = candidate.dot, candidate.x, candidate.y, candidate.style.radius
-    title = f"{clean(dot.label)}: {show_s(dot.seconds)} a step, {show_bytes(dot.memory_bytes)} on the fullest device"
-    title += "".join(f". {clean(text, 400)}" for text in (dot.about, dot.why) if text)
-    shape = star("shape", x, y, radius) if dot.mark == "best" else circle("shape", (x, y), radius)
-    return group(f"dot dot-{dot.mark}", shape, title=title, row=candidate.row, focus=True)
-
-
 def front_path(front: Sequence[Point]) -> str:
     """Return the line along the front, in steps: each candidate's memory until the next, slower one needs less.
 
@@ -203,19 +198,15 @@ def _labels(dots: Sequence[CandidateDot], front: Sequence[Point], plot: Rect) ->
     room = Rect(plot.left + 2, plot.top - 8, plot.width + 8, plot.height + 6)
     limit = len(occupied) + LABELS_MAX
     for dot in dots:
-        if dot.dot.label and len(occupied) < limit:
-            for label in _label_places(dot):
-                if room.holds(label.rect) and not any(label.rect.meets(area) for area in occupied):
-                    occupied.append(label.rect)
-                    yield label
-                    break
-
-
-def _label_places(candidate: CandidateDot) -> Iterator[TextLine]:
-    is_other, style = candidate.dot.mark == "other", candidate.style
-    name = f"{candidate.row + 1} {candidate.dot.label}"
-    for width_px in LABELS_PX[:1] if is_other else LABELS_PX:
-        text = cut(name, width_px, style.classes)
-        for anchor, (right, down), (dx, dy) in SIDES if is_other else (*SIDES, HIGHER):
-            x, y = candidate.x + right * style.radius + dx, candidate.y + down * style.radius + dy
-            yield TextLine(x, y if down else baseline(y, style.classes), text, style.classes, anchor)
+        if not dot.dot.label or len(occupied) >= limit:
+            continue
+        is_other, radius, classes = dot.dot.mark == "other", dot.style.radius, dot.style.classes
+        sides = SIDES if is_other else (*SIDES, HIGHER)
+        for width_px, (anchor, (right, down), (dx, dy)) in product(LABELS_PX[:1] if is_other else LABELS_PX, sides):
+            x, y = dot.x + right * radius + dx, dot.y + down * radius + dy
+            text = cut(f"{dot.row + 1} {dot.dot.label}", width_px, classes)
+            label = TextLine(x, y if down else baseline(y, classes), text, classes, anchor)
+            if room.holds(label.rect) and not any(label.rect.meets(area) for area in occupied):
+                occupied.append(label.rect)
+                yield label
+                break

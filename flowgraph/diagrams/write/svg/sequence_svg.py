@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from math import ceil
 
 from flowgraph.diagrams.model.labels import clean
-from flowgraph.diagrams.model.picture import Actor, Message, MessageStyle, SequenceDiagram
+from flowgraph.diagrams.model.picture import Actor, MessageStyle, SequenceDiagram
 from flowgraph.diagrams.write.svg.geometry import MARGIN, TITLE_HEIGHT, Rect, short
 from flowgraph.diagrams.write.svg.marks import Mark, group, line, path, polygon, rect, words
 from flowgraph.diagrams.write.svg.svg_frame import ALONE, Entry, Look, framed, legend
@@ -58,27 +58,30 @@ def sequence_svg(diagram: SequenceDiagram, look: Look = ALONE) -> str:
     repeated = len(diagram.messages) >= REPEATED_FROM
     tops = [sheet.box_top, *([sheet.foot] if repeated else [])]
     bottom = sheet.foot + (sheet.box_height if repeated else 0.0)
-    marks = [
-        sheet.legend,
-        *_bands(actors, sheet, bottom, look),
-        *(
-            line(f"axis lifeline {look.pool(actor.pool)}".strip(), (x, sheet.line_top), (x, sheet.foot))
-            for actor, x in zip(actors, sheet.centres, strict=True)
-        ),
-        *(_head(actor, sheet.box(place, top), look) for top in tops for place, actor in enumerate(actors)),
-        *_messages(diagram, sheet, look),
-    ]
+    marks = [sheet.legend, *_actors(actors, sheet, tops, bottom, look), *_messages(diagram, sheet, look)]
     return framed("sequence", diagram, marks, look, width=sheet.width, height=bottom + POOL_PADDING + MARGIN)
 
 
 def _sheet(diagram: SequenceDiagram) -> Sheet:
-    """Lay actors out: as far apart as their boxes and the labels between them need."""
+    """Lay actors out: as far apart as their boxes and the labels between them need.
+
+    A label between two actors that are not neighbours widens the gaps between them evenly, the short ways first. The
+    last gap is how far the last actor's loops reach, 0 without any.
+    """
+    places = {actor.id: place for place, actor in enumerate(diagram.actors)}
     widths = list[float]()
     for actor in diagram.actors:
         names = widest((cut(text, NAME_MAX, "strong") for text in actor.label[:1]), "strong")
         details = widest((cut(text, NAME_MAX, "small") for text in actor.label[1:]), "small")
         widths.append(max(names, details, BOX_MIN - 18) + 18)
-    gaps = _gaps(diagram, widths)
+    gaps = [(left + right) / 2 + BOX_GAP for left, right in pairwise(widths)] + [0.0] * bool(widths)
+    for message in sorted(diagram.messages, key=lambda message: abs(places[message.source] - places[message.target])):
+        first, last = sorted((places[message.source], places[message.target]))
+        need = width_of(cut(message.label, LABEL_MAX, "small"), "small") + 2 * LABEL_GAP
+        if first == last:
+            gaps[first] = max(gaps[first], need + LOOP_WIDTH)
+        elif (missing := need - sum(gaps[first:last])) > 0:
+            gaps[first:last] = [gap + missing / (last - first) for gap in gaps[first:last]]
     centres, right = list[float](), 0.0
     for place, width in enumerate(widths):
         centres.append(centres[-1] + gaps[place - 1] if centres else MARGIN + POOL_PADDING + width / 2)
@@ -95,29 +98,8 @@ def _sheet(diagram: SequenceDiagram) -> Sheet:
     return Sheet(total, key, tuple(centres), tuple(widths), top, height, foot)
 
 
-def _places(diagram: SequenceDiagram) -> dict[str, int]:
-    return {actor.id: place for place, actor in enumerate(diagram.actors)}
-
-
-def _gaps(diagram: SequenceDiagram, widths: Sequence[float]) -> list[float]:
-    """Return how far each actor is from the next, and how far the last one's loops reach, 0 without any.
-
-    A label between two actors that are not neighbours widens the gaps between them evenly, the short ways first.
-    """
-    places = _places(diagram)
-    gaps = [(left + right) / 2 + BOX_GAP for left, right in pairwise(widths)] + [0.0] * bool(widths)
-    for message in sorted(diagram.messages, key=lambda message: abs(places[message.source] - places[message.target])):
-        first, last = sorted((places[message.source], places[message.target]))
-        need = width_of(cut(message.label, LABEL_MAX, "small"), "small") + 2 * LABEL_GAP
-        if first == last:
-            gaps[first] = max(gaps[first], need + LOOP_WIDTH)
-        elif (missing := need - sum(gaps[first:last])) > 0:
-            gaps[first:last] = [gap + missing / (last - first) for gap in gaps[first:last]]
-    return gaps
-
-
-def _bands(actors: Sequence[Actor], sheet: Sheet, bottom: float, look: Look) -> Iterator[Mark]:
-    """Yield a band around each run of neighbours in one pool, with its name at the top."""
+def _actors(actors: Sequence[Actor], sheet: Sheet, tops: Sequence[float], bottom: float, look: Look) -> Iterator[Mark]:
+    """Yield a band around each run of neighbours in one pool, its name at the top, then lifelines, then boxes."""
     for pool, run in groupby(range(len(actors)), key=lambda place: actors[place].pool):
         places = list(run)
         if pool:
@@ -126,25 +108,26 @@ def _bands(actors: Sequence[Actor], sheet: Sheet, bottom: float, look: Look) -> 
             top = sheet.box_top - POOL_HEIGHT
             area = Rect(left, top, right - left, bottom + POOL_PADDING - top)
             name = cut(pool, area.width - 2 * POOL_PADDING, "small muted")
-            text = words(TextLine(left + POOL_PADDING, top + 14, name, "small muted"))
-            yield group(f"around-pool {look.pool(pool)}", rect("band", area, 5), text)
-
-
-def _head(actor: Actor, area: Rect, look: Look) -> Mark:
-    first = area.top + (area.height - LINE * len(actor.label)) / 2 + LINE / 2
-    lines = list[Mark]()
-    for place, text in enumerate(actor.label):
-        style = "on small" if place else "on strong"
-        y = baseline(first + LINE * place, style)
-        lines.append(words(TextLine(area.centre, y, cut(text, NAME_MAX, style), style, "middle")))
-    kind, radius = ("data", 0) if actor.kind == "driver" else ("model", 7)
-    pool = f" in {clean(actor.pool)}" if actor.pool else ""
-    classes, title = f"actor kind-{kind} {look.pool(actor.pool)}", f"{', '.join(map(clean, actor.label))}{pool}"
-    return group(classes, rect("shape", area, radius), *lines, title=title)
+            named = words(TextLine(left + POOL_PADDING, top + 14, name, "small muted"))
+            yield group(f"around-pool {look.pool(pool)}", rect("band", area, 5), named)
+    for actor, x in zip(actors, sheet.centres, strict=True):
+        yield line(f"axis lifeline {look.pool(actor.pool)}".strip(), (x, sheet.line_top), (x, sheet.foot))
+    for top, (place, actor) in product(tops, enumerate(actors)):
+        area, lines = sheet.box(place, top), list[Mark]()
+        first = area.top + (area.height - LINE * len(actor.label)) / 2 + LINE / 2
+        for row, text in enumerate(actor.label):
+            style = "on small" if row else "on strong"
+            y = baseline(first + LINE * row, style)
+            lines.append(words(TextLine(area.centre, y, cut(text, NAME_MAX, style), style, "middle")))
+        kind, radius = ("data", 0) if actor.kind == "driver" else ("model", 7)
+        where = f" in {clean(actor.pool)}" if actor.pool else ""
+        classes, title = f"actor kind-{kind} {look.pool(actor.pool)}", f"{', '.join(map(clean, actor.label))}{where}"
+        yield group(classes, rect("shape", area, radius), *lines, title=title)
 
 
 def _messages(diagram: SequenceDiagram, sheet: Sheet, look: Look) -> Iterator[Mark]:
-    places = _places(diagram)
+    """Yield each message: its line, its tip and its label; one of an actor to itself is a loop right of its line."""
+    places = {actor.id: place for place, actor in enumerate(diagram.actors)}
     for row, message in enumerate(diagram.messages):
         y = sheet.line_top + ROW_HEIGHT * (row + 1) - 6
         ends = places[message.source], places[message.target]
@@ -152,26 +135,23 @@ def _messages(diagram: SequenceDiagram, sheet: Sheet, look: Look) -> Iterator[Ma
         pools = " ".join(dict.fromkeys(look.pool(actor.pool) for actor in actors))
         names = dict.fromkeys(clean(actor.label[0] if actor.label else "") for actor in actors)
         start, end = (sheet.centres[place] for place in ends)
+        if start == end:
+            side, right, top = -1, start + LOOP_WIDTH, y - LOOP_HEIGHT
+            label = cut(message.label, LABEL_MAX, "small")
+            text = TextLine(right + 6, baseline(y - LOOP_HEIGHT / 2, "small"), label, "small halo")
+            data = f"M{short(start)} {short(top)}H{short(right)}V{short(y)}H{short(start + 7)}"
+        else:
+            side = 1 if end > start else -1
+            label = cut(message.label, abs(end - start) - 2 * LABEL_GAP, "small")
+            text = TextLine((start + end) / 2, y - 6, label, "small halo", "middle")
+            data = f"M{short(start)} {short(y)}H{short(end - 7 * side)}"
+        back = end - 9 * side
         yield group(
             f"message style-{message.style} {pools}",
-            *_arrow(message, start, end, y),
+            path("line", data),
+            polygon("tip", [(end, y), (back, y - 4.5), (back, y + 4.5)]),
+            words(text),
             title=f"{' → '.join(names)}: {clean(message.label, 400)}",
             row=row,
             focus=True,
         )
-
-
-def _arrow(message: Message, start: float, end: float, y: float) -> list[Mark]:
-    """Return the line of a message, its tip and its label; one of an actor to itself is a loop right of its line."""
-    if start == end:
-        side, right, top = -1, start + LOOP_WIDTH, y - LOOP_HEIGHT
-        label = cut(message.label, LABEL_MAX, "small")
-        text = TextLine(right + 6, baseline(y - LOOP_HEIGHT / 2, "small"), label, "small halo")
-        data = f"M{short(start)} {short(top)}H{short(right)}V{short(y)}H{short(start + 7)}"
-    else:
-        side = 1 if end > start else -1
-        label = cut(message.label, abs(end - start) - 2 * LABEL_GAP, "small")
-        text = TextLine((start + end) / 2, y - 6, label, "small halo", "middle")
-        data = f"M{short(start)} {short(y)}H{short(end - 7 * side)}"
-    back = end - 9 * side
-    return [path("line", data), polygon("tip", [(end, y), (back, y - 4.5), (back, y + 4.5)]), words(text)]

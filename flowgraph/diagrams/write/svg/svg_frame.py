@@ -103,25 +103,22 @@ def legend(entries: Sequence[Entry], top: float, right: float = WIDTH - MARGIN) 
         area = Rect(x, y, SWATCH_WIDTH, SWATCH_HEIGHT)
         text_y = baseline(area.middle, "small")
         key = TextLine(area.centre, text_y, entry.key, "on small", "middle")
+        centre, ends = (area.centre, area.middle), ((area.left, area.middle), (area.right, area.middle))
+        match entry.sample:
+            case "star":
+                sample = [star("shape", *centre, 7.0)]
+            case "dot":
+                sample = [circle("shape", centre, 4)]
+            case "line":
+                sample = [line("line", *ends)]
+            case "mark":
+                sample = [line("mark", *ends), circle("mark-dot", centre, 3.5)]
+            case _:
+                over = {"stripes": [stripes(area)], "hatched": [hatching("hatch", area)]}
+                sample = [rect("shape", area, 2), *over.get(entry.sample, [])]
         marks += [
-            group(entry.classes, *_sample(entry, area), words(key) if entry.key else None),
+            group(entry.classes, *sample, words(key) if entry.key else None),
             words(TextLine(area.right + 6, text_y, name, "small")),
         ]
         x += width + SWATCH_GAP
     return group("legend", *marks), y + ROW - top + (LINE - 6) if marks else 0.0
-
-
-def _sample(entry: Entry, area: Rect) -> list[Mark]:
-    centre, ends = (area.centre, area.middle), ((area.left, area.middle), (area.right, area.middle))
-    match entry.sample:
-        case "star":
-            return [star("shape", *centre, 7.0)]
-        case "dot":
-            return [circle("shape", centre, 4)]
-        case "line":
-            return [line("line", *ends)]
-        case "mark":
-            return [line("mark", *ends), circle("mark-dot", centre, 3.5)]
-        case _:
-            over = {"stripes": [stripes(area)], "hatched": [hatching("hatch", area)]}
-            return [rect("shape", area, 2), *over.get(entry.sample, [])]

@@ -72,7 +72,10 @@ def _padded(text: Text, width: int) -> Text:
 
 
 def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterator[_Line]:
-    """Yield a line for each box, and one above the first box of a frame; with `numbers`, these in place of rails."""
+    """Yield a line for each box, and one above the first box of a frame; with `numbers`, these in place of rails.
+
+    A line ends with what its box reads, with the number of its source if there are numbers, and its details.
+    """
     lines = rows(picture)
     paths = [picture.frames_around(row.box.inside)[::-1] for row in lines]
     depth = max(map(len, paths), default=0)
@@ -88,7 +91,13 @@ def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterat
         name = Text(signed(box.label[0] if box.label else "", box.status), STATUS_INKS.get(box.status, ""))
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, beneath, strict=False)))
         bracket = Text("│ " * shared + "╰ " * (len(path) - shared) + "  " * (depth - len(path)))
-        yield _Line(bracket + name, rails, kind_text(box), _side(row, numbers))
+        reads = list[Text]()
+        for arrow in dict.fromkeys(row.arrows):
+            source = f" of {numbers[arrow.source]}" if numbers else ""
+            text = Text(signed(arrow.label, arrow.status) + source, _ink(arrow))
+            reads += [] if text in reads else [text]
+        side = [*([Text(", ").join(reads)] if reads else []), *([Text(details(box), "dim")] if details(box) else [])]
+        yield _Line(bracket + name, rails, kind_text(box), Text(" · ").join(side))
 
 
 def kind_text(box: Box) -> Text:
@@ -98,17 +107,6 @@ def kind_text(box: Box) -> Text:
 
 def _ink(arrow: Arrow) -> str:
     return STATUS_INKS.get(arrow.status) or ARROW_INKS.get(arrow.style) or ""
-
-
-def _side(row: BoxLine, numbers: Mapping[str, int] | None) -> Text:
-    """Return what a box reads, with the number of its source if there are numbers, and its details."""
-    reads = list[Text]()
-    for arrow in dict.fromkeys(row.arrows):
-        source = f" of {numbers[arrow.source]}" if numbers else ""
-        text = Text(signed(arrow.label, arrow.status) + source, _ink(arrow))
-        reads += [] if text in reads else [text]
-    about = details(row.box)
-    return Text(" · ").join([*([Text(", ").join(reads)] if reads else []), *([Text(about, "dim")] if about else [])])
 
 
 def details(box: Box) -> str:
@@ -216,7 +214,13 @@ def panels(picture: Picture) -> Iterator[RenderableType]:
 
 def _panels_in(picture: Picture, frame: Frame | None) -> Iterator[RenderableType]:
     name = None if frame is None else frame.id
-    yield from (_box(picture, box) for box in picture.boxes_in(name))
+    for box in picture.boxes_in(name):  # its name and kind, its details, and what it reads in its place
+        label = signed(box.label[0] if box.label else "", box.status)
+        line = Text.assemble((label, f"bold {STATUS_INKS.get(box.status, '')}"), "  ", kind_text(box))
+        line.append(f" · {details(box)}" if details(box) else "")
+        reads = [arrow for arrow in picture.arrows if arrow.target == box.id and arrow.style not in _LISTED]
+        names = dict.fromkeys(_name(picture, arrow.source, box.inside) for arrow in reads)
+        yield line.append(f"  ← {', '.join(names)}" if names else "", "dim")
     for inner in picture.frames_in(name):
         yield Panel(
             Group(*_panels_in(picture, inner)),
@@ -225,16 +229,6 @@ def _panels_in(picture: Picture, frame: Frame | None) -> Iterator[RenderableType
             box=SQUARE if inner.kind == "pool" else ROUNDED,
             border_style=STATUS_INKS.get(inner.status) or _BORDERS.get(inner.kind) or "",
         )
-
-
-def _box(picture: Picture, box: Box) -> Text:
-    """Return a box's name and kind, its details, and what it reads in its place."""
-    name = signed(box.label[0] if box.label else "", box.status)
-    line = Text.assemble((name, f"bold {STATUS_INKS.get(box.status, '')}"), "  ", kind_text(box))
-    line.append(f" · {details(box)}" if details(box) else "")
-    reads = [arrow for arrow in picture.arrows if arrow.target == box.id and arrow.style not in _LISTED]
-    names = dict.fromkeys(_name(picture, arrow.source, box.inside) for arrow in reads)
-    return line.append(f"  ← {', '.join(names)}" if names else "", "dim")
 
 
 def _name(picture: Picture, box_id: str, reader_frame: str | None = None) -> str:

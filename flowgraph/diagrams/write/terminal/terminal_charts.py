@@ -18,8 +18,6 @@ from flowgraph.diagrams.model.charts import (
     Lane,
     Lanes,
     MemoryChart,
-    MemoryColumn,
-    Phase,
     Scatter,
 )
 from flowgraph.diagrams.model.labels import clean
@@ -50,7 +48,14 @@ def lane_lines(lanes: Lanes, width: int) -> Iterator[Text]:
         yield Text.assemble(set_cell_size(label, margin), " ", _lane(lane, lanes.end_s, columns))
     yield Text(" " * (margin + 1) + _scale(lanes.end_s, columns))
     for label, lane in zip(labels, lanes.lanes, strict=True):
-        yield from _waits(set_cell_size(label, margin), lane, lanes.end_s)
+        waits_s = dict[str, float]()
+        for bar in (bar for bar in lane.bars if bar.kind == "idle"):
+            why = clean(bar.about) if bar.about else ""
+            waits_s[why] = waits_s.get(why, 0.0) + bar.end_s - bar.start_s
+        total_s = lanes.end_s if lanes.end_s > 0 else 1.0
+        yield Text(f"{set_cell_size(label, margin)}  busy {1 - sum(waits_s.values()) / total_s:6.1%}")
+        for why, seconds in sorted(waits_s.items(), key=lambda wait: -wait[1]):  # the longest first
+            yield Text(f"{' ' * margin}  idle {seconds / total_s:6.1%}  {number_text(seconds)} s  {why}")
 
 
 def _lane(lane: Lane, end_s: float, columns: int) -> Text:
@@ -81,18 +86,6 @@ def _scale(end_s: float, columns: int) -> str:
     return line.ljust(max(len(line) + 1, columns - len(last))) + last
 
 
-def _waits(label: str, lane: Lane, end_s: float) -> Iterator[Text]:
-    """Yield the share of time in which a lane is busy, and what it waits for, the longest first."""
-    waits_s = dict[str, float]()
-    for bar in (bar for bar in lane.bars if bar.kind == "idle"):
-        why = clean(bar.about) if bar.about else ""
-        waits_s[why] = waits_s.get(why, 0.0) + bar.end_s - bar.start_s
-    total_s = end_s if end_s > 0 else 1.0
-    yield Text(f"{label}  busy {1 - sum(waits_s.values()) / total_s:6.1%}")
-    for why, seconds in sorted(waits_s.items(), key=lambda wait: -wait[1]):
-        yield Text(f"{' ' * cell_len(label)}  idle {seconds / total_s:6.1%}  {number_text(seconds)} s  {why}")
-
-
 def memory_lines(chart: MemoryChart, width: int) -> Iterator[Text]:
     """Draw a bar for each phase of each pool, full at the capacity; beneath, what does not fit and the parts."""
     for store in chart.stores:
@@ -109,19 +102,14 @@ def memory_lines(chart: MemoryChart, width: int) -> Iterator[Text]:
             bar = (FULL * full, _TOO_MUCH if share > 1 else BAR_INKS["logprob"].border)
             rest = FREE * (columns - full) + ("▶" if share > 1 else "│") + ", ".join(texts)
             yield Text.assemble(set_cell_size(label, margin), " ", bar, rest)
-            yield from (Text(" " * (margin + 1) + text, look) for text, look in _beneath(store, phase))
-
-
-def _beneath(store: MemoryColumn, phase: Phase) -> Iterator[tuple[str, str]]:
-    """Yield by how much a phase does not fit, and its parts if it has several."""
-    excess, beyond = phase.size_bytes - store.capacity_bytes, phase.size_bytes - store.room_bytes
-    if excess > 0:
-        yield f"does not fit: {show_bytes(excess)} too much", _TOO_MUCH
-    elif beyond > 0:
-        yield f"{show_bytes(beyond)} more than a plan may fill", ""
-    parts = [f"{clean(role)} {show_bytes(size)}" for role, size in phase.held if size]
-    if len(parts) > 1:
-        yield " · ".join(parts), "dim"
+            indent, excess_bytes = " " * (margin + 1), phase.size_bytes - store.capacity_bytes
+            if excess_bytes > 0:
+                yield Text(f"{indent}does not fit: {show_bytes(excess_bytes)} too much", _TOO_MUCH)
+            elif phase.size_bytes > store.room_bytes:
+                yield Text(f"{indent}{show_bytes(phase.size_bytes - store.room_bytes)} more than a plan may fill")
+            parts = [f"{clean(role)} {show_bytes(size)}" for role, size in phase.held if size]
+            if len(parts) > 1:
+                yield Text(indent + " · ".join(parts), "dim")
 
 
 def _table(*columns: str, rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
