@@ -34,8 +34,8 @@ def rows_agree(graph: Graph) -> Iterator[FlowError]:
                 yield LawError.other_rows(str(node.at), names[0], str(first), names[1], str(rows), hint)
                 break
         for _, region in node.regions:
-            captured = [(edge, rows) for edge in region.captures if (rows := facts.at(edge).rows) is not None]
-            others = [(edge, rows) for edge, rows in captured if rows.origin is not captured[0][1].origin]
+            captured = [(edge, read) for edge in region.captures if (read := facts.at(edge).rows) is not None]
+            others = [(edge, read) for edge, read in captured if read.origin is not captured[0][1].origin]
             if others and mixed.isdisjoint(region.inner):  # else the loss mixes rows because one of its nodes does
                 what = f"the loss `{region.name}` reads rows of {captured[0][1]}, and of {others[0][1]}"
                 hint = "rows of a loss are cut together: one update for each rollout, or one loss over one rollout"
