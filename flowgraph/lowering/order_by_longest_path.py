@@ -116,5 +116,5 @@ def _order_of_starts(
 
 
 def _place(task: Task) -> str:
-    """Return the place that a task occupies; "" for tasks such as transfers, of which any number run at once."""
+    """Return the place that a task occupies; "" for tasks such as transfers, which occupy none."""
     return task.place if isinstance(task, Run) else task.target.pool if isinstance(task, Sync) else ""

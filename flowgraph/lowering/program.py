@@ -44,9 +44,9 @@ class Home:
         return range(1 if is_server(self.engine) else self.layout.devices)
 
     def rank_of(self, place: int) -> int:
-        """Return the data rank of the member at index `place`; members of a data rank are consecutive.
+        """Return the data rank of the member at index `place`.
 
-        They get the same rows.
+        The members of a data rank are consecutive, and get the same rows.
         """
         return place // (len(self.members) // self.ranks)
 

@@ -172,7 +172,7 @@ class Executor:
         return StepResult(step.results, observed, self.places)
 
     def switch(self, program: Program, home: Home, *, awake: bool) -> None:
-        """Free a home's device memory or restore its weights (`awake`); does nothing if that is done already.
+        """Free a home's device memory, or restore its weights (`awake`); do nothing if it is in that state.
 
         An inference server loses trained weights when it sleeps, so its copy is marked as lost and the next sync is not
         skipped.

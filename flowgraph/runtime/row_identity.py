@@ -204,7 +204,10 @@ class Shares:
     ranks: NDArray[Any]
 
     def of(self, groups: NDArray[Any], rank: int, count: int) -> NDArray[Any]:
-        """Return the groups of one of `count` ranks; those in `groups` [R] without a rank are split evenly."""
+        """Return the groups that belong to rank `rank` of `count`.
+
+        These are its assigned groups, and its even part of the members of `groups` [R] that have no rank.
+        """
         import numpy as np
 
         mine = self.groups[self.ranks == rank]
@@ -229,10 +232,10 @@ def guide_of(task: Run, types: Mapping[str, type[Value]]) -> Guide | None:
 
 
 def by_work(table: pa.Table, guide: Guide, count: int) -> Shares:
-    """Return an assignment of the table's groups to `count` ranks with balanced work.
+    """Return an assignment of the table's groups to `count` ranks with nearly equal work.
 
-    The largest remaining group goes to the rank with the least work so far. The work of a row with n tokens is 24,576 n
-    + n^2.
+    The largest remaining group goes to the rank with the least work so far. The work of a row with n tokens, context
+    included, is 24,576 n + n^2.
 
     Source: Graham 1969, Bounds on multiprocessing timing anomalies: at most 4/3 of the optimum.
     """

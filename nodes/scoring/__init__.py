@@ -50,11 +50,11 @@ def score(
 
     `by` is the name of a shipped rule, a function at a module's top level, `path.py:name`, or "data": then each row's
     `data_source` selects its rule. The rule is called once per response, with the arguments that its parameters name:
-    `response`, `ground_truth`, `finished`, `prompt`, and any column of the data set. It may take `limit_s` seconds per
-    response, and `call_limit_s` for all responses (by default `limit_s` / 4 per response and worker, and at least 12
-    times `limit_s`). `workers` processes call it. If a rule of your own raises, hangs, or returns no number, the run
-    fails, or the response scores `on_error`; a response that a shipped rule cannot read scores 0. `format_score` is
-    passed to a rule that has this parameter.
+    `response`, `ground_truth`, `finished`, `prompt`, and any column of the data set. `workers` processes call it, each
+    within `limit_s` seconds per response. All responses together may take `call_limit_s` seconds: by default a quarter
+    of `limit_s` per response of a worker, and at least 12 times `limit_s`. If a rule raises, hangs, or returns no
+    number, the run fails, or the response scores `on_error`; a response that a shipped rule cannot read, or on which it
+    hangs, scores 0. `format_score` is passed to a rule that has this parameter.
 
     Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
     "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".

@@ -61,8 +61,8 @@ OnError = float | Literal["fail"]
 class Graded:
     """One score per row, in the rows' order; the number of failed rows, and the text of the first failure or "".
 
-    `unreadable` counts the responses in which the rule found nothing to score, and those on which a shipped rule
-    failed: both count as wrong and score 0.
+    `unreadable` counts the responses in which the rule found nothing to score, and those on which a shipped rule hung
+    or its process ended: both count as wrong and score 0.
     """
 
     scores: tuple[float, ...]
@@ -136,10 +136,10 @@ class Graders:
     ) -> Graded:
         """Score each row, a mapping of `response`, `finished`, `prompt` and the data set's columns, by a rule.
 
-        If a rule of your own fails on a row, RuleError is raised, or if `on_error` is a number, the row gets that score
-        and is counted as a failure. If the process of a shipped rule ends or hangs, the row scores 0 and is counted as
-        unreadable. RuleError is always raised for a rule that cannot be loaded or confined, and for a row that lacks a
-        column or the ground truth that the rule needs.
+        If the rule fails on a row, RuleError is raised, or if `on_error` is a number, the row gets that score and is
+        counted as a failure. For a shipped rule that hangs or whose process ends, the row scores 0 and is counted as
+        unreadable instead. RuleError is always raised for a rule that cannot be loaded or confined, and for a row that
+        lacks a column or the ground truth that the rule needs.
         """
         may = refuse_unheld(rule, self._allow)
         import_path = [str(Path(entry).absolute()) for entry in sys.path]

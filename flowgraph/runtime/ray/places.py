@@ -181,7 +181,10 @@ class RayPlaces:
                 yield (doors[place // size],) if place % size == 0 and place < target.layout.devices else ()
 
     def switch(self, home: Home, *, awake: bool) -> None:
-        """Submit that a home's device memory is freed, or restored (`awake`) after its pool's others were freed."""
+        """Submit to a home's actors that they free its device memory, or restore its weights (`awake`).
+
+        Restoring waits until the pool's other homes, if they are being freed, have left the devices.
+        """
         about, members = f"{'wake' if awake else 'sleep'} {home.param} on {home}", self._members(home)
         after = self._leaving.get(home.pool, []) if awake else []
         refs = [member.actor.switch.remote(home, awake, *after) for member in members]
@@ -210,9 +213,9 @@ class RayPlaces:
         return observed
 
     def apply(self, function: Callable[..., Any], items: Sequence[TableReferences], *rest: Any) -> Callable[[], Any]:
-        """Submit a call of `function` on the tables of `items` in a host process; return a function for its result.
+        """Submit a call of `function(tables, *rest)` with the tables of `items` in a host process.
 
-        The next `finish` raises errors of the call.
+        Returns a function that waits for the result and returns it. The next `finish` raises errors of the call.
         """
         import ray
 

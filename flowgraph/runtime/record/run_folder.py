@@ -89,7 +89,7 @@ class RunFolder:
         about: Mapping[str, Any],
         diagrams: Mapping[str, str],
     ) -> None:
-        """Write the files of a run that precede its first step: the flow, settings, plan and `run.json`, in this order.
+        """Write the files of a run that precede its first step: the flow, settings and plan, and `run.json` last.
 
         `source` is the text of the flow's file; the entries of `about` are added to `run.json`; `diagrams` are texts by
         file name.
