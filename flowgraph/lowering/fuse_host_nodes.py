@@ -1,8 +1,9 @@
 """Fuse host nodes: join a host run and the only reader of its results into one task.
 
-Before: `run score on host`, `run group_normalize on host`. After: `run score, group_normalize on host`. Fusing saves a
-task and a pass through a store, and delays nothing: the second run reads only values that existed when the first began,
-and no other run waits for the results of the first.
+Before: `run score on host`, `run group_normalize on host`.
+After: `run score, group_normalize on host`.
+Fusing saves a task and a pass through a store, and delays nothing: the second run reads only values that existed when
+the first began, and no other run waits for the results of the first.
 """
 
 from __future__ import annotations

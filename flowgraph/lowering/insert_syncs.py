@@ -1,8 +1,8 @@
 """Insert syncs: copy weights to each home that reads a version that another home produced.
 
-Before: `run policy.generate on apart/local`, with weights that `all/fsdp` trains. After: `sync policy all/fsdp ->
-apart/local`, then that run. A sync contains two limits: how many updates its readers let the copy lag, and how many the
-plan chose.
+Before: `run policy.generate on apart/local`, with weights that `all/fsdp` trains.
+After: `sync policy all/fsdp -> apart/local`, then that run. A sync contains two limits: how many updates its readers
+let the copy lag, and how many the plan chose.
 """
 
 from __future__ import annotations

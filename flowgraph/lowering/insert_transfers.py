@@ -1,7 +1,8 @@
 """Insert transfers: copy each value once to each place that reads it and did not produce it.
 
-Before: `run policy.generate on all/local`, `run score on host`. After: the same with `transfer policy.generate all ->
-host` between them; at the end, the flow's results are transferred to the host.
+Before: `run policy.generate on all/local`, `run score on host`.
+After: the same with `transfer policy.generate all -> host` between them; at the end, the flow's results are
+transferred to the host.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Order by the longest path: of the tasks that can begin, the task with the longest chain of later work goes first.
 
-Before: `run score`, then `run ref.logprobs`, in the order of the flow. After: `run ref.logprobs`, then `run score`, if
-more work waits for it. Ties keep their order.
+Before: `run score`, then `run ref.logprobs`, in the order of the flow.
+After: `run ref.logprobs`, then `run score`, if more work waits for it. Ties keep their order.
 """
 
 from __future__ import annotations

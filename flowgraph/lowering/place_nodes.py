@@ -1,7 +1,8 @@
 """Place nodes: create a run for each node, where the plan places its role, and a read for each input; no transfers yet.
 
-Before: `policy.generate` in `policy.sample`, `score` in no role. After: `read prompts`, `run policy.generate on …`,
-`run score on host`, …; nodes that use the same forward pass are one run. The inputs of a run may still be elsewhere.
+Before: `policy.generate` in `policy.sample`, `score` in no role.
+After: `read prompts`, `run policy.generate on …`, `run score on host`, …; nodes that use the same forward pass are
+one run. The inputs of a run may still be elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program as data: the tasks of one step in order, small and frozen, each printed as one line."""
+"""A program as data: the tasks of one step in order. Each task is immutable and printed as one line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Project columns: a run reads only the parts of a record that its nodes read, and a transfer copies only those.
 
-Before: `transfer policy.generate all -> apart`, the whole rollout, for a node that reads its tokens. After: `transfer
-policy.generate all -> apart  context, tokens, lengths, temperature`.
+Before: `transfer policy.generate all -> apart`, the whole rollout, for a node that reads its tokens.
+After: `transfer policy.generate all -> apart  context, tokens, lengths, temperature`.
 """
 
 from __future__ import annotations

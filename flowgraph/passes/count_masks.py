@@ -1,7 +1,7 @@
 """Count masks: add to each loss the masks whose counts over all ranks are the divisors of its terms.
 
-Before: `clipped(…, mask=rollout.mask) + 0.1 * kl_k3(…, mask=rollout.mask)`, two terms. After: the loss has `counts
-rollout.mask`: one mask, counted once for a minibatch, for any number of terms.
+Before: `clipped(…, mask=rollout.mask) + 0.1 * kl_k3(…, mask=rollout.mask)`, two terms.
+After: the loss has `counts rollout.mask`: one mask, counted once for a minibatch, for any number of terms.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dedupe nodes: of pure nodes of one op with the same inputs and settings, keep the first.
+"""Dedupe nodes: replace pure nodes with the same op, inputs and settings by the first of them.
 
 Before: `logprobs(ref, rollout)` written in two places. After: one node, read in both.
 """

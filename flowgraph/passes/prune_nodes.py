@@ -1,7 +1,7 @@
 """Prune nodes: remove nodes that do not affect the flow's results, and report them.
 
-Before: `surrogate + 0.0 * kl_k3(new, mask, ref=ref_logprobs)`, and a call whose result is never read. After:
-`surrogate`; removed and reported: the factor, kl_k3, `ref.logprobs` that only kl_k3 read, and the call.
+Before: `surrogate + 0.0 * kl_k3(new, mask, ref=ref_logprobs)`, and a call whose result is never read.
+After: `surrogate`; removed and reported: the factor, kl_k3, `ref.logprobs` that only kl_k3 read, and the call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the laws of a stage are checked between passes: on in every test, and with `--verify`."""
+"""A switch for checking the laws of a stage after each pass: on in every test, and with `--verify`."""
 
 from __future__ import annotations
 

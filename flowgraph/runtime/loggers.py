@@ -29,7 +29,7 @@ to_stderr: Callable[[str], None] = partial(print, file=sys.stderr)
 
 PROJECT = "flowgraph"
 ID_FILE = "tracked_as.txt"
-WANDB_LOGIN_S = 60  # then the run goes on without it, rather than wait for a key all night
+WANDB_LOGIN_S = 60  # then the run continues without it, instead of waiting for a key all night
 
 # By default wandb also records the command, host, packages, code, what is printed, and how busy the machine is.
 WANDB_ONLY_METRICS = {

@@ -98,7 +98,7 @@ class FlatRegion(_Flat):
 
 
 class FlatGraph(_Flat):
-    """A stored graph."""
+    """A graph as stored in JSON."""
 
     version: Literal[2] = Field(alias="schema")
     name: str

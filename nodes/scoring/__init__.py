@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Rule = str | Callable[..., float]
-FULL_MARKS = 1.0 - 1e-6  # a score of 1, rounding apart
+FULL_MARKS = 1.0 - 1e-6  # a score of 1, up to rounding
 warm_graders = cache(Graders)  # by their settings; their processes end with this one
 
 OF_SCORES = (

@@ -32,7 +32,7 @@ class _Message(BaseModel):
 
 
 class Ready(_Message):
-    """The rule is loaded."""
+    """A rule was loaded."""
 
     ready: Literal[True]
 
@@ -46,7 +46,7 @@ class NotLoaded(_Message):
 
 
 class Lacks(_Message):
-    """The rule's file or function lacks a name, or this machine lacks a package."""
+    """A rule cannot be loaded: its file or function lacks a name, or this machine lacks a package."""
 
     failed: Literal["lacks_name", "lacks_package", "lacks_setting"]
     name: _Words
@@ -65,7 +65,7 @@ class ScoredAnswer(_Answer):
 
 
 class LacksColumn(_Answer):
-    """The row lacks a column that the rule asks for."""
+    """A row lacks a column that the rule has as a parameter."""
 
     failed: Literal["lacks_column"]
     parameter: _Words
@@ -73,14 +73,14 @@ class LacksColumn(_Answer):
 
 
 class LacksTruth(_Answer):
-    """The row has no ground truth, and the rule needs one."""
+    """A row has no ground truth, and the rule needs one."""
 
     failed: Literal["lacks_truth"]
     value: _Words
 
 
 class Raised(_Answer):
-    """The rule raised."""
+    """The rule raised an exception on a row."""
 
     failed: Literal["raised"]
     exception: _Words
@@ -88,7 +88,7 @@ class Raised(_Answer):
 
 
 class BadValue(_Answer):
-    """The rule returned no finite number."""
+    """The rule returned something other than a finite number."""
 
     failed: Literal["bad_value"]
     value: _Words

@@ -62,7 +62,7 @@ def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
     scorer = task_scorer(task)
     try:
         score: object = scorer(answer, entry)
-    except Exception:  # noqa: BLE001 - each task is code of its own, and most were written for well-formed answers
+    except Exception:  # noqa: BLE001 - each task has separate code, mostly written for well-formed answers
         if entry["answer"] is not None:
             scorer(entry["answer"], entry)
         return None

@@ -127,7 +127,7 @@ COMPARING_RULES = frozenset({"gsm8k", "exact", "partial", "number"})
 """Shipped rules that only compare text, so they may run on a machine that cannot confine a process."""
 
 RULE_PACKAGES: dict[str, tuple[str, str]] = {"reasoning_gym": ("reasoning_gym", "reasoning-gym")}
-"""Packages of shipped rules besides the standard library: rule → (module, package to install)."""
+"""Packages that shipped rules need in addition to the standard library: rule → (module, package to install)."""
 
 DATA_SOURCES: dict[str, str] = {
     "openai/gsm8k": "gsm8k",

@@ -25,13 +25,13 @@ CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class MeasuredTask:
-    """One task on one rank of a pool.
+    """One task on one rank of a pool, as measured.
 
-    `begin_s` is in seconds since the epoch, so ranks on several machines compare as far as their clocks agree.
-    `bytes_read` and `bytes_given` count rows or weights. `peak_bytes` is the peak memory during the task: on a CPU that
-    of the whole process, on a GPU what torch had allocated plus what the process used before; without the processes of
-    an inference server. `process_bytes` is what the process used before it had any weights. `parts` split the seconds;
-    the rest is overhead around them.
+    `begin_s` is in seconds since the epoch, so ranks on several machines compare as far as their clocks agree;
+    `seconds` is the duration. `bytes_read` and `bytes_given` count rows or weights. `peak_bytes` is the peak memory
+    during the task: on a CPU, of the whole process; on a GPU, what torch had allocated plus what the process used
+    before. The processes of an inference server are not included. `process_bytes` is the memory that the process used
+    before it loaded weights. `parts` splits the seconds by name; the rest is overhead.
     """
 
     task: str

@@ -239,7 +239,7 @@ class RankActor:
             pieces = list(islice(waiting, number))
             if parts.get(name):
                 pieces = [select(piece, parts[name]) for piece in pieces]
-            # A table that was dealt to this rank keeps its rows' places in the batch.
+            # A table that was already split for this rank keeps its rows' positions in the batch.
             read[name] = pieces[0] if is_dealt else joined(pieces, name)
         guide, shares = guide_of(task, worker.types), None
         if guide is not None and count > 1 and guide.value not in dealt:

@@ -40,8 +40,8 @@ def start(
 ) -> RayPlaces:
     """Start all processes of a program's plan and return its places, ready to run any of `graphs`.
 
-    `flows` contains the same graphs as JSON in the same order. Raises ResourceError if the machines lack resources,
-    before anything is started; and errors of loading, after ending everything that was started.
+    `flows` contains the same graphs as JSON in the same order. If the machines lack resources, raises ResourceError
+    before anything is started. If loading fails, ends everything that was started and raises the error.
     """
     import ray
 
@@ -147,7 +147,7 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
 
 
 def _refuse_unreachable(program: Program, places: RayPlaces) -> bool:
-    """Raise WorkerError for a weight transport that cannot work, and for a server's devices on several machines.
+    """Raise WorkerError for a weight transport that cannot work, or a server whose devices are on several machines.
 
     Returns whether servers have to be reached from several machines.
     """

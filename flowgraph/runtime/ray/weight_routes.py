@@ -28,7 +28,9 @@ Spots = Mapping[str, Sequence[DeviceLocation]]
 
 
 def same_devices(source: Home, target: Home) -> bool:
-    """Return whether each server of `target` is on the devices of the members of `source` that send to it.
+    """Return whether each server of `target` is on the devices of the `source` members that send to it.
+
+    That is so if both homes are in one pool and the servers use no more devices than the source has.
 
     >>> from flowgraph.cluster.plan import Layout
     >>> train, draw = Home("policy", "all", "fsdp", Layout(data=2)), Home("policy", "all", "sglang", Layout(data=4))

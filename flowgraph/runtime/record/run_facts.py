@@ -101,11 +101,11 @@ class SettingFacts(_Open):
 
 
 class SettingsFacts(RootModel[list[SettingFacts]]):
-    """`settings.json`."""
+    """The content of `settings.json`."""
 
 
 class StepTimes(_Open):
-    """Seconds of a step, and of each of its nodes."""
+    """The seconds of a step, and of each of its nodes."""
 
     __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     nodes_s: dict[str, float] = Field(default={})
