@@ -35,8 +35,8 @@ def lower(
     """Return the program of one step of a named graph under a plan.
 
     `origins` maps models that another program trains to the homes of their weights. `where` is the plan's file, for
-    errors. `watch` adds measurements to the graph after the plan is checked, if one engine samples a model and another
-    trains it.
+    errors. `passes` run after nodes are placed. `watch` adds measurements to the graph after the plan is checked, if
+    one engine samples a model and another trains it.
 
     Raises PlanError if the plan is not for this graph, separates models that one node reads, or splits the rows of a
     node that needs all of them; LawError if the program breaks a law, which is an error of a pass.

@@ -43,7 +43,7 @@ def homes_of(task: Task) -> tuple[Home, ...]:
 
 
 def moved_on(task: Task, program: Program) -> Iterator[Home]:
-    """Yield the homes whose weights a task replaces by another version."""
+    """Yield the homes whose weights a task replaces by another version: a sync's target, or the home of an update."""
     if isinstance(task, Sync):
         yield task.target
     elif isinstance(task, Run) and task.home is not None:

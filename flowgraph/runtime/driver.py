@@ -47,11 +47,11 @@ class Listener(Protocol):
     """An object that is notified during a run, such as the run's recorder or the display."""
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Handle the results of step `step` (from 0), which took `seconds`."""
+        """Handle the results `ran` of step `step` (from 0), which took `seconds`."""
         ...
 
     def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Handle the metrics of a held-out check that ran before step `step` and took `seconds`."""
+        """Handle the metrics `observed` in a held-out check before step `step`; the check took `seconds`."""
         ...
 
 
@@ -63,11 +63,11 @@ def train(
     start: int = 0,
     saver: Saver | None = None,
 ) -> int:
-    """Run a job from step `start` and return the number of completed steps.
+    """Run a job with `executor` from step `start`, and return the number of completed steps.
 
-    `stop` is called before each step; if it returns True, the run ends early. `saver` writes checkpoints, each before
-    any check of held-out data that follows the same step: a check updates copies of weights, and a resumed run repeats
-    it.
+    `listeners` are notified after each step and check. `stop` is called before each step; if it returns True, the run
+    ends early. `saver` writes checkpoints, each before any check of held-out data that follows the same step: a check
+    updates copies of weights, and a resumed run repeats it.
     """
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps

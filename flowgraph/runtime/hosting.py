@@ -41,11 +41,11 @@ Wire = dict[str, tuple[str, tuple[int, ...], Any]]
 class ModelSetup:
     """The sources of models by parameter, and the settings for loading and running them.
 
-    `seed` initializes `tiny` models and adapters. `sample_rows` and `forward_tokens` bound one batch of sampling, in
-    rows, and one forward pass, in tokens. `heads` (see `heads_of`) gives the output of a parameter's last layer where
-    that is not logits. `attached` are servers that already run, one for each replica of an engine's home, as the
-    engine's `attach` takes them. Parameters in `frozen` get no new weights. `limits_s` bounds how long an engine's
-    servers may sample in one step, in seconds.
+    `seed` initializes `tiny` models and adapters. `sample_rows` is the most rows that are sampled at once, and
+    `forward_tokens` the most tokens in a forward pass without gradients. `heads` (see `heads_of`) gives the output of a
+    parameter's last layer where that is not logits. `attached` are servers that already run, one for each replica of an
+    engine's home, as the engine's `attach` takes them. Parameters in `frozen` get no new weights. `limits_s` bounds how
+    long an engine's servers may sample in one step, in seconds.
     """
 
     sources: Mapping[str, ModelSource]
@@ -79,10 +79,10 @@ def host(
 ) -> tuple[dict[Home, Handle], LoadedModels]:
     """Load each model once, and return one handle per home and the facts about what was loaded.
 
-    Each home gets a separate copy of the weights, with one exception: a frozen model that is the base of a trained
-    model's adapters at the same place has no copy, and its handle reads the trained model with the adapters off.
-    `ranks` are the ranks that share each home; if it is None, the reference engine hosts each home whole. `say`
-    receives messages of loading.
+    Each home gets a separate copy of the weights on the torch `device`, with one exception: a frozen model that is the
+    base of a trained model's adapters at the same place has no copy, and its handle reads the trained model with the
+    adapters off. `trained` are the homes whose weights an update changes. `ranks` are the ranks that share each home;
+    if it is None, the reference engine hosts each home whole. `say` receives messages of loading.
     """
     moving = {home.param for home in trained}
     lenders = {

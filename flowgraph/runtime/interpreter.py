@@ -88,7 +88,8 @@ class Places(Protocol):
     ) -> Mapping[str, Item]:
         """Run the nodes of a task and return their results by name, without models.
 
-        `items` are the inputs by name; `versions` are the versions of the models that the task reads.
+        `items` are the inputs by name; `versions` are the versions of the models that the task reads; `key` contains
+        the seed and the step, for random numbers.
         """
         ...
 
@@ -97,7 +98,7 @@ class Places(Protocol):
         ...
 
     def sync(self, task: Sync, version: int) -> None:
-        """Copy version `version` of a model's weights from one home to another."""
+        """Copy a model's weights, of version `version`, from the source home of `task` to its target."""
         ...
 
     def switch(self, home: Home, *, awake: bool) -> None:
@@ -116,7 +117,7 @@ class Places(Protocol):
         ...
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save or load a home by calling the method `verb` of its handles on every rank.
+        """Save a home to `folder`, or load it from there, by calling the method `verb` of its handles on every rank.
 
         `version` is the version of the loaded weights; None when saving.
         """
@@ -155,9 +156,10 @@ class Executor:
     def run(self, program: Program, sources: Mapping[str, RowSource], key: Key) -> StepResult:
         """Execute one step of a program and return its results.
 
-        `sources` contains data parameters, and recorded results of nodes, which then do not run. A sync is skipped
-        while the copy of the weights is recent enough. Results that stay inside their task are not returned. Raises
-        LawError for a task that reads a value that its place does not have, and any error of the tasks.
+        `sources` contains data parameters, and recorded results of nodes, which then do not run; `key` contains the
+        seed and the step. A sync is skipped while the copy of the weights is recent enough. Results that stay inside
+        their task are not returned. Raises LawError for a task that reads a value that its place does not have, and any
+        error of the tasks.
         """
         step = _Step(self, program, sources, key)
         for task in program.tasks:
@@ -199,7 +201,10 @@ class Executor:
         self.places.on_disk(home, "save", folder)
 
     def save_state(self, program: Program, folder: Path) -> None:
-        """Write all that the next step starts from: trained models, lagging copies, carried values, versions."""
+        """Write all that the next step starts from, into `folder`.
+
+        These are the trained models, copies of weights that lag, carried values, and `versions.json`.
+        """
         trained = _trained(program)
         for param, home in trained.items():
             self._wake(program, home)

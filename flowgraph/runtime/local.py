@@ -43,7 +43,10 @@ class InProcess:
     def run(
         self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key
     ) -> Mapping[str, StoredValue]:
-        """Run the nodes of a task in this process and return their results by name."""
+        """Run the nodes of a task in this process and return their results by name.
+
+        The arguments are those of `Places.run`.
+        """
         worker = self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
         name = f"{task.place}-0-{'-'.join(task.nodes)}"
         with self.measures.of(task, graph), self.profiles.of(key.step, name):
@@ -59,7 +62,7 @@ class InProcess:
         return StoredValue(from_table(type(item.value), table, f"transfer of {task.value}", task.parts), item.ids)
 
     def sync(self, task: Sync, version: int) -> None:
-        """Copy weights from the source's handle to the target's and set its version.
+        """Copy weights from the handle of the task's source to that of its target, and set the version of the copy.
 
         For an inference server, adapters are merged into the base weights.
         """
@@ -88,7 +91,10 @@ class InProcess:
             (handle.wake if awake else handle.sleep)()
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save or load a home with the method `verb` of its handle; `version` is the version of loaded weights."""
+        """Save a home to `folder`, or load it from there, with the method `verb` of its handle.
+
+        `version` is the version of the loaded weights; None when saving.
+        """
         getattr(self.handles[home], verb)(folder)
         if version is not None:
             self.handles[home].version = version

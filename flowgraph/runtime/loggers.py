@@ -61,7 +61,8 @@ class TrackedRun:
     def of(cls, folder: Path, first_step: int = 0) -> TrackedRun:
         """Return the tracked run of a folder: its name is the folder's, and its id is read from `tracked_as.txt` there.
 
-        The file is created with a random id if it does not exist.
+        The file is created with a random id if it does not exist. `first_step` is the first step of a resumed run, else
+        0.
         """
         file = folder / ID_FILE
         if not file.is_file():
@@ -73,7 +74,7 @@ class Sink(Protocol):
     """A tracker that is open for one run."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send the metrics of one step, or of a check that ran before it."""
+        """Send the metrics of one step, or of a check that ran before it; `values` are by name."""
         ...
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ class Servers:
         return server.door
 
     def handle(self, home: Home, doors: Sequence[Any], *, shared: bool = False) -> Handle:
-        """Return a handle that sends requests to all servers of a home.
+        """Return a handle that sends requests to all servers of a home; `doors` are their addresses and keys.
 
         `shared` means that the servers are on the device of this process.
         """

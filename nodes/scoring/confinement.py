@@ -127,9 +127,9 @@ def refuse_unheld(rule: RuleRef, words: Sequence[str]) -> Allowed:
 def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[str]:
     """Return the existing paths that a rule's process may read.
 
-    These are files of the system, Python's folders, packages, the modules and packages next to the rule, and the paths
-    that the setting `allow` adds. In folders that are not Python's, such as the working folder, only modules and
-    packages can be read.
+    These are files of the system, Python's folders, packages on `import_path`, the modules and packages next to the
+    rule, and the paths that the setting `allow` adds. In folders that are not Python's, such as the working folder,
+    only modules and packages can be read.
     """
     python = _python_folders()
     is_file = rule.source.endswith(".py")

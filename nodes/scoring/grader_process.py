@@ -191,7 +191,8 @@ def find(source: str, name: str) -> Callable[..., object]:
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
     """Load a rule and check the caller's settings against its parameters. Raises Failure.
 
-    `import_path` replaces `sys.path`; the folder of a rule in a file is added at the end.
+    `source` is a module's name or a file, and `name` is the function there. `import_path` replaces `sys.path`; the
+    folder of a rule in a file is added at the end.
     """
     sys.path_hooks.insert(0, sibling("grader_inside.py").UnlistedFinder)
     sys.path_importer_cache.clear()
@@ -285,9 +286,9 @@ def score_in_fork(
 ) -> dict[str, object]:
     """Score one response in a fork of this process; return its answer, or how it ended without an answer.
 
-    `childless` means that this process had no children before; `enclosed`, that the fork is prevented from reaching
-    this process. The entry `spent` of the result is True if processes or files that the response created may still
-    exist.
+    `arguments` are those of the rule's call; `channel` is closed in the fork. `childless` means that this process had
+    no children before; `enclosed`, that the fork is prevented from reaching this process. The entry `spent` of the
+    result is True if processes or files that the response created may still exist.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -360,7 +361,10 @@ def _outcome(answer: bytes, code: int | None) -> dict[str, object]:
 
 
 def serve(channel: Channel, *, enclosed: bool) -> None:
-    """Load a rule and score rows as the parent's messages request, until the parent closes the channel."""
+    """Load a rule and score rows as the parent's messages request, until the parent closes the channel.
+
+    If `enclosed`, forks that score a response are prevented from reaching this process.
+    """
     rule, isolated, childless = None, True, True
     for line in channel.lines():
         if "load" in line:

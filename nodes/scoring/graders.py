@@ -136,10 +136,10 @@ class Graders:
     ) -> Graded:
         """Score each row, a mapping of `response`, `finished`, `prompt` and the data set's columns, by a rule.
 
-        If the rule fails on a row, RuleError is raised, or if `on_error` is a number, the row gets that score and is
-        counted as a failure. For a shipped rule that hangs or whose process ends, the row scores 0 and is counted as
-        unreadable instead. RuleError is always raised for a rule that cannot be loaded or confined, and for a row that
-        lacks a column or the ground truth that the rule needs.
+        `settings` are further arguments of the rule. If the rule fails on a row, RuleError is raised, or if `on_error`
+        is a number, the row gets that score and is counted as a failure. For a shipped rule that hangs or whose process
+        ends, the row scores 0 and is counted as unreadable instead. RuleError is always raised for a rule that cannot
+        be loaded or confined, and for a row that lacks a column or the ground truth that the rule needs.
         """
         may = refuse_unheld(rule, self._allow)
         import_path = [str(Path(entry).absolute()) for entry in sys.path]
@@ -165,7 +165,7 @@ class Graders:
         return workers
 
     def start(self, rule: RuleRef, may: Allowed, workers: list[GraderWorker]) -> GraderWorker:
-        """Start another worker for a rule, add it to `workers`, and return it."""
+        """Start another worker for a rule with the permissions `may`, add it to `workers`, and return it."""
         worker = GraderWorker(rule, may, sys.path)
         self._workers.append(worker)
         workers.append(worker)

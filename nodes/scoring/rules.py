@@ -75,9 +75,10 @@ def exact(response: str, ground_truth: str, finished: bool) -> float:
 
 
 def partial(response: str, ground_truth: str, finished: bool) -> float:
-    """Score the fraction of correct positions, where the end counts as one more position; nothing is stripped.
+    """Score the fraction of positions at which the response has the truth's character; nothing is stripped.
 
-    A character of the tiny model is one token, so this gives credit per token.
+    The end counts as one more position: it is correct if the response is finished and has the truth's length. A
+    character of the tiny model is one token, so this gives credit per token.
 
     >>> partial("123", "123", True), partial("123", "123", False), partial("1x3", "123", True)
     (1.0, 0.75, 0.75)
@@ -89,7 +90,7 @@ def partial(response: str, ground_truth: str, finished: bool) -> float:
 
 
 def number(response: str, ground_truth: str) -> float:
-    """Score 0.5 if the response contains the number, plus 0.5 if it contains nothing else.
+    """Score 0.5 if the response contains the number `ground_truth`, plus 0.5 if it contains nothing else.
 
     The number does not count inside a longer number: neither next to digits, nor with a decimal part or a minus sign.
 

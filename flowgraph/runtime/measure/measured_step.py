@@ -64,7 +64,8 @@ def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program,
 def step_of(measured: Sequence[MeasuredTask], program: Program, seconds: float) -> StepForecast:
     """Return a step's tasks in the program's order, each with the seconds of its slowest rank, and their dependencies.
 
-    `seconds` is the duration of the step. Tasks that are not in the program come last, without dependencies.
+    `measured` are the tasks on all ranks. `seconds` is the duration of the step. Tasks that are not in the program come
+    last, without dependencies.
     """
     ranks = defaultdict[str, list[MeasuredTask]](list)
     for task in measured:
@@ -112,7 +113,8 @@ def _seconds(tasks: Iterable[MeasuredTask]) -> float:
 def forecast_of(measured: Iterable[MeasuredTask], plan: Plan) -> tuple[PoolForecast, ...]:
     """Return the peak memory in bytes of each pool by phase and role, on the device with the highest peak.
 
-    The host is left out. If a whole run is in one process, each pool's peak includes the memory of the others.
+    `measured` are the tasks of one step on all ranks. The host is left out. If a whole run is in one process, each
+    pool's peak includes the memory of the others.
     """
     tasks_by_pool = defaultdict[str, list[MeasuredTask]](list)
     for task in measured:

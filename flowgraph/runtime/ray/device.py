@@ -162,7 +162,11 @@ class RankActor:
         return loaded
 
     def serve(self, models: ModelSetup, place: ServerPlace, scratch: Path, limit_s: float) -> Any:
-        """Start the server of one replica as a child of this process, and return its door: address and keys."""
+        """Start the server of one replica as a child of this process, and return its door: address and keys.
+
+        `place` is the replica's place. The server's files are in a folder in `scratch`, or in a new scratch folder if
+        `scratch` is on another machine. It may take `limit_s` seconds to start.
+        """
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
             if scratch.is_dir():
@@ -201,9 +205,10 @@ class RankActor:
     ) -> tuple[Any, ...]:
         """Run a task and return a table for each result, then the tables that the task sends, then the observations.
 
-        `tables` are the tables of the inputs in order, and `shards` describes them for each input. `graph` is the index
-        of the graph in the run. Of ranks that share their rows only the first returns metrics. A FlowError gets notes
-        with the nodes, device and step, and the line of the flow.
+        `graph` is the index of the graph in the run; `versions` are the versions of the models that the task reads;
+        `key` contains the seed and the step. `tables` are the tables of the inputs in order, and `shards` describes
+        them for each input. Of ranks that share their rows only the first returns metrics. A FlowError gets notes with
+        the nodes, device and step, and the line of the flow.
         """
         self.read()
         worker, seat = self.workers[graph], self.seat
@@ -252,7 +257,10 @@ class RankActor:
         return inputs
 
     def sync(self, task: Sync, version: int) -> None:
-        """Copy weights between two homes in this process; call it on every rank of the source."""
+        """Copy weights of version `version` from the source home of `task` to its target, in this process.
+
+        Call it on every rank of the source, since gathering the weights needs all of them.
+        """
         with self.measures.of(task) as meter:
             weights = self.handles[task.source].weights()
             meter.gives(*weights.values())
@@ -260,9 +268,10 @@ class RankActor:
                 self._load(task.target, weights, version)
 
     def send(self, task: Sync, doors: Sequence[Any], version: int, scratch: Path, by: WeightsBy) -> None:
-        """Send weights to the inference servers `doors`; call it on every rank of the source.
+        """Send weights of version `version` to the inference servers `doors`; call it on every rank of the source.
 
-        A rank with no `doors` only takes part in gathering the weights.
+        A rank with no `doors` only takes part in gathering the weights. `by` is the weight transport; `scratch` is a
+        folder for weights that go through the disk.
         """
         source, target = task.source, task.target
         with self.measures.of(task, pool=source.pool):
@@ -295,7 +304,10 @@ class RankActor:
             return to_wire(weights)
 
     def take(self, home: Home, wire: Wire, version: int, task: Sync | None = None) -> None:
-        """Replace a home's weights by weights that `give` returned in another process."""
+        """Replace a home's weights by `wire`, which `give` returned in another process, and set their version.
+
+        If `task` is given, the duration is measured as that task's.
+        """
         with self.measures.of(task) if task is not None else contextlib.nullcontext():
             self._load(home, from_wire(wire), version)
 
@@ -323,7 +335,10 @@ class RankActor:
 
 
 def packed(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
-    """Return a value as a table, with the ids of its rows as columns."""
+    """Return a stored value as a table, with the ids of its rows as columns.
+
+    `inputs` are the inputs of its node, whose lengths cut token columns.
+    """
     table = to_table(stored.value, lengths_for(stored.value, inputs))
     for name, column in stored.ids.items():
         table = table.append_column(name, [column])

@@ -102,7 +102,7 @@ class RayPlaces:
     ) -> Mapping[str, TableReferences]:
         """Submit a task to every member of its home, or to a host process, and return references to its results.
 
-        Each rank gets only its rows. `versions` are the versions of the models that the task reads.
+        Each rank gets only its rows. The arguments are those of `Places.run`.
         """
         nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
         names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]  # models stay
@@ -142,7 +142,7 @@ class RayPlaces:
         return item.sent.get(task.parts, item)
 
     def sync(self, task: Sync, version: int) -> None:
-        """Submit a copy of weights from one home to another.
+        """Submit a copy of a model's weights, of version `version`, from the source home of `task` to its target.
 
         Members of the source send them to inference servers directly. Other weights are copied within each process that
         has both homes, or else through Ray's object store.
@@ -225,7 +225,10 @@ class RayPlaces:
         return lambda: ray.get(result)
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save or load a home on all its members, and wait for the end; `version` is the version of loaded weights."""
+        """Save a home to `folder`, or load it from there, on all its members, and wait for the end.
+
+        `verb` is the method of the handles. `version` is the version of the loaded weights; None when saving.
+        """
         members = self._members(home)
         refs = [member.actor.on_disk.remote(home, verb, folder.absolute(), version) for member in members]
         self._wait_for_all(refs, f"{DISK_VERBS[verb]} {home.param}", members)

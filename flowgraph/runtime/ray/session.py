@@ -78,7 +78,7 @@ def _ray_processes() -> list[Any]:
 
 
 def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, *, timeline: bool = False) -> Session:
-    """Start Ray on this machine, or connect to the cluster at `address` if it is not None.
+    """Start Ray on this machine with a CPU per device of `plan`, or connect to the cluster at `address`.
 
     `folder` contains a user's files for workers, if any; `threads` is the number of CPU threads per process. A Ray that
     is started here has a token that only this run knows and no dashboard, and listens on loopback only. With

@@ -40,8 +40,9 @@ def start(
 ) -> RayPlaces:
     """Start all processes of a program's plan and return its places, ready to run any of `graphs`.
 
-    `flows` contains the same graphs as JSON in the same order. If the machines lack resources, raises ResourceError
-    before anything is started. If loading fails, ends everything that was started and raises the error.
+    `flows` contains the same graphs as JSON in the same order. `models` describes the models to load; `profiles`, the
+    steps to profile. If the machines lack resources, raises ResourceError before anything is started. If loading fails,
+    ends everything that was started and raises the error.
     """
     import ray
 

@@ -124,7 +124,10 @@ class Supervisor:
                 raise WorkerError.stuck(first.process, [first.about], limit_s)
 
     def in_order(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> list[Any]:
-        """Return the results of all calls in the order of `pending`. Raises the same errors as `results`."""
+        """Return the results of all calls, in the order of `pending`.
+
+        Raises the same errors as `results`, also if all calls together take more than `limit_s` seconds.
+        """
         import ray
 
         for _ in self.results(pending, limit_s):

@@ -41,7 +41,7 @@ def same_devices(source: Home, target: Home) -> bool:
 
 
 def way_of(source: Home, target: Home, spots: Spots) -> WeightsBy:
-    """Return the weight transport to the servers of `target`: the plan's choice, or else one that fits the devices.
+    """Return the weight transport from `source` to the servers of `target`: the plan's, or else one that fits.
 
     By default, weights go through memory to servers on the same devices, and otherwise over a process group. A process
     group cannot contain a GPU twice, so if the sender's GPU is also a server's, weights go through a folder. Raises

@@ -39,7 +39,7 @@ def layouts_text(plan: Plan) -> str:
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return one line for each entry that differs between two fingerprints.
+    """Return one line for each entry in which the fingerprints `then` and `now` differ.
 
     >>> differences({"torch": "2.11.0", "cpu": "AVX2"}, {"torch": "2.12.0", "cpu": "AVX2"})
     ['torch was 2.11.0, is 2.12.0']
