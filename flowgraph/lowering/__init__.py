@@ -1,4 +1,4 @@
-"""From a graph and a plan to a program: passes over programs, one file each; the pipeline is a literal tuple."""
+"""Lower a graph and a plan to a program: passes over programs, one per file, listed in a tuple."""
 
 from __future__ import annotations
 

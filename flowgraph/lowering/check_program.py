@@ -1,4 +1,4 @@
-"""Check a program against the laws of the lowered stage: after its last pass, or after an earlier one."""
+"""Check a program against the laws of the lowered stage, after its last pass or after an earlier one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_program(program: Program) -> None:
 
 
 def check_after(name: str, program: Program) -> None:
-    """Raise LawError for the first broken law among those that hold after the pass of this name."""
+    """Raise LawError for the first broken law among those that must hold after the pass called `name`."""
     passed = STAGES[: STAGES.index(name) + 1]
     for law in laws.laws()["lowered"]:
         for error in law.breaches(program) if law.since in passed else ():

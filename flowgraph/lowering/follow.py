@@ -11,9 +11,10 @@ from flowgraph.language.graph import Graph
 
 
 def follow(plan: Plan, graph: Graph, models: Mapping[str, str]) -> Plan:
-    """Return a plan for `graph`; `models` maps its model parameters to those of the planned flow.
+    """Return a plan for `graph`, a second flow, that uses the pools of `plan`.
 
-    A role goes where the plan places the same use of that model, else to the model's first place.
+    `models` maps the model parameters of `graph` to those of the planned flow. A role is placed where `plan` places the
+    same use of its model, or else where it first places that model.
     """
     placed = list[PlacedRole]()
     for role in roles(graph):

@@ -1,8 +1,8 @@
 """Fuse host nodes: join a host run and the only reader of its results into one task.
 
-Before: `run score on host`, `run group_normalize on host`. After: `run score, group_normalize on host`.
-
-It saves a task and a trip through a store, and delays nothing: the second run reads only values that were present when
+Before: `run score on host`, `run group_normalize on host`.
+After: `run score, group_normalize on host`.
+Fusing saves a task and a pass through a store, and delays nothing: the second run reads only values that existed when
 the first began, and no other run waits for the results of the first.
 """
 
@@ -18,7 +18,7 @@ from flowgraph.lowering.program import HOST, Program, Run, Task, results_of, typ
 
 
 def fuse_host_nodes(program: Program) -> Program:
-    """Return the program with each chain of host runs as one run, in the position of its first member."""
+    """Return the program with each chain of host runs joined into one run, at the position of its first member."""
     chains = _Chains(program)
     for i in chains.runs:
         chains.try_to_fuse(i)
@@ -28,7 +28,7 @@ def fuse_host_nodes(program: Program) -> Program:
 
 @dataclass
 class _Chain:
-    """Host runs that become one task: their positions, the runs that they wait for, and how many have effects."""
+    """Host runs that become one task: their positions, the runs that they wait for, and how many have side effects."""
 
     members: list[int]
     waits: set[int]
@@ -66,7 +66,7 @@ class _Chains:
             self._chains[i] = _Chain([i], makers, int(self._has_effects(i)))
 
     def fused(self, i: int, task: Task) -> Task:
-        """Return one run for the chain that begins here, or the task if none does."""
+        """Return one run for the chain that begins at position `i`, or `task` if no chain begins there."""
         members = self._chains[i].members if i in self._chains else []
         if len(members) < 2:
             return task
@@ -79,11 +79,15 @@ class _Chains:
         return (name for node in self.runs[i].nodes for name in results_of(self.nodes[node]))
 
     def _makers(self, i: int) -> set[int]:
-        """Return the runs whose results this one reads."""
+        """Return the positions of the runs whose results run `i` reads."""
         return {self._maker[name] for name in self.runs[i].reads if name in self._maker}
 
     def _adds_no_wait(self, i: int, makers: set[int], chain: _Chain) -> bool:
-        """Return whether a run, alone in reading the end of a chain, reads nothing made after the chain began."""
+        """Return whether run `i` can join a chain without delaying it.
+
+        It can if everything that it reads from outside the chain existed before the chain began, and if it alone reads
+        the results of the chain's last member.
+        """
         outside = {maker for maker in makers if self._chains.get(maker) is not chain}
         front, before = chain.waits, set[int]()
         while outside - before and front:
@@ -92,7 +96,7 @@ class _Chains:
         return outside <= before and all(self._readers[name] <= {i} for name in self._results(chain.members[-1]))
 
     def _keeps_effects_in_order(self, i: int, chain: _Chain) -> bool:
-        """Return whether nodes with effects still run on the host in the order of the flow."""
+        """Return whether host nodes with side effects keep the order of the flow if run `i` joins the chain."""
         first = chain.members[0]
         between = bisect(self._effects, i - 1) - bisect(self._effects, first)
         return not self._has_effects(i) or between == chain.effects - self._has_effects(first)
@@ -102,9 +106,9 @@ class _Chains:
         return on_host and not all(self.nodes[name].op.pure for name in self.runs[i].nodes)
 
     def _inner(self, nodes: tuple[str, ...], members: set[int]) -> Iterator[str]:
-        """Yield the results that stay in the task: only its own nodes read them, and they are not recorded.
+        """Yield the results that stay in the task: only its nodes read them, and they are not recorded.
 
-        A column with one entry a row is recorded beside the rollout.
+        A result with one value per row is recorded next to the rollout.
         """
         for node in (self.nodes[name] for name in nodes):
             for name, kind in typed_results(node):

@@ -16,7 +16,10 @@ from flowgraph.lowering.waits import homes_of
 
 
 def insert_switches(program: Program) -> Program:
-    """Return the program with switches before the tasks that need them, all other tasks in their order."""
+    """Return the program with a switch before each task that needs another state of a home that sleeps.
+
+    The order of the other tasks does not change.
+    """
     sleepers = [home for home in program.homes if home.running.sleeps]
     if not sleepers:
         return program
@@ -31,7 +34,10 @@ def insert_switches(program: Program) -> Program:
 
 
 def switches_before(task: Task, sleepers: list[Home]) -> Iterator[tuple[Home, bool]]:
-    """Yield the homes that must sleep while a task runs, with False, then those that must be awake, with True."""
+    """Yield (home, False) for each home that must sleep while a task runs, then (home, True) for those awake.
+
+    `sleepers` are the homes that sleep; those in pools that the task does not use are left out.
+    """
     used = homes_of(task)
     pools = {home.pool for home in used}
     neighbours = [home for home in sleepers if home.pool in pools]

@@ -1,8 +1,8 @@
-"""Insert syncs: bring weights to each home that reads a version which another home made.
+"""Insert syncs: copy weights to each home that reads a version that another home produced.
 
-Before: `run policy.generate on apart/local`, of weights that `all/fsdp` trains.
-After: `sync policy all/fsdp -> apart/local`, then that run. A sync holds how many updates its readers let the copy lag,
-and how many the plan does.
+Before: `run policy.generate on apart/local`, with weights that `all/fsdp` trains.
+After: `sync policy all/fsdp -> apart/local`, then that run. A sync contains two limits: how many updates its readers
+let the copy lag, and how many the plan chose.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Bounds = dict[tuple[str, Home], tuple[int, int]]
 
 
 def insert_syncs(program: Program) -> Program:
-    """Return the program with a sync before the first run that reads a version of weights in a home without it."""
+    """Return the program with a sync before the first run that reads a version of weights at a home that lacks it."""
     sources, bounds = dict(program.origins), sync_bounds(program)
     present = {*program.origins, *((home.param, home) for home in program.homes if home.param in program.frozen)}
     tasks = list[Task]()
@@ -38,7 +38,10 @@ def insert_syncs(program: Program) -> Program:
 
 
 def sync_bounds(program: Program) -> Bounds:
-    """Return how many updates each version may lag in each home, the minimum over its readers there."""
+    """Return how many updates each version may lag in each home, as (limit of its readers, lag of the plan).
+
+    Both are minimums over the readers in that home.
+    """
     placed = {role.role: role.lag for role in program.plan.placed}
     lags = {(role.param, name): placed.get(role.name, 0) for role in roles(program.graph) for name in role.nodes}
     bounds = Bounds()

@@ -1,7 +1,8 @@
-"""Insert transfers: bring each value once to each place that reads it and did not make it.
+"""Insert transfers: copy each value once to each place that reads it and did not produce it.
 
 Before: `run policy.generate on all/local`, `run score on host`.
-After: the same with `transfer policy.generate all -> host` between; and at the end the flow's results go to the host.
+After: the same with `transfer policy.generate all -> host` between them; at the end, the flow's results are
+transferred to the host.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Task, Tra
 
 
 def insert_transfers(program: Program) -> Program:
-    """Return the program with a transfer before the first run at a place that reads a value from another place."""
+    """Return the program with a transfer before the first run at a place that reads a value from another place.
+
+    Transfers of the flow's results to the host are added at the end.
+    """
     tasks, sources, present = list[Task](), dict[str, str](), set[tuple[str, str | Home]]()
 
     def bring(value: str, target: str) -> None:

@@ -32,12 +32,14 @@ def lower(
     passes: Sequence[Pass] = LOWERING,
     watch: Watch | None = None,
 ) -> Program:
-    """Return the program of one step of a named graph under a plan; `where` is the plan's file.
+    """Return the program of one step of a named graph under a plan.
 
-    `origins` maps models that another program trains to the homes of their weights. `watch` adds measurements to the
-    graph after the plan is checked, where one engine samples a model and another trains it.
+    `origins` maps models that another program trains to the homes of their weights. `where` is the plan's file, for
+    errors. `passes` run after nodes are placed. `watch` adds measurements to the graph after the plan is checked, if
+    one engine samples a model and another trains it.
+
     Raises PlanError if the plan is not for this graph, separates models that one node reads, or splits the rows of a
-    node that needs them all; LawError if the program breaks a law, which is a fault of a pass.
+    node that needs all of them; LawError if the program breaks a law, which is an error of a pass.
     """
     check_plan(plan, graph, where)
     mixed = models_on_two_engines(plan)
@@ -58,9 +60,9 @@ def lower(
 
 
 def lower_unchecked(graph: Graph, plan: Plan, passes: Sequence[Pass] = LOWERING) -> Program:
-    """Return what `lower` returns, with no check of the plan or the program: a search lowers many plans.
+    """Return the same program as `lower`, without checking the plan or program: a search lowers many plans.
 
-    The graph is the one that runs, its measurements of engines included.
+    `graph` must already contain any measurements of engines.
     """
     return reduce(lambda program, change: change(program), passes, place_nodes(graph, plan, {}, checked=False))
 

@@ -1,6 +1,6 @@
-"""Order by the longest path: of the tasks that can begin, the one with the longest chain of work behind it goes first.
+"""Order by the longest path: of the tasks that can begin, the task with the longest chain of later work goes first.
 
-Before: `run score`, then `run ref.logprobs`, as the flow wrote them.
+Before: `run score`, then `run ref.logprobs`, in the order of the flow.
 After: `run ref.logprobs`, then `run score`, if more work waits for it. Ties keep their order.
 """
 
@@ -32,17 +32,20 @@ SYNC, MOVE = 0.5, 0.05
 
 
 def static_work(program: Program, task: Task) -> float:
-    """Estimate a task's work from the kinds of its nodes; a node that reads a model does at least one forward pass."""
+    """Return an estimate of a task's work, in forward passes over the step's rows, from the kinds of its nodes.
+
+    A node that reads a model counts as at least one forward pass.
+    """
     if not isinstance(task, Run):
         return SYNC if isinstance(task, Sync) else MOVE
     return max(1.0 if task.homes else 0.0, sum(PASSES[program.nodes[name].op.kind] for name in task.nodes))
 
 
 def order_by_longest_path(program: Program, work: Work = static_work) -> Program:
-    """Return the program with its tasks in the order in which they would begin, each as soon as it can.
+    """Return the program with its tasks in the order in which they would begin if each began as soon as possible.
 
-    One place does one run at a time; among waiting runs the one with the longest chain of work to the end of the step
-    goes first, and among equals the earlier one.
+    Each place does one run at a time. Among waiting runs, the run with the longest chain of work to the end of the step
+    goes first; among equals, the earlier one. `work` returns how long a task takes, in any unit.
     """
     waits, duration = waits_for(program), [work(program, task) for task in program.tasks]
     readers: list[list[int]] = [[] for _ in waits]
@@ -66,7 +69,7 @@ class _Queue:
     later: list[tuple[float, float, int]] = field(default_factory=list[tuple[float, float, int]])
 
     def next(self) -> tuple[float, float, int] | None:
-        """Return the task that begins next here as (start, negative chain, task)."""
+        """Return the task that begins next here, as (start, negative chain, task), or None if none waits."""
         while self.later and self.later[0][0] <= self.free:
             _, chain, task = heapq.heappop(self.later)
             heapq.heappush(self.now, (chain, task))
@@ -89,7 +92,7 @@ def _order_of_starts(
     duration: Sequence[float],
     chains: Sequence[float],
 ) -> Iterator[int]:
-    """Yield tasks in the order in which they begin; `needs` counts the tasks that each still waits for."""
+    """Yield tasks in the order in which they begin; `needs` counts the tasks for which each still waits."""
     queues, ready = defaultdict[str, _Queue](_Queue), [0.0] * len(places)
 
     def add(i: int) -> None:
@@ -113,5 +116,5 @@ def _order_of_starts(
 
 
 def _place(task: Task) -> str:
-    """Return the place that a task keeps busy; "" for transfers, since any number of them go at once."""
+    """Return the place that a task occupies; "" for tasks such as transfers, which occupy none."""
     return task.place if isinstance(task, Run) else task.target.pool if isinstance(task, Sync) else ""

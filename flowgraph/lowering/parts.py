@@ -1,4 +1,4 @@
-"""The parts of each record that a node's body may read: those of its edges, and those that its ports declare."""
+"""The parts of each record that a node's body may read: those that its edges select or its ports declare."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ROWS = (Group, Sample, Trajectory, Lengths, Context)
 
 
 def declared_parts(nodes: Iterable[Node]) -> dict[Edge, tuple[str, ...]]:
-    """Return the parts that nodes declare of each record they read, without records that a node may read whole.
+    """Return the parts that nodes declare of each record they read; records that a node may read whole are left out.
 
-    A record that a loss captures also has its `ROWS`.
+    For a record that a loss captures, `ROWS` are added.
     """
     declared, whole = defaultdict[Edge, set[str]](set), set[Edge]()
     for edge, names in (read for node in nodes for read in _record_reads(node)):
@@ -27,7 +27,7 @@ def declared_parts(nodes: Iterable[Node]) -> dict[Edge, tuple[str, ...]]:
 
 
 def _record_reads(node: Node) -> Iterator[tuple[Edge, set[str]]]:
-    """Yield each edge to a record with the parts that its reader declares, none if it may read all."""
+    """Yield each edge to a record with the parts that its reader declares; an empty set if it may read all."""
     for port, edge in node.inputs:
         if issubclass(edge.type, Record):
             yield edge, {*node.op.port(port).parts}
@@ -42,9 +42,10 @@ def _record_reads(node: Node) -> Iterator[tuple[Edge, set[str]]]:
 
 
 def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dict[str, tuple[str, ...]]:
-    """Return the parts of each record that nodes read, in its order, by the value's name; whole values are left out.
+    """Return the parts of each record that nodes read, by the value's name; values that are read whole are left out.
 
-    Lengths go with any part, because they say where the tokens of a row end. `types` are those of the values by name.
+    The parts are in the record's order. Lengths are added to any part, because they define where the tokens of a row
+    end. `types` maps the names of values to their types.
     """
     nodes = list(nodes)
     declared, needed = declared_parts(nodes), defaultdict[str, set[str]](set)
@@ -58,7 +59,7 @@ def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dic
 
 
 def in_order(kind: type[Value], read: Iterable[str]) -> tuple[str, ...]:
-    """Return the parts of a record that are read, and its lengths, in its order; none if these are the whole value."""
+    """Return the parts `read` of a record and its lengths, in the record's order; () if that is the whole value."""
     leaves, read = leaf_paths(kind), {*read}
     parts = tuple(path for path, part in leaves if path in read or issubclass(part, Lengths))
     return () if len(parts) == len(leaves) or not issubclass(kind, Record) else parts

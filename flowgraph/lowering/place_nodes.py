@@ -1,7 +1,8 @@
-"""Place nodes: one run for each node, where the plan has its role, and one read for each input; no transfers yet.
+"""Place nodes: create a run for each node, where the plan places its role, and a read for each input; no transfers yet.
 
-Before: `policy.generate` in `policy.sample`, `score` in no role. After: `read prompts`, `run policy.generate on …`,
-`run score on host`, …; nodes that read one forward pass are one run. The inputs of a run may still be elsewhere.
+Before: `policy.generate` in `policy.sample`, `score` in no role.
+After: `read prompts`, `run policy.generate on …`, `run score on host`, …; nodes that use the same forward pass are
+one run. The inputs of a run may still be elsewhere.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ Placings = Mapping[tuple[str, str], tuple[Home, Role]]
 def place_nodes(
     graph: Graph, plan: Plan, origins: Mapping[str, Home], where: str = "plan", *, checked: bool = True
 ) -> Program:
-    """Return the program of a graph whose runs are placed, in an order that is legal to run.
+    """Return the program of a graph with each run at its place, in an order that respects all data dependencies.
 
-    `origins` maps models that another program trains to the homes of their weights; `where` is the plan's file. If
-    `checked`, raises PlanError for a plan that separates models which one node reads, or that splits the rows of a node
-    that needs them all.
+    `origins` maps models that another program trains to the homes of their weights; `where` is the plan's file, for
+    errors. If `checked`, raises PlanError if the plan separates models that one node reads, or splits the rows of a
+    node that needs all of them.
     """
     placed = {role.role: role for role in plan.placed}
     homes, newest, placings = dict[Home, None](), dict[str, Home](), dict[tuple[str, str], tuple[Home, Role]]()
@@ -54,7 +55,7 @@ def place_nodes(
 
 
 def _runs(graph: Graph, placings: Placings) -> Iterator[Run]:
-    """Yield a run for each group of nodes that read one forward pass, and for each other node."""
+    """Yield a run for each group of nodes that use the same forward pass, and for each other node."""
     groups = defaultdict[object, list[Node]](list)
     for node in graph.nodes:
         groups[_forward_of(node)].append(node)

@@ -1,4 +1,4 @@
-"""A program as data: the tasks of one step in order, small and frozen, each printed as one line."""
+"""A program as data: the tasks of one step in order. Each task is immutable and printed as one line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HOST = "host"
 
 @dataclass(frozen=True)
 class Home:
-    """Where one copy of a model's weights lives: roles of one model with one pool, engine, layout and running share it.
+    """The place of one copy of a model's weights: roles with equal pool, engine, layout and settings share it.
 
-    `param` is the parameter of the flow that is trained, whatever another flow that reads it calls it.
+    `param` is the parameter's name in the flow that trains the model; another flow that reads it may use another name.
     """
 
     param: str
@@ -32,16 +32,22 @@ class Home:
 
     @property
     def ranks(self) -> int:
-        """Return the number of data ranks, which split the rows."""
+        """Return the number of data ranks, over which rows are split."""
         return ranks_of(self.engine, self.layout.data)
 
     @property
     def members(self) -> range:
-        """Return the places in the pool of the devices whose actors run its nodes: the first, if its engine serves."""
+        """Return the indices in the pool of the devices whose actors run this home's nodes.
+
+        These are all its devices, or only the first if its engine is an inference server.
+        """
         return range(1 if is_server(self.engine) else self.layout.devices)
 
     def rank_of(self, place: int) -> int:
-        """Return the data rank of a member; members of one data rank are neighbours and get the same rows."""
+        """Return the data rank of the member at index `place`.
+
+        The members of a data rank are consecutive, and get the same rows.
+        """
         return place // (len(self.members) // self.ranks)
 
     def __str__(self) -> str:
@@ -60,18 +66,18 @@ class _Printed:
 
 @dataclass(frozen=True)
 class Read(_Printed):
-    """Get this step's rows of a data parameter, on the host."""
+    """Read this step's rows of a data parameter, on the host."""
 
     value: str
 
 
 @dataclass(frozen=True)
 class Run(_Printed):
-    """Run nodes at one place: nodes that share a forward pass run together.
+    """Run nodes at one place; nodes that share a forward pass are in one run.
 
-    They read `reads` from the store of the place, and weights from `homes`, which pairs each value of a model with a
-    home; the first home splits the rows. `parts` limits a record to the parts that are read. Results in `inner` stay
-    inside the run; results in `sends` also go to other places, as these parts.
+    `reads` are values in the place's store. `homes` pairs each model value that is read with a home; rows are split
+    over the ranks of the first. `parts` limits records to the parts that are read. Results in `inner` stay inside the
+    run; results in `sends` are also sent to other places, as these parts.
     """
 
     nodes: tuple[str, ...]
@@ -85,11 +91,14 @@ class Run(_Printed):
 
     @property
     def home(self) -> Home | None:
-        """Return the home whose ranks run it, or None for a host node."""
+        """Return the home whose ranks run the nodes, or None for host nodes."""
         return self.homes[0][1] if self.homes else None
 
     def without(self, recorded: Mapping[str, object], nodes: Mapping[str, Node]) -> Run:
-        """Return the run without nodes whose results are `recorded`; the rest reads those results like any value."""
+        """Return the run without nodes whose results are in `recorded`; the others read these results as inputs.
+
+        `nodes` are the nodes of the graph by name.
+        """
         rest = tuple(node for node in self.nodes if node not in recorded)
         if len(rest) == len(self.nodes):
             return self
@@ -102,7 +111,7 @@ class Run(_Printed):
 
 @dataclass(frozen=True)
 class Transfer(_Printed):
-    """Bring a value, or `parts` of a record, from the store of one place to the store of another."""
+    """Copy a value, or only `parts` of a record, from the store of one place to the store of another."""
 
     value: str
     source: str
@@ -112,9 +121,10 @@ class Transfer(_Printed):
 
 @dataclass(frozen=True)
 class Sync(_Printed):
-    """Bring a version of a model's weights from one home to another, unless the copy there is recent enough.
+    """Copy a version of a model's weights from one home to another, unless the copy there is recent enough.
 
-    A copy is recent enough if it is at most `lag` updates old; the plan chose `lag`, and the readers allow `at_most`.
+    A copy is recent enough if it is at most `lag` updates old. The plan chose `lag`; the readers allow at most
+    `at_most`.
     """
 
     value: str
@@ -126,7 +136,7 @@ class Sync(_Printed):
 
 @dataclass(frozen=True)
 class Switch(_Printed):
-    """Free the device memory of a home, or restore its weights there."""
+    """Free the device memory of a home, or restore its weights there (`awake`)."""
 
     home: Home
     awake: bool
@@ -136,7 +146,7 @@ Task = Read | Run | Transfer | Sync | Switch
 
 
 def task_cells(task: Task) -> tuple[str, str, str, str]:
-    """Return a task as cells of text: its verb, what it is about, where it runs or goes, and its parts or its lag."""
+    """Return a task as four cells of text: its verb, its subject, where it runs or goes, and its parts or lag."""
     match task:
         case Read(value):
             return "read", value, f"on {HOST}", ""
@@ -156,8 +166,8 @@ def task_cells(task: Task) -> tuple[str, str, str, str]:
 class Program:
     """One step of a flow under a plan.
 
-    `origins` pairs each model parameter with the home of its newest version; those in `frozen` have one version only,
-    which every home loads at the start.
+    `origins` pairs each model parameter with the home of its newest version. Parameters in `frozen` have only one
+    version, which every home loads at the start.
     """
 
     graph: Graph
@@ -169,7 +179,7 @@ class Program:
 
     @property
     def trained(self) -> tuple[Home, ...]:
-        """Return where the newest weights of each trained parameter live; frozen parameters are left out."""
+        """Return the homes of the newest weights of all trained parameters; frozen parameters are left out."""
         return tuple(home for name, home in self.origins if name not in self.frozen)
 
     @cached_property
@@ -178,14 +188,14 @@ class Program:
         return {node.name: node for node in self.graph.nodes}
 
     def without(self, place: int) -> Program:
-        """Return the program without the task at `place`, which tests show to be refused."""
+        """Return the program without the task at index `place`; tests check that such programs are rejected."""
         return replace(self, tasks=self.tasks[:place] + self.tasks[place + 1 :])
 
 
 def value_name(edge: Edge) -> str:
-    """Name the value that an edge reads or is a part of: the parameter, the node, or one of a node's several results.
+    """Return the name of the value that an edge reads: a parameter, a node, or one of several results (`NODE.INDEX`).
 
-    Parts of a record have no names of their own: they travel in one value, which may hold only some of them.
+    An edge to a part of a record has the name of the whole record, since the parts travel as one value.
     """
     source = edge.source
     if isinstance(source, Node):
@@ -195,27 +205,27 @@ def value_name(edge: Edge) -> str:
 
 
 def results_of(node: Node) -> tuple[str, ...]:
-    """Name the results of a node."""
+    """Return the names of a node's results: the node's name, or `NODE.INDEX` for each of several."""
     return tuple(name for name, _ in typed_results(node))
 
 
 def typed_results(node: Node) -> tuple[tuple[str, type[Value]], ...]:
-    """Return the results of a node, by name, with their types."""
+    """Return the names and types of a node's results."""
     if len(node.returns) == 1:
         return ((node.name, node.returns[0]),)
     return tuple((f"{node.name}.{i}", kind) for i, kind in enumerate(node.returns))
 
 
 def path_in_value(edge: Edge) -> str:
-    """Return the dotted path of the part that an edge reads within its value; "" for all of it."""
+    """Return the dotted path of the part that an edge reads within its value; "" for the whole value."""
     several = isinstance(edge.source, Node) and len(edge.source.returns) > 1
     return edge.port.partition(".")[2] if several else edge.port
 
 
 def read_by(node: Node) -> Iterator[tuple[Edge, str]]:
-    """Yield each edge that a node reads with the name of its reader: the node, or a node inside its regions.
+    """Yield each edge that a node reads, with the name of its reader: the node, or a node inside one of its losses.
 
-    The state that it carries comes first, because the node runs where that state is.
+    The state that the node carries comes first, because the node runs where that state is.
     """
     for _, edge in sorted(node.inputs, key=lambda read: read[0] != node.op.carries):
         yield edge, node.name
@@ -226,18 +236,18 @@ def read_by(node: Node) -> Iterator[tuple[Edge, str]]:
 
 
 def values_read(node: Node) -> tuple[str, ...]:
-    """Return the distinct names of the values that a node reads, without models."""
+    """Return the names of the values that a node reads, without models and duplicates."""
     return tuple(dict.fromkeys(value_name(edge) for edge, _ in read_by(node) if not issubclass(edge.type, Model)))
 
 
 def results_given(task: Run, nodes: Mapping[str, Node]) -> Iterator[tuple[str, type[Value]]]:
-    """Yield the results that leave a task, by name, with their types; `nodes` are by name too."""
+    """Yield the names and types of the results that leave a task; `nodes` are the nodes of the graph by name."""
     for node in task.nodes:
         yield from ((name, kind) for name, kind in typed_results(nodes[node]) if name not in task.inner)
 
 
 def what_is_read(task: Task) -> Iterator[tuple[str, str | Home]]:
-    """Yield what a task reads: values at places, and versions of weights at homes."""
+    """Yield what a task reads, as (name, place): values at places, and versions of weights at homes."""
     if isinstance(task, Transfer | Sync):
         yield task.value, task.source
     elif isinstance(task, Run):
@@ -246,7 +256,10 @@ def what_is_read(task: Task) -> Iterator[tuple[str, str | Home]]:
 
 
 def what_is_given(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str | Home]]:
-    """Yield what a task produces: values at places, and versions of weights at homes."""
+    """Yield what a task produces, as (name, place): values at places, and versions of weights at homes.
+
+    `nodes` are the nodes of the graph by name.
+    """
     if isinstance(task, Run):
         for name, kind in results_given(task, nodes):
             yield name, task.home if task.home is not None and issubclass(kind, Model) else task.place

@@ -1,4 +1,4 @@
-"""Project columns: a run reads only the parts of a record that its nodes read, and a transfer brings only those.
+"""Project columns: a run reads only the parts of a record that its nodes read, and a transfer copies only those.
 
 Before: `transfer policy.generate all -> apart`, the whole rollout, for a node that reads its tokens.
 After: `transfer policy.generate all -> apart  context, tokens, lengths, temperature`.
@@ -28,9 +28,9 @@ from flowgraph.lowering.program import (
 
 
 def project_columns(program: Program) -> Program:
-    """Return the program whose runs and transfers name the parts that are read, where they do not need all parts.
+    """Return the program in which runs and transfers that do not need whole records name the parts they need.
 
-    The run that makes a record also sends it in parts, to places that need no more of it.
+    The run that produces a record also sends its parts separately to places that need only these.
     """
     tasks = [_with_parts(program, task) for task in program.tasks]
     needed = parts_at(program, tasks, value_types(program.graph))
@@ -49,13 +49,17 @@ def project_columns(program: Program) -> Program:
 
 @lru_cache(maxsize=64)
 def value_types(graph: Graph) -> Mapping[str, type[Value]]:
-    """Return the types of the values of a named graph by name."""
+    """Return the type of each value of a named graph, by name: parameters and results of nodes."""
     params = {param.name: param.type for param in graph.params}
     return params | {name: kind for node in graph.nodes for name, kind in typed_results(node)}
 
 
 def parts_at(program: Program, tasks: Sequence[Task], types: Mapping[str, type[Value]]) -> dict[tuple[str, str], Parts]:
-    """Return the parts of each value that are read at each place, by runs and at the end; none for the whole."""
+    """Return the parts of each value that are read at each place, by (value, place); () if the whole value is read.
+
+    Both the runs in `tasks` and the flow's results at the end count as readers. `types` are the types of values by
+    name.
+    """
     reads = defaultdict[tuple[str, str], set[str]](set)
     whole = {(value_name(edge), HOST) for edge in program.graph.outputs if not issubclass(edge.type, Model)}
     for task in tasks:

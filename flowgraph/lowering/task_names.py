@@ -1,4 +1,4 @@
-"""Names, kinds and pools of the tasks of a program, the same in a forecast and in a measurement."""
+"""Names, kinds and pools of the tasks of a program; the same in a forecast and in a measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ HEAVIEST: tuple[TaskKind, ...] = ("update", "generate", "logprob", "score")
 
 
 def task_name(task: Task) -> str:
-    """Return the name of a task: a run has the names of its nodes, another task says where it goes or takes place."""
+    """Return the name of a task: the names of its nodes for a run, else its verb, subject and target.
+
+    A repeated task, such as a switch, has the same name each time; see `task_names`.
+    """
     match task:
         case Run(nodes):
             return ", ".join(nodes)
@@ -29,7 +32,7 @@ def task_name(task: Task) -> str:
 
 
 def task_names(tasks: Sequence[Task]) -> tuple[str, ...]:
-    """Return distinct names of the tasks of one step; a repeated name, as of a switch, is numbered from 2.
+    """Return distinct names of the tasks of one step; repetitions of a name are numbered from 2.
 
     >>> task_names([Read("prompts"), Read("prompts")])
     ('read prompts', 'read prompts (2)')
@@ -38,7 +41,7 @@ def task_names(tasks: Sequence[Task]) -> tuple[str, ...]:
 
 
 def numbered(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, a repeated one numbered from 2."""
+    """Yield each name; repetitions of a name get a number from 2 in parentheses."""
     count = Counter[str]()
     for name in names:
         count[name] += 1
@@ -46,7 +49,10 @@ def numbered(names: Iterable[str]) -> Iterator[str]:
 
 
 def kind_of(task: Task, graph: Graph | None = None) -> TaskKind:
-    """Return the kind of a task; a run has the kind of its heaviest node."""
+    """Return the kind of a task; for a run, the kind of the node with the most work.
+
+    Without `graph`, the kind of every run is "host".
+    """
     match task:
         case Run() if task.home is not None and graph is not None:
             kinds = {str(node.op.kind) for node in graph.nodes if node.name in task.nodes}
@@ -65,7 +71,7 @@ def kind_of(task: Task, graph: Graph | None = None) -> TaskKind:
 
 
 def pool_of(task: Task) -> str:
-    """Return the pool that a task works on, or the host; a sync or a transfer works where it goes."""
+    """Return the name of the pool where a task works, or "host"; for a sync or a transfer, its target's pool."""
     match task:
         case Run():
             return task.place

@@ -1,4 +1,4 @@
-"""The tasks that each task of a program waits for, and so the runs that go side by side. Not here: their order."""
+"""Compute which tasks each task of a program waits for, and which runs can run in parallel."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flowgraph.lowering.program import Home, Program, Run, Sync, Task, what_is_g
 
 
 def waits_for(program: Program) -> tuple[frozenset[int], ...]:
-    """Return for each task the places in `tasks` of the earlier tasks that it must wait for.
+    """Return for each task the indices of the earlier tasks that it must wait for.
 
-    A task waits for those that bring what it reads. An update or a sync, which replaces the weights of a home, waits
-    for every task that uses the old ones. Nodes with effects at one place run one after another.
+    A task waits for the tasks that produce or copy what it reads. An update or a sync, which replaces the weights of a
+    home, waits for every task that uses the old weights. Nodes with side effects at one place run one after another.
     """
     brought, makers = dict[tuple[str, str | Home], int](), dict[str, int]()
     users, effects = defaultdict[Home, set[int]](set), dict[str, int]()
@@ -36,14 +36,14 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
 
 
 def homes_of(task: Task) -> tuple[Home, ...]:
-    """Return the homes whose weights a task reads or writes."""
+    """Return the homes whose weights a task reads or writes; none for a switch."""
     if isinstance(task, Sync):
         return task.source, task.target
     return tuple(home for _, home in task.homes) if isinstance(task, Run) else ()
 
 
 def moved_on(task: Task, program: Program) -> Iterator[Home]:
-    """Yield the homes whose weights a task replaces by another version."""
+    """Yield the homes whose weights a task replaces by another version: a sync's target, or the home of an update."""
     if isinstance(task, Sync):
         yield task.target
     elif isinstance(task, Run) and task.home is not None:
@@ -52,11 +52,11 @@ def moved_on(task: Task, program: Program) -> Iterator[Home]:
 
 
 def waves(program: Program) -> tuple[tuple[int, ...], ...]:
-    """Return the runs that go side by side, as their places in `tasks`, wave after wave.
+    """Return the runs that can run in parallel, as their indices in `tasks`, wave after wave.
 
-    A run is in the first wave after everything that it waits for and after the previous run at its own place: a pool
-    does one run at a time, whichever of its devices that takes, and so does the host, whose nodes are short. Transfers
-    and syncs occupy no place and are in no wave.
+    A run is in the first wave after everything that it waits for and after the previous run at its place: a pool does
+    one run at a time, whichever of its devices the run uses, and so does the host. Transfers and syncs occupy no place
+    and are in no wave.
     """
     waits, level, last = waits_for(program), list[int](), dict[str, int]()
     by_wave = defaultdict[int, list[int]](list)

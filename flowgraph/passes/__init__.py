@@ -1,4 +1,4 @@
-"""Passes over graphs, one file each; the pipeline is the two tuples below, and the passes of a user."""
+"""Passes over graphs, one per file; the pipeline is the two tuples below, then the passes of a user."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ PASSES: tuple[Pass, ...] = (prune_nodes, dedupe_nodes, count_masks)
 
 
 def compile_graph(graph: Graph) -> Graph:
-    """Return a described graph after the whole pipeline, with the settings of its text and defaults."""
+    """Return a described graph after the whole pipeline, with its default settings and those in its source."""
     return simplified(named(graph))
 
 
 def named(graph: Graph) -> Graph:
-    """Return a described graph with names, by which settings can be chosen."""
+    """Return a described graph with a name for every node; settings are chosen by these names."""
     return _through(NAMING, graph)
 
 
 def simplified(graph: Graph, passes: Sequence[Pass] = ()) -> Graph:
-    """Return a named graph, whose settings are chosen, after the pipeline and a user's `passes`.
+    """Return a named graph, with chosen settings, after the pipeline and a user's `passes`.
 
-    All laws are checked after each pass of the user, and the error names the pass that broke one. Raises UserCodeError
-    for a pass that raises, FlowTypeError for one that does not return a graph.
+    All laws are checked after each of `passes`, and an error names the pass that broke one. Raises UserCodeError for a
+    pass that raises; FlowTypeError for a pass that does not return a graph, or that changes the flow's parameters or
+    result types; LawError for a broken law.
     """
     graph = _through(PASSES, graph)
     for user_pass in passes:
@@ -76,5 +77,5 @@ def _interface(graph: Graph) -> tuple[object, ...]:
 
 
 def name_of(graph_pass: Pass) -> str:
-    """Return the name of a pass, for errors."""
+    """Return the name of a pass, for error messages."""
     return getattr(graph_pass, "__name__", type(graph_pass).__name__)

@@ -1,7 +1,7 @@
-"""Count masks: write into each loss the masks whose counts over all ranks divide its terms.
+"""Count masks: add to each loss the masks whose counts over all ranks are the divisors of its terms.
 
 Before: `clipped(…, mask=rollout.mask) + 0.1 * kl_k3(…, mask=rollout.mask)`, two terms.
-After: the loss says `counts rollout.mask`: one mask, counted once for a minibatch, for any number of terms.
+After: the loss has `counts rollout.mask`: one mask, counted once for a minibatch, for any number of terms.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flowgraph.language.mask_counts import counted
 
 
 def count_masks(graph: Graph) -> Graph:
-    """Return the graph with the counts of each region filled in."""
+    """Return the graph with `counts` filled in for each region."""
 
     def change(node: Node) -> Node:
         regions = tuple((port, counted(region)) for port, region in node.regions)

@@ -1,4 +1,4 @@
-"""Dedupe nodes: of pure nodes of one op with the same inputs and settings, keep the first.
+"""Dedupe nodes: replace pure nodes with the same op, inputs and settings by the first of them.
 
 Before: `logprobs(ref, rollout)` written in two places. After: one node, read in both.
 """
@@ -11,7 +11,7 @@ from flowgraph.language.graph import Graph, Node, rewrite
 
 
 def dedupe_nodes(graph: Graph) -> Graph:
-    """Return the graph with one node for each computation that pure nodes repeat."""
+    """Return the graph with one node for each group of pure nodes that compute the same."""
     first = dict[Hashable, Node]()
 
     def change(node: Node) -> Node:
@@ -22,14 +22,14 @@ def dedupe_nodes(graph: Graph) -> Graph:
 
 
 def computation_of(node: Node) -> Hashable | None:
-    """Return a key that is equal for pure nodes which compute the same; None for a node that is not pure."""
+    """Return a key that is equal for pure nodes that compute the same; None for nodes with side effects or regions."""
     if not node.op.pure or node.regions:
         return None
     return node.op, frozenset(node.inputs), tuple(_exact(value) for _, value in node.settings), node.returns
 
 
 def _exact(value: object) -> Hashable:
-    """Return a key of a setting that tells 1 from 1.0 and true, and 0.0 from -0.0."""
+    """Return a key of a setting that distinguishes 1, 1.0 and True, and 0.0 and -0.0."""
     if isinstance(value, dict):
         return dict, tuple((name, _exact(entry)) for name, entry in value.items())
     if isinstance(value, list | tuple):

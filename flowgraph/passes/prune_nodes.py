@@ -1,7 +1,7 @@
-"""Prune nodes: remove nodes without effect on the flow's results, and report them.
+"""Prune nodes: remove nodes that do not affect the flow's results, and report them.
 
-Before: `surrogate + 0.0 * kl_k3(new, mask, ref=ref_logprobs)`, and a call whose result nothing reads.
-After: `surrogate`; gone, and reported: the factor, kl_k3, `ref.logprobs` that only kl_k3 read, and the call.
+Before: `surrogate + 0.0 * kl_k3(new, mask, ref=ref_logprobs)`, and a call whose result is never read.
+After: `surrogate`; removed and reported: the factor, kl_k3, `ref.logprobs` that only kl_k3 read, and the call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ ADD, SCALE = op_of(arithmetic.add), op_of(arithmetic.scale)
 
 
 def prune_nodes(graph: Graph) -> Graph:
-    """Return the graph without terms of factor 0, nodes that only they read, and dropped calls; `pruned` lists them."""
+    """Return the graph without terms of factor 0, nodes that only these read, and calls whose results are never read.
+
+    `pruned` of the result lists the removed nodes and calls.
+    """
     smaller = rewrite(graph, _without_zeros)
     remaining = {node.stamp for node in smaller.all_nodes}
     notes = [f"{call.op.name}  # {call.at}: nothing reads it" for call in graph.dropped]
@@ -29,7 +32,7 @@ def prune_nodes(graph: Graph) -> Graph:
 
 
 def _without_zeros(node: Node) -> Node | Edge:
-    """Return a sum without its term of factor 0, or any other node; of two terms of factor 0 one stays."""
+    """Return a sum without its term of factor 0, or any other node unchanged; of two such terms one stays."""
     if node.op is not ADD:
         return node
     terms = [edge for _, edge in node.inputs]

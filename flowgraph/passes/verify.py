@@ -1,4 +1,4 @@
-"""Whether the laws of a stage are checked between passes: on in every test, and with `--verify`."""
+"""A switch for checking the laws of a stage after each pass: on in every test, and with `--verify`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _ON: ContextVar[bool] = ContextVar("verify", default=False)
 
 
 def verifying() -> bool:
-    """Return whether the laws are checked after each pass, and not only after the last."""
+    """Return whether laws are checked after each pass, instead of only after the last."""
     return _ON.get()
 
 
 @contextmanager
 def verified(on: bool = True) -> Generator[None]:
-    """Check the laws after each pass within this block."""
+    """Check the laws after each pass within this block, or only after the last if `on` is False."""
     token = _ON.set(on)
     try:
         yield

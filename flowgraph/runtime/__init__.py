@@ -1,1 +1,1 @@
-"""What runs a program: the driver, the interpreter, its places, and what a run writes."""
+"""Running a program: the driver, the interpreter, the places where tasks run, and the files that a run writes."""

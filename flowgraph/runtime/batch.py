@@ -1,4 +1,4 @@
-"""Values as ragged Arrow tables and back: one column per value, lists for token columns, no padding; as in Parquet."""
+"""Convert values to ragged Arrow tables and back: one column per value, lists for token columns, no padding."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ PLAIN = "value"  # the column of a value that is not a record
 
 
 def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
-    """Lay a real value out as a table: token columns cut to each row's length, table columns as `part.column`.
+    """Convert a value with real data to an Arrow table.
 
-    A record gets a column for each part; `lengths` [B] are those of a plain token value's rows. Scalars go to the
-    schema's metadata. `from_table` returns the same value, to the last bit. Raises LawError for a scalar that JSON
-    cannot hold.
+    Token columns [B, T] become lists that are cut to each row's length; columns of an inner table are named
+    `part.column`. A record has one column per part. For a plain token value, `lengths` [B] are the lengths of its rows
+    in tokens (None: all T). Scalars are stored as JSON in the schema's metadata. `from_table` returns the same value,
+    to the last bit. Raises LawError for a scalar that JSON cannot represent.
     """
     import numpy as np
     import pyarrow as pa
@@ -67,7 +68,7 @@ def _numbers(tensor: Tensor) -> Any:
 
 
 def _parts(record: Record, prefix: str, outer: Tensor | None) -> Iterator[tuple[str, Value, Tensor | None]]:
-    """Yield each part by its dotted name, with the lengths of its own record, or else of the record around it."""
+    """Yield each part of a record as (dotted name, value, row lengths of the nearest enclosing record)."""
     lengths = next((part.data for part in record.parts.values() if isinstance(part, Lengths)), outer)
     for name, part in record.parts.items():
         if isinstance(part, Record):
@@ -77,10 +78,11 @@ def _parts(record: Record, prefix: str, outer: Tensor | None) -> Iterator[tuple[
 
 
 def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] = ()) -> V:
-    """Read a value of this type back from a table that `to_table` made; columns without a part are ignored.
+    """Return a value of type `kind` from a table that `to_table` wrote; columns that are not parts of it are ignored.
 
-    Of a record only `parts` are read, dotted paths, if any are named. Raises DataError, with the file and the column,
-    for a column that is missing or has another type, and for scalars that cannot be read.
+    `parts` are dotted paths: if not empty, only these parts of a record are read. `where` names the file or transfer in
+    errors. Raises DataError, with `where` and the column, for a missing column, a column of another type, and
+    unreadable scalars.
     """
     try:
         scalars = parse_json((table.schema.metadata or {}).get(SCALARS, b"{}"))
@@ -92,7 +94,7 @@ def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] 
 
 
 def select(table: pa.Table, parts: Sequence[str]) -> pa.Table:
-    """Return only the columns of `parts`, dotted paths into a record, and the columns that identify rows."""
+    """Return a table with only the columns of `parts` (dotted paths) and the columns that identify rows."""
     prefixes = ("#", *(f"{part}." for part in parts))
     return table.select([name for name in table.column_names if name in parts or name.startswith(prefixes)])
 
@@ -121,7 +123,7 @@ def _read(
 
 
 def _padded(column: Any, name: str, where: str) -> Tensor:
-    """Lay lists of numbers out as [B, T], zero beyond the end of each list."""
+    """Return lists of numbers as a tensor [B, T], padded with zeros at the end of each row."""
     import numpy as np
     import pyarrow as pa
     import torch
@@ -138,7 +140,7 @@ def _padded(column: Any, name: str, where: str) -> Tensor:
 
 
 def _row_data(column: Any) -> Any:
-    """Return numbers as a tensor [B, ...], anything else as the Arrow array that it is."""
+    """Return a column of numbers as a tensor [B, ...]; any other column stays an Arrow array."""
     import pyarrow as pa
     import torch
 
@@ -158,7 +160,10 @@ def _is_number(kind: Any) -> bool:
 
 
 def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
-    """Write the one table of a value to the last bit: its Arrow schema, and its rows as JSON."""
+    """Write the only table in `tables` to a JSON file, exactly: the Arrow schema in base64, and the columns.
+
+    Creates parent folders. `read_carried` reads the file.
+    """
     (table,) = tables
     schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,7 +171,7 @@ def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
 
 
 def read_carried(kind: type[Value], path: Path) -> Value:
-    """Read a value of this type back. Raises DataError for a file that was not written by `write_carried`."""
+    """Return the value of type `kind` that `write_carried` wrote to `path`. Raises DataError for any other file."""
     import pyarrow as pa
 
     try:

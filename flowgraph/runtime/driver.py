@@ -19,7 +19,8 @@ from flowgraph.runtime.record.checkpoint import Saver
 class HeldOutCheck:
     """A program that runs on held-out data before the first step, every `every` steps, and at the end.
 
-    `during` replaces it in every check but the last: it lets a copy of weights lag as far as a step would.
+    `during` runs instead of `program` in every check except the last; it lets copies of weights lag as far as a step
+    does.
     """
 
     program: Program
@@ -30,9 +31,9 @@ class HeldOutCheck:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a run does: a program and the sources of its rows, the number of steps, and the seed.
+    """The program of a run, the sources of its rows, the number of steps, and the seed.
 
-    `sources` hold data parameters by name, and recorded results by the name of the node that they replace.
+    `sources` contains data parameters by name, and recorded results by the name of the node that they replace.
     """
 
     program: Program
@@ -43,14 +44,14 @@ class RunSpec:
 
 
 class Listener(Protocol):
-    """Who is notified during a run: the run folder, the display."""
+    """An object that is notified during a run, such as the run's recorder or the display."""
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Take the results of a step and the seconds it took."""
+        """Handle the results `ran` of step `step` (from 0), which took `seconds`."""
         ...
 
     def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Take the metrics of a check that ran before `step`."""
+        """Handle the metrics `observed` in a held-out check before step `step`; the check took `seconds`."""
         ...
 
 
@@ -62,10 +63,11 @@ def train(
     start: int = 0,
     saver: Saver | None = None,
 ) -> int:
-    """Run the job from step `start` on, asking `stop` between steps, and return the number of steps that are done.
+    """Run a job with `executor` from step `start`, and return the number of completed steps.
 
-    A checkpoint is written before the check of held-out data that may follow a step: a check brings copies of weights
-    up to date, and a resumed run repeats it.
+    `listeners` are notified after each step and check. `stop` is called before each step; if it returns True, the run
+    ends early. `saver` writes checkpoints, each before any check of held-out data that follows the same step: a check
+    updates copies of weights, and a resumed run repeats it.
     """
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps

@@ -1,6 +1,6 @@
-"""Load models and host them: one copy of the weights for each home, each behind the handle of its engine.
+"""Load models and host them: one copy of the weights for each home, each accessed through the handle of its engine.
 
-Weights travel between processes as arrays by name, which an object store passes on without a copy.
+Weights travel between processes as arrays by name, which an object store passes without copying.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ Wire = dict[str, tuple[str, tuple[int, ...], Any]]
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """Where weights come from, by parameter, and how forward passes are cut; `seed` initializes `tiny` and adapters.
+    """The sources of models by parameter, and the settings for loading and running them.
 
-    `heads` (see `heads_of`) names the output of a parameter's last layer where that is not logits. `attached` are
-    servers that already run, one for each replica of an engine's home, as the engine's `attach` takes them. Parameters
-    in `frozen` get no new weights. `limits_s` bounds the seconds in which an engine's servers sample a step.
+    `seed` initializes `tiny` models and adapters. `sample_rows` is the most rows that are sampled at once, and
+    `forward_tokens` the most tokens in a forward pass without gradients. `heads` (see `heads_of`) gives the output of a
+    parameter's last layer where that is not logits. `attached` are servers that already run, one for each replica of an
+    engine's home, as the engine's `attach` takes them. Parameters in `frozen` get no new weights. `limits_s` bounds how
+    long an engine's servers may sample in one step, in seconds.
     """
 
     sources: Mapping[str, ModelSource]
@@ -57,12 +59,12 @@ class ModelSetup:
     limits_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def head(self, param: str) -> Head:
-        """Return the output of the last layer of a parameter's model."""
+        """Return the output type of the last layer of the model of `param`: by default "tokens", the logits."""
         return self.heads.get(param, "tokens")
 
 
 def heads_of(graph: Graph) -> dict[str, Head]:
-    """Return the output of the last layer of each model parameter of a flow, as its type says."""
+    """Return the output type of the last layer of each model parameter of a graph, by name."""
     return {param.name: param.type.head for param in graph.params if issubclass(param.type, Model)}
 
 
@@ -75,11 +77,12 @@ def host(
     ranks: Mapping[Home, Ranks] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[dict[Home, Handle], LoadedModels]:
-    """Load each model once, and return a handle for each home on its own copy, and what was loaded.
+    """Load each model once, and return one handle per home and the facts about what was loaded.
 
-    A frozen model that is the base of a trained one's adapters, at the same place, has no copy: its handle reads the
-    trained model with the adapters off. `ranks` are those that share a home; without them each home is hosted whole, by
-    the reference engine.
+    Each home gets a separate copy of the weights on the torch `device`, with one exception: a frozen model that is the
+    base of a trained model's adapters at the same place has no copy, and its handle reads the trained model with the
+    adapters off. `trained` are the homes whose weights an update changes. `ranks` are the ranks that share each home;
+    if it is None, the reference engine hosts each home whole. `say` receives messages of loading.
     """
     moving = {home.param for home in trained}
     lenders = {
@@ -114,10 +117,10 @@ def host(
 
 
 def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
-    """Return whether `lender` holds, under its adapters, the model of `home`: same pool, engine, layout and source.
+    """Return whether `lender` contains, under its adapters, the model of `home`: same pool, engine, layout and source.
 
-    Only language models lend: an update also trains a head of numbers, which stays on when the adapters are off. A
-    model that sleeps does not lend: it would take the other with it.
+    Only language models lend: an update also trains a value head, which stays on when the adapters are off. A model
+    that sleeps does not lend, because the borrower would be unloaded with it.
     """
     source, base = setup.sources[lender.param], setup.sources[home.param]
     same_place = lender.param != home.param and replace(home, param=lender.param) == lender
@@ -126,7 +129,7 @@ def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
 
 
 def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield a model's full weights one by one, as another engine takes them: adapters merged into their base."""
+    """Yield the full weights of a model as (name, tensor), for another engine; adapters are merged into them."""
     if adapted(handle.model):
         yield from merged(handle.model, handle.whole()).items()
     else:
@@ -134,7 +137,7 @@ def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def to_wire(weights: Mapping[str, Tensor]) -> Wire:
-    """Lay weights out as bytes; arrays share memory with contiguous tensors on the CPU."""
+    """Return weights as bytes with their dtypes and shapes; contiguous CPU tensors share memory with the result."""
     import torch
 
     wire = Wire()
@@ -146,7 +149,7 @@ def to_wire(weights: Mapping[str, Tensor]) -> Wire:
 
 
 def from_wire(wire: Wire) -> dict[str, Tensor]:
-    """Read weights back to the last bit, as copies: the wire may be read-only memory."""
+    """Return the CPU tensors that `to_wire` encoded, exactly, as copies: the memory of `wire` may be read-only."""
     import torch
 
     weights = dict[str, torch.Tensor]()

@@ -1,7 +1,7 @@
 """Execute a program task by task, with one store of values for each place and one version for each copy of weights.
 
-The interpreter knows stores, versions and order. Its places decide where tasks run and what a store's items are: in
-this process (`local`) or on Ray (`ray.places`).
+The interpreter manages stores, versions and order. A `Places` object decides where tasks run and what the items in a
+store are: values in this process (`local`) or references on Ray (`ray.places`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ state, which `load_state` loads under any layout."""
 
 
 class WeightVersions(BaseModel):
-    """`versions.json` of a checkpoint: the version of each trained model, and of each copy that may lag."""
+    """The content of `versions.json` in a checkpoint: versions of trained models, and of copies that may lag."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -58,82 +58,86 @@ class WeightVersions(BaseModel):
 
 
 class RowSource(Protocol):
-    """Where rows come from: a pure function of the step."""
+    """A source of rows; `batch` must be a pure function of the step."""
 
     def batch(self, step: int) -> Value:
-        """Return the rows of one step."""
+        """Return the rows of step `step` (from 0)."""
         ...
 
 
 @dataclass(frozen=True)
 class StartState:
-    """The value of carried state, which is read until a step has carried it."""
+    """The initial value of carried state, which is read until a step has replaced it."""
 
     value: Value
 
     def batch(self, step: int) -> Value:
-        """Return the value."""
+        """Return the initial value, for any step."""
         return self.value
 
 
 class Places(Protocol):
-    """Where tasks run."""
+    """The places where tasks run, and the items that they store."""
 
     def read(self, source: RowSource, step: int) -> Item:
-        """Read a source's rows of one step."""
+        """Return the rows of one step from a source, as an item."""
         ...
 
     def run(
         self, graph: Graph, task: Run, items: Mapping[str, Item], versions: Mapping[str, int], key: Key
     ) -> Mapping[str, Item]:
-        """Run a task's nodes and return their results by name, without models."""
+        """Run the nodes of a task and return their results by name, without models.
+
+        `items` are the inputs by name; `versions` are the versions of the models that the task reads; `key` contains
+        the seed and the step, for random numbers.
+        """
         ...
 
     def transfer(self, task: Transfer, item: Item) -> Item:
-        """Bring an item from one place to another."""
+        """Copy an item from the task's source place to its target, and return the copy."""
         ...
 
     def sync(self, task: Sync, version: int) -> None:
-        """Copy this version of a model's weights from one home to another."""
+        """Copy a model's weights, of version `version`, from the source home of `task` to its target."""
         ...
 
     def switch(self, home: Home, *, awake: bool) -> None:
-        """Take a home's weights off their devices, or bring them back, after all work that was submitted there."""
+        """Free the device memory of a home's weights, or load them again (`awake`), after all work submitted there."""
         ...
 
     def finish(self) -> Observations:
-        """Wait for all submitted work, raise its first error, and return what was observed."""
+        """Wait for all submitted work and return its observations. Raises the first error of that work."""
         ...
 
     def apply(self, function: Callable[..., Any], items: Sequence[Item], *rest: Any) -> Callable[[], Any]:
-        """Call a function on the tables (`runtime.batch.to_table`) of some items.
+        """Call `function(tables, *rest)` with the tables (`runtime.batch.to_table`) of `items`.
 
-        Returns a function that returns the result, to be called after the next `finish`.
+        Returns a function that returns the result; call it only after the next `finish`.
         """
         ...
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save or load a home with one of its handles' verbs; every rank takes part.
+        """Save a home to `folder`, or load it from there, by calling the method `verb` of its handles on every rank.
 
-        `version` is that of weights which are loaded.
+        `version` is the version of the loaded weights; None when saving.
         """
         ...
 
     def close(self) -> None:
-        """End every process that was started."""
+        """End every process that these places started."""
         ...
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The results of one step: items by name, and what was observed."""
+    """The results of one step: items by name, and the observations."""
 
     items: Mapping[str, Item]
     observed: Observations
     places: Places
 
     def apply(self, function: Callable[..., Any], names: Sequence[str], *rest: Any) -> Callable[[], Any]:
-        """Call a function on the tables of these results, as `Places.apply` does."""
+        """Call a function on the tables of the results called `names`, as `Places.apply` does."""
         return self.places.apply(function, [self.items[name] for name in names], *rest)
 
 
@@ -141,7 +145,7 @@ class StepResult:
 class Executor:
     """Executes programs at places, and carries state from step to step: versions of weights, and other values.
 
-    `versions` are those of copies; a copy that it does not name has version 0, the one that was loaded.
+    `versions` are the versions of copies; a copy that is not in it has version 0, the version that was loaded.
     """
 
     places: Places
@@ -150,11 +154,12 @@ class Executor:
     asleep: set[Home] = field(default_factory=set[Home])
 
     def run(self, program: Program, sources: Mapping[str, RowSource], key: Key) -> StepResult:
-        """Execute one step.
+        """Execute one step of a program and return its results.
 
-        `sources` hold data parameters, and recorded results of nodes that then do not run. A sync is skipped while the
-        copy of the weights is recent enough. Results that do not leave their task are not returned.
-        Raises LawError for a task that reads what the store of its place lacks, and what the tasks raise.
+        `sources` contains data parameters, and recorded results of nodes, which then do not run; `key` contains the
+        seed and the step. A sync is skipped while the copy of the weights is recent enough. Results that stay inside
+        their task are not returned. Raises LawError for a task that reads a value that its place does not have, and any
+        error of the tasks.
         """
         step = _Step(self, program, sources, key)
         for task in program.tasks:
@@ -169,9 +174,10 @@ class Executor:
         return StepResult(step.results, observed, self.places)
 
     def switch(self, program: Program, home: Home, *, awake: bool) -> None:
-        """Free or take a home's memory, unless it is already so.
+        """Free a home's device memory, or restore its weights (`awake`); do nothing if it is in that state.
 
-        An inference server loses trained weights in its sleep: a copy that slept is never recent enough.
+        An inference server loses trained weights when it sleeps, so its copy is marked as lost and the next sync is not
+        skipped.
         """
         if (home in self.asleep) is awake:
             self.places.switch(home, awake=awake)
@@ -180,7 +186,7 @@ class Executor:
                 self.versions[home] = LOST
 
     def _wake(self, program: Program, *homes: Home) -> None:
-        """Wake homes for work between steps, after putting those that share their devices to sleep."""
+        """Wake homes for work between steps, after putting other homes of the same pools to sleep."""
         pools = {home.pool for home in homes}
         for home in program.homes:
             if home.running.sleeps and home.pool in pools and home not in homes:
@@ -189,13 +195,16 @@ class Executor:
             self.switch(program, home, awake=True)
 
     def save(self, program: Program, param: str, folder: Path) -> None:
-        """Write the newest weights of a model parameter as a folder that transformers loads."""
+        """Write the newest weights of model parameter `param` to a folder that transformers can load."""
         home = dict(program.origins)[param]
         self._wake(program, home)
         self.places.on_disk(home, "save", folder)
 
     def save_state(self, program: Program, folder: Path) -> None:
-        """Write what the next step starts from: trained models, copies that lag, carried values, versions."""
+        """Write all that the next step starts from, into `folder`.
+
+        These are the trained models, copies of weights that lag, carried values, and `versions.json`.
+        """
         trained = _trained(program)
         for param, home in trained.items():
             self._wake(program, home)
@@ -215,10 +224,10 @@ class Executor:
         (folder / VERSIONS).write_text(versions.model_dump_json(indent=1), "utf-8")
 
     def load_state(self, program: Program, folder: Path) -> None:
-        """Load what `save_state` wrote, possibly under another plan.
+        """Load the state that `save_state` wrote, possibly under another plan.
 
-        A lagging copy that this plan places differently gets the newest weights. Raises DataError for a folder without
-        the versions of these models.
+        A lagging copy that this plan places differently gets the newest weights. Raises DataError if the folder lacks
+        `versions.json` or the version of a trained model.
         """
         trained = _trained(program)
         try:
@@ -258,7 +267,7 @@ def _trained(program: Program) -> dict[str, Home]:
 
 
 def copy_name(home: Home) -> str:
-    """Name a copy of weights so that another plan which places it alike uses the same name."""
+    """Return a name for a copy of weights that is the same in every plan that places the copy alike."""
     return str((home.param, home.pool, home.engine, str(home.layout)))
 
 

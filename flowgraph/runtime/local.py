@@ -1,6 +1,6 @@
 """The reference places: one process, with a store for each place and a copy of weights for each home.
 
-A transfer writes and reads a value as it would travel; every layout runs as one rank with all rows.
+A transfer converts a value to a table and back, as if it travelled; every layout runs as one rank with all rows.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ class InProcess:
     _workers: dict[Graph, DeviceWorker] = field(default_factory=dict[Graph, DeviceWorker])
 
     def read(self, source: RowSource, step: int) -> StoredValue:
-        """Read a source's rows of one step."""
+        """Return the rows of one step from a source, with their ids."""
         return StoredValue.of(source.batch(step))
 
     def run(
         self, graph: Graph, task: Run, items: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key
     ) -> Mapping[str, StoredValue]:
-        """Run a task's nodes here."""
+        """Run the nodes of a task in this process and return their results by name.
+
+        The arguments are those of `Places.run`.
+        """
         worker = self._workers.setdefault(graph, DeviceWorker(graph, self.handles))
         name = f"{task.place}-0-{'-'.join(task.nodes)}"
         with self.measures.of(task, graph), self.profiles.of(key.step, name):
@@ -54,12 +57,15 @@ class InProcess:
         return results.values
 
     def transfer(self, task: Transfer, item: StoredValue) -> StoredValue:
-        """Write the value, or the parts of it that the task brings, as it would travel, and read it back."""
+        """Return the value, or the parts that the task transfers, after converting it to a table and back."""
         table = select(to_table(item.value), task.parts) if task.parts else to_table(item.value)
         return StoredValue(from_table(type(item.value), table, f"transfer of {task.value}", task.parts), item.ids)
 
     def sync(self, task: Sync, version: int) -> None:
-        """Copy the weights; an inference server takes them whole, with adapters merged."""
+        """Copy weights from the handle of the task's source to that of its target, and set the version of the copy.
+
+        For an inference server, adapters are merged into the base weights.
+        """
         source, target = self.handles[task.source], self.handles[task.target]
         with self.measures.of(task) as meter:
             weights = dict(outgoing(source)) if is_server(task.target.engine) else source.weights()
@@ -68,28 +74,31 @@ class InProcess:
         target.version = version
 
     def finish(self) -> Observations:
-        """Return what was observed since the last time."""
+        """Return the observations since the last call; all work has already been done."""
         observed, self._observed = self._observed, Observations()
         observed.measured += self.measures.drained()
         return observed
 
     def apply(self, function: Callable[..., Any], items: Sequence[StoredValue], *rest: Any) -> Callable[[], Any]:
-        """Call a function on the tables of some items now; return a function that returns its result."""
+        """Call `function` on the tables of `items` now, and return a function that returns the result."""
         result = function([to_table(item.value) for item in items], *rest)
         return lambda: result
 
     def switch(self, home: Home, *, awake: bool) -> None:
-        """Take a home's weights off their device, or bring them back."""
+        """Free the device memory of a home's weights, or load them again (`awake`)."""
         with self.measures.of(Switch(home, awake)):
             handle = self.handles[home]
             (handle.wake if awake else handle.sleep)()
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save or load a home; `version` is that of weights which are loaded."""
+        """Save a home to `folder`, or load it from there, with the method `verb` of its handle.
+
+        `version` is the version of the loaded weights; None when saving.
+        """
         getattr(self.handles[home], verb)(folder)
         if version is not None:
             self.handles[home].version = version
 
     def close(self) -> None:
-        """End the servers of engines that have processes of their own."""
+        """End the inference servers that this process started."""
         self.servers.close()

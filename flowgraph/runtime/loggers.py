@@ -1,6 +1,6 @@
-"""Trackers that metrics go to besides the run's folder: metrics only, no settings, command, environment or machine.
+"""Send metrics to experiment trackers: metrics only, no settings, command, environment or machine.
 
-A tracker that fails is left out: it never ends a run.
+A tracker that fails is dropped; it never ends a run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ to_stderr: Callable[[str], None] = partial(print, file=sys.stderr)
 
 PROJECT = "flowgraph"
 ID_FILE = "tracked_as.txt"
-WANDB_LOGIN_S = 60  # then the run goes on without it, rather than wait for a key all night
+WANDB_LOGIN_S = 60  # then the run continues without it, instead of waiting for a key all night
 
 # By default wandb also records the command, host, packages, code, what is printed, and how busy the machine is.
 WANDB_ONLY_METRICS = {
@@ -50,7 +50,7 @@ SWANLAB_NO_PROBES = dict.fromkeys(("hardware", "runtime", "requirements", "conda
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """All that a tracker learns about a run besides its metrics; `id` stays when the run is resumed."""
+    """All that a tracker receives about a run, except metrics; `id` stays the same when the run is resumed."""
 
     folder: Path
     name: str
@@ -59,7 +59,11 @@ class TrackedRun:
 
     @classmethod
     def of(cls, folder: Path, first_step: int = 0) -> TrackedRun:
-        """Name a run after its folder, in which its id is kept."""
+        """Return the tracked run of a folder: its name is the folder's, and its id is read from `tracked_as.txt` there.
+
+        The file is created with a random id if it does not exist. `first_step` is the first step of a resumed run, else
+        0.
+        """
         file = folder / ID_FILE
         if not file.is_file():
             file.write_text(uuid.uuid4().hex[:16], "utf-8")
@@ -70,16 +74,16 @@ class Sink(Protocol):
     """A tracker that is open for one run."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the metrics of one step, or of a check before it."""
+        """Send the metrics of one step, or of a check that ran before it; `values` are by name."""
         ...
 
     def close(self) -> None:
-        """Deliver everything that was logged."""
+        """Send everything that was logged, and close the tracker."""
         ...
 
 
 class TensorBoard:
-    """Writes an event file into the run's folder `tensorboard` with TensorBoard's own writer, without a framework.
+    """Writes an event file into the folder `tensorboard` of the run, using only TensorBoard's own writer.
 
     TensorBoard reads all the event files of a folder as one.
     """
@@ -95,14 +99,14 @@ class TensorBoard:
             self._add(run.first_step, session_log=log(status=log.START))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the metrics of a step."""
+        """Write the metrics of a step, and flush the file."""
         summary = self._summaries.Summary
         scalars = [summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._add(step, summary=summary(value=scalars))
         self._writer.flush()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the event file."""
         self._writer.close()
 
     def _add(self, step: int, **content: Any) -> None:
@@ -111,7 +115,7 @@ class TensorBoard:
 
 @dataclass(frozen=True)
 class Online:
-    """A run that is open in a tracker's own library; `close` waits until everything is sent."""
+    """A run that is open in a tracker's library; `close` waits until everything is sent."""
 
     run: Any
     close: Callable[[], None]
@@ -122,9 +126,9 @@ class Online:
 
 
 def wandb_run(run: TrackedRun) -> Online:
-    """Open a run of Weights & Biases, or with WANDB_MODE=offline in the run's folder.
+    """Open a run of Weights & Biases; with WANDB_MODE=offline it is written to the run's folder.
 
-    A resumed run continues under its id; steps that were sent before are not sent again.
+    A resumed run continues under the same id; steps that were sent before are not sent again.
     """
     import wandb
 
@@ -137,9 +141,9 @@ def wandb_run(run: TrackedRun) -> Online:
 
 
 def trackio_run(run: TrackedRun) -> Online:
-    """Open a run of trackio: in its local database, or the space or server that its environment variables name.
+    """Open a run of trackio, in the local database or in the space or server that trackio's environment variables name.
 
-    A resumed run continues under its name, which contains its id.
+    A resumed run continues under the same name, which contains its id.
     """
     import trackio
 
@@ -150,7 +154,7 @@ def trackio_run(run: TrackedRun) -> Online:
 
 
 def swanlab_run(run: TrackedRun) -> Online:
-    """Open a run of SwanLab, or with SWANLAB_MODE=offline in the run's folder; a resumed run keeps its id."""
+    """Open a run of SwanLab; with SWANLAB_MODE=offline it is in the run's folder. A resumed run keeps its id."""
     import swanlab
 
     kinds: Any = swanlab.Settings
@@ -173,7 +177,7 @@ TRACKERS: Mapping[str, Callable[[TrackedRun], Sink]] = {
 
 
 def trackers(text: str) -> tuple[str, ...]:
-    """Read the value of `--log`: names of trackers with commas between, without repetitions.
+    """Return the names of trackers in the value of `--log`, a comma-separated list, without duplicates.
 
     Raises UsageError for an unknown name, and for a tracker that is not installed.
 
@@ -191,9 +195,9 @@ def trackers(text: str) -> tuple[str, ...]:
 
 
 class Logger:
-    """Sends declared metrics to trackers, named `node/metric`, by step; a context manager.
+    """A listener that sends declared metrics to trackers by step, named `node/metric`; a context manager.
 
-    A tracker that raises is reported once and left out from then on.
+    A tracker that raises is reported once with `say` and then dropped.
     """
 
     def __init__(
@@ -220,11 +224,11 @@ class Logger:
         self._sinks.clear()
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Send a step's metrics."""
+        """Send the metrics of a step."""
         self._send(step, ran.observed, shown)
 
     def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Send a check's metrics, each named `eval/` and its own name."""
+        """Send the metrics of a held-out check, each named `eval/METRIC`."""
         self._send(step, observed, lambda name: f"eval/{name.rpartition('.')[2]}")
 
     def _send(self, step: int, observed: Observations, named: Callable[[str], str]) -> None:
@@ -251,10 +255,10 @@ def logger(
     first_step: int = 0,
     say: Callable[[str], None] = to_stderr,
 ) -> Logger:
-    """Return a listener that sends the declared metrics of these graphs to trackers; a context manager.
+    """Return a listener, also a context manager, that sends declared metrics of `graphs` to trackers.
 
-    The trackers name the run after its folder `run`; `first_step` is not 0 in a resumed run. A tracker that cannot be
-    opened is reported, and left out.
+    Trackers name the run after its folder `run`. `first_step` is the first step of a resumed run, else 0. A tracker
+    that cannot be opened is reported with `say` and dropped.
     """
     opening = {name: TRACKERS[name] for name in names}
     tracked = TrackedRun.of(run, first_step) if opening else TrackedRun(run, run.name, "", first_step)
@@ -262,7 +266,7 @@ def logger(
 
 
 def shown(name: str) -> str:
-    """Return a metric's name in the form by which trackers group metrics: by node.
+    """Return a metric's name with a slash before its last part: trackers group metrics by the part before the slash.
 
     >>> shown("policy.update.loss")
     'policy.update/loss'

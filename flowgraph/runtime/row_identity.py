@@ -1,9 +1,9 @@
-"""Which row is which: rows are split over ranks by whole groups, and put back and lined up by identity.
+"""Split rows over ranks in whole groups, and join and align them by their ids.
 
-On the wire a table carries its rows' ids as columns `#group`, `#sample` and `#trajectory`, and each row's place in the
-batch that was split as `#place`. Ranks get groups by their amount of work, which follows from the lengths of the
-responses and contexts that a task reads; a task that reads none deals the same number of groups to each rank. Values
-that were dealt by the same guide are already in place and do not move.
+In a table, the ids of rows are the columns `#group`, `#sample` and `#trajectory`; `#place` is each row's position in
+the batch that was split. Groups are assigned to ranks by amount of work, which is computed from the lengths of the
+responses and contexts that a task reads; a task that reads none assigns the same number of groups to each rank. Values
+that were split by the same lengths are already on the right ranks and do not move.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ LAST = 2**62  # the place of rows that come from no row of the batch
 
 @dataclass(frozen=True)
 class StoredValue:
-    """A value in a store, with its rows' `ids` [B] int64 by name (see IDS, PLACE); no ids where nothing names rows."""
+    """A value in a store, with the `ids` [B] int64 of its rows by name (see IDS and PLACE); empty if unknown."""
 
     value: Value
     ids: Mapping[str, NDArray[Any]]
 
     @classmethod
     def of(cls, value: Value, inputs: Sequence[StoredValue] = ()) -> StoredValue:
-        """Store a node's result: its rows have the value's own ids, or else those of an input.
+        """Return a node's result with the ids of its rows: those in `value`, or else those of one of `inputs`.
 
-        Among inputs with as many rows the one with the most ids counts: responses before prompts.
+        Among inputs with the same number of rows, the input with the most kinds of ids is used: responses before
+        prompts.
         """
         counts = [len(leaf.data) for leaf in leaves([value]) if leaf.kind in (Kind.ROW, Kind.TOKEN)]
         value_ids = ids_of(value) if counts else {}
@@ -53,7 +54,7 @@ class StoredValue:
 
 
 def ids_of(value: Value) -> dict[str, NDArray[Any]]:
-    """Return the ids that a record holds of its rows; none for a plain value."""
+    """Return the ids of the rows that are parts of a record, by column name; empty for a plain value."""
     parts = {name: find([value], kind) for name, kind in IDS.items()}
     return {name: part.data.numpy(force=True) for name, part in parts.items() if part is not None}
 
@@ -63,7 +64,7 @@ def _identity(stored: StoredValue) -> dict[str, NDArray[Any]]:
 
 
 def _places(ids: Mapping[str, NDArray[Any]], source: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return for each row the place of the row it comes from: the same row, else its sample, else its prompt."""
+    """Return each row's position: that of the source row with the same ids, or else sample, or else prompt."""
     import numpy as np
 
     if PLACE not in source:
@@ -86,10 +87,10 @@ def _id_rows(ids: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[tupl
 
 
 def lined_up(inputs: Mapping[str, StoredValue]) -> dict[str, StoredValue]:
-    """Return a node's inputs with the same rows in one order: that of the first input that has them.
+    """Return the inputs of a node, with inputs of the same rows put in one order: that of the first of them.
 
-    Inputs with different rows, such as greedy and sampled responses, stay as they are. Raises LawError for the same
-    rows in another order when several of them have the same ids.
+    Inputs with different rows, such as greedy and sampled responses, are not changed. Raises LawError if the same rows
+    are in another order and several of them have the same ids.
     """
     aligned, names_by_ids = dict[str, StoredValue](), dict[tuple[str, ...], list[str]]()
     for name, stored in inputs.items():
@@ -101,7 +102,7 @@ def lined_up(inputs: Mapping[str, StoredValue]) -> dict[str, StoredValue]:
 
 
 def _in_order_of(name: str, stored: StoredValue, leader_name: str, leader: StoredValue) -> StoredValue | None:
-    """Return the rows in the order of another value's, or None if they are not the same rows."""
+    """Return a value with its rows in the order of another value's, or None if the rows are not the same."""
     import numpy as np
     import torch
 
@@ -119,9 +120,9 @@ def _in_order_of(name: str, stored: StoredValue, leader_name: str, leader: Store
 
 
 def lengths_for(value: Value, inputs: Sequence[StoredValue]) -> Any:
-    """Return the lengths of a token value's rows from one of the node's inputs; None if no input has them.
+    """Return the row lengths [B], in tokens, of a token value, from one of its node's inputs; None if none fit.
 
-    Lengths of other rows are recognized by what they would cut off: more than zeros, or whole columns.
+    Lengths are rejected if their maximum is not the width of the value, or if they would cut off anything but zeros.
     """
     import torch
 
@@ -137,10 +138,12 @@ def lengths_for(value: Value, inputs: Sequence[StoredValue]) -> Any:
 
 
 def deal(table: pa.Table, rank: int, count: int, name: str, shares: Shares | None = None) -> pa.Table:
-    """Return one rank's rows of a table: the groups that `shares` gives it, or else an even number, in their order.
+    """Return the rows of a table that belong to one of `count` ranks.
 
-    No group is cut. The ids of the groups alone decide, so values of the same rows are dealt alike whatever their
-    order. Raises LawError for rows without identity. The table of a scalar goes to every rank.
+    Groups are not split: `shares` gives the rank of each group, or else each rank gets the same number of groups, in
+    order of their numbers. Only the ids of groups matter, so values of the same rows are split alike whatever their
+    order. The table of a scalar is returned whole. `name` is the value's name in errors. Raises LawError for rows
+    without ids.
     """
     import numpy as np
 
@@ -157,9 +160,10 @@ def deal(table: pa.Table, rank: int, count: int, name: str, shares: Shares | Non
 
 
 def joined(tables: Sequence[pa.Table], name: str) -> pa.Table:
-    """Put the ranks' rows back into one table, in the order of the batch that was split.
+    """Return one table with the rows of all ranks, in the order of the batch that was split.
 
-    Raises LawError for ranks that return different scalars: these depend on how the batch was cut.
+    `name` is the value's name in errors. Raises LawError if ranks return different scalars: such scalars would depend
+    on how the batch was split.
     """
     import numpy as np
     import pyarrow as pa
@@ -185,7 +189,7 @@ Source: verl's balancing of sequence lengths, 24576 n + n^2; per layer 12 h^2 n 
 
 @dataclass(frozen=True)
 class Guide:
-    """The value by whose lengths a task's rows are dealt, and the paths of its contexts and lengths."""
+    """The value whose lengths determine how a task's rows are split, and the paths of its contexts and lengths."""
 
     value: str
     context: str
@@ -200,7 +204,10 @@ class Shares:
     ranks: NDArray[Any]
 
     def of(self, groups: NDArray[Any], rank: int, count: int) -> NDArray[Any]:
-        """Return the groups of one of `count` ranks among `groups` [R]; groups without a rank are dealt by number."""
+        """Return the groups that belong to rank `rank` of `count`.
+
+        These are its assigned groups, and its even part of the members of `groups` [R] that have no rank.
+        """
         import numpy as np
 
         mine = self.groups[self.ranks == rank]
@@ -209,7 +216,10 @@ class Shares:
 
 
 def guide_of(task: Run, types: Mapping[str, type[Value]]) -> Guide | None:
-    """Return the first value a task reads that has responses and their contexts; `types` are those of values."""
+    """Return the first value among a task's inputs that has both responses and contexts, or None.
+
+    `types` maps the names of values to their types.
+    """
     for name in task.reads:
         if not issubclass(types[name], Record):
             continue
@@ -222,7 +232,10 @@ def guide_of(task: Run, types: Mapping[str, type[Value]]) -> Guide | None:
 
 
 def by_work(table: pa.Table, guide: Guide, count: int) -> Shares:
-    """Deal the groups of a table to `count` ranks: the largest remaining group goes to the least busy rank.
+    """Return an assignment of the table's groups to `count` ranks with nearly equal work.
+
+    The largest remaining group goes to the rank with the least work so far. The work of a row with n tokens, context
+    included, is 24,576 n + n^2.
 
     Source: Graham 1969, Bounds on multiprocessing timing anomalies: at most 4/3 of the optimum.
     """
@@ -236,7 +249,7 @@ def by_work(table: pa.Table, guide: Guide, count: int) -> Shares:
 
 
 def shared_out(works: Sequence[float], count: int) -> list[int]:
-    """Return the rank of each piece of work, so that the busiest of `count` ranks has little more than its share.
+    """Return a rank for each piece of work, so that the total work of `count` ranks is nearly equal.
 
     >>> shared_out([1, 5, 2, 2], 2)
     [1, 0, 1, 1]

@@ -1,8 +1,8 @@
-"""Scratch folders, each locked by the process that made it. What a killed process left is removed at the next start.
+"""Scratch folders, each locked by the process that created it; the next start removes those of killed processes.
 
-That is the folder, and the processes that were noted in it: an engine's server, and Ray where it was started for a run.
-The lock ends with its process, however that ends. Only folders of ours and of this user are opened, and only processes
-of this machine since its last boot are ended.
+It also ends processes that were registered in such a folder: servers of engines, and a Ray that was started for a run.
+A lock ends with its process, however the process ends. Only folders with our prefix that belong to this user are
+opened, and only processes of this machine since its last boot are ended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _locks = dict[Path, int]()
 
 
 def make() -> Path:
-    """Return a new folder that this process locks until `remove`, or its end. Raises OSError."""
+    """Create a scratch folder and return its path; this process locks it until `remove` or its end. Raises OSError."""
     path = Path(tempfile.mkdtemp(prefix=PREFIX))
     handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -40,7 +40,7 @@ def make() -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder with everything in it, if it is still there."""
+    """Remove a scratch folder with everything in it and release its lock; does nothing if it is gone."""
     with contextlib.suppress(RecursionError):  # a rule whose guard was killed may have left a tree of any depth
         shutil.rmtree(path, ignore_errors=True)
     if (handle := _locks.pop(path, None)) is not None:
@@ -49,7 +49,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def scratch() -> Generator[Path]:
-    """Yield a folder, and remove it at the end."""
+    """Yield a new scratch folder, and remove it at the end of the block."""
     path = make()
     try:
         yield path
@@ -58,17 +58,23 @@ def scratch() -> Generator[Path]:
 
 
 def note_group(folder: Path, leader: int) -> None:
-    """Note, in a scratch folder or one inside it, the leader of a process group that must not outlive this process."""
+    """Register a process group, by its leader's pid, that the next `sweep` must end if this process is killed.
+
+    `folder` is a scratch folder or a folder inside one.
+    """
     _note(folder, {"leader": leader, "started": _started(leader)})
 
 
 def note_ray(folder: Path, session: str) -> None:
-    """Note a Ray that was started for this process, by the name of its session."""
+    """Register a Ray session, by name, that the next `sweep` must end if this process is killed."""
     _note(folder, {"session": session})
 
 
 def sweep() -> list[Path]:
-    """Remove what ended processes of this user left, and return the scratch folders that were removed."""
+    """Remove the scratch folders of this user's ended processes, and return the removed folders.
+
+    Processes that are registered in these folders are killed first, if they belong to this boot of the machine.
+    """
     removed = list[Path]()
     for path in _abandoned():
         for parent, folders, files in os.walk(path):
@@ -82,7 +88,7 @@ def sweep() -> list[Path]:
 
 
 def _abandoned() -> Iterator[Path]:
-    """Yield the scratch folders that no process has locked, each locked until the next."""
+    """Yield the scratch folders that no process has locked; each is locked until the next is requested."""
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError):  # another start may be faster
             if path.is_symlink() or path.stat().st_uid != os.getuid() or path in _locks:
@@ -96,7 +102,7 @@ def _abandoned() -> Iterator[Path]:
 
 
 def _end(note: Mapping[str, Any]) -> None:
-    """End a group whose leader is the process that was noted, or is gone; or the processes of a Ray session."""
+    """End a registered process group, if its leader is the same process or gone, or a Ray session's processes."""
     import psutil
 
     ended, leader, session = list[Any](), note.get("leader"), str(note.get("session", ""))
@@ -117,7 +123,7 @@ def _note(folder: Path, note: Mapping[str, Any]) -> None:
 
 
 def _notes(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the notes of a file; one that was cut off, when its process was killed, is skipped."""
+    """Yield the entries of a file; an entry that was cut off because its process was killed is skipped."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         for line in read_text(path).splitlines():
             with contextlib.suppress(ValueError):
@@ -126,7 +132,7 @@ def _notes(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _started(pid: int) -> float | None:
-    """Return when a process began, None if it is not there or waits to be reaped."""
+    """Return when a process began, in seconds since the epoch; None if it does not exist or waits to be reaped."""
     import psutil
 
     try:
@@ -137,7 +143,7 @@ def _started(pid: int) -> float | None:
 
 
 def _boot() -> str:
-    """Name this boot of the machine and this container: process ids mean nothing in another."""
+    """Return a name for this boot of the machine and this container: process ids are valid only within both."""
     import psutil
 
     try:

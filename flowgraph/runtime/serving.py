@@ -1,6 +1,7 @@
 """Inference servers: one for each replica of a home, as a child of the process of the replica's first device.
 
-The home's first device speaks for all its servers. Not here: how a server is started and asked (`engines.servers`).
+One handle, in the process of the home's first device, sends requests to all its servers. `engines.servers` implements
+how a server is started and queried.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """Where one replica of a home is served: a torch device type, GPUs of that machine, and the address."""
+    """The place of one replica of a home: a torch device type, GPUs of its machine, and the address to listen on."""
 
     home: Home
     device: str
@@ -41,13 +42,16 @@ class ServerPlace:
 
     @property
     def name(self) -> str:
-        """Name the replica, for logs and errors."""
+        """Return a name for the replica: `PARAM-POOL-REPLICA`."""
         return f"{self.home.param}-{self.home.pool}-{self.replica}"
 
 
 @dataclass(eq=False)
 class Servers:
-    """The servers that are children of this process; the models that they load are written to `scratch`."""
+    """The servers that are children of this process; the models that they load are written to `scratch`.
+
+    A server may take `limit_s` seconds to start, and uses `threads` CPU threads.
+    """
 
     setup: ModelSetup
     scratch: Path
@@ -58,10 +62,10 @@ class Servers:
     _versions: dict[Home, str] = field(default_factory=dict[Home, str])
 
     def start(self, place: ServerPlace) -> Any:
-        """Start one replica's server and return its door: its address and the keys to it.
+        """Start the server of one replica and return its door: its address and access keys.
 
-        A server that is attached already runs: only its door is made. Raises LawError where the number of attached
-        servers is not that of the replicas.
+        For attached servers, which already run, only the door is created. Raises LawError if the number of attached
+        servers differs from the number of replicas.
         """
         home = place.home
         engine, frozen = engine_of(home), home.param in self.setup.frozen
@@ -91,7 +95,10 @@ class Servers:
         return server.door
 
     def handle(self, home: Home, doors: Sequence[Any], *, shared: bool = False) -> Handle:
-        """Return the handle that speaks for all servers of a home; `shared`: they are on this process's device."""
+        """Return a handle that sends requests to all servers of a home; `doors` are their addresses and keys.
+
+        `shared` means that the servers are on the device of this process.
+        """
         handle: Any = engine_of(home).handle(
             home,
             doors,
@@ -106,24 +113,24 @@ class Servers:
         return typed
 
     def open(self, home: Home, device: str) -> Handle:
-        """Start every replica of a home here, and return the handle that speaks for them."""
+        """Start every replica of a home on this machine, and return the handle of all of them."""
         doors = [self.start(place) for place in server_places(home, device).values()]
         return self.handle(home, doors, shared=device != "cpu")
 
     def check(self) -> None:
-        """Raise WorkerError for a server that has ended, or that has a process stopped by a signal."""
+        """Raise WorkerError if a server has ended, or if a process of it was stopped by a signal."""
         for server in self._running:
             server.check()
             server.check_stopped()
 
     def close(self) -> None:
-        """End every server."""
+        """End every server that this process started."""
         for server in self._running:
             server.close()
         self._running.clear()
 
     def facts(self, home: Home) -> dict[str, str]:
-        """Return what a home's servers loaded, and their engine with its version."""
+        """Return the name, digest and notes of the model that a home's servers loaded, and the engine's version."""
         loaded, engine = self._model(home), f"{home.engine} {self._versions.get(home, '')}".strip()
         return {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes), "engine": engine}
 
@@ -143,9 +150,9 @@ def engine_of(home: Home) -> ServerEngine:
 
 
 def server_places(home: Home, device: str, gpus: Sequence[Sequence[str]] = ()) -> dict[int, ServerPlace]:
-    """Return where the replicas of a home are served, by the index of each one's first device.
+    """Return the place of each replica of a home, by the index of the replica's first device.
 
-    `gpus` are the GPUs of each device of the home.
+    `device` is the torch device type. `gpus` are the GPUs of each device of the home.
 
     >>> from flowgraph.cluster.plan import Layout
     >>> [*server_places(Home("policy", "all", "sglang", Layout(data=2, tensor=4)), "cuda")]

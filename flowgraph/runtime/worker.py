@@ -1,4 +1,4 @@
-"""What one device does: it hosts copies of weights by home, and runs a program's nodes on the rows that it gets."""
+"""The work of one device: it hosts copies of weights by home, and runs a program's nodes on the rows that it gets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NodeResults:
-    """The results of some nodes, what was observed, and for each result the lined-up inputs of its node.
+    """The results of some nodes, the observations, and for each result the aligned inputs of its node.
 
-    Models stay on the device, and so do results that do not leave the task.
+    Models are not included, and neither are results that stay inside the task.
     """
 
     values: Mapping[str, StoredValue]
@@ -34,17 +34,18 @@ class NodeResults:
 
 @dataclass(eq=False)
 class DeviceWorker:
-    """Runs nodes of one graph next to the models that it hosts."""
+    """Runs nodes of one graph, in the process that hosts the models in `handles`."""
 
     graph: Graph
     handles: Mapping[Home, Handle]
 
     def run(self, task: Run, inputs: Mapping[str, StoredValue], versions: Mapping[str, int], key: Key) -> NodeResults:
-        """Run a task's nodes on `inputs`, by name, and on models at these versions.
+        """Run the nodes of a task and return their results.
 
-        A node's inputs of the same rows are lined up first, and a record is narrowed to the parts that the node
-        declares. Raises LawError for a home that has another version, for a node that does not return the next version
-        of the model that it carries, and for a node that returns a narrowed record.
+        `inputs` are values by name; `versions` are the versions of models. Inputs of a node that contain the same rows
+        are put in the same order first, and a record is reduced to the parts that the node declares. Raises LawError if
+        a home has another version, if a node does not return the next version of the model that it updates, and if a
+        node returns a reduced record.
         """
         import torch
 
@@ -78,12 +79,12 @@ class DeviceWorker:
         return value_types(self.graph)
 
     def line_of(self, task: Run) -> str:
-        """Return the line of the flow on which a task begins."""
+        """Return the file and line of the flow where the first node of a task was called."""
         return str(self._nodes[task.nodes[0]].at)
 
 
 def _environment(values: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
-    """Lay values out as nodes read them: by source, several results as a tuple."""
+    """Return values by the source that produces them, as nodes read them; several results of a node are a tuple."""
     env: Env = {}
     for source in {edge.source: None for node in nodes for edge in node.edges()}:
         if isinstance(source, Node):
@@ -95,7 +96,7 @@ def _environment(values: Mapping[str, Value], nodes: Sequence[Node]) -> Env:
 
 
 def _checked_results(node: Node, result: Any, versions: Mapping[str, int]) -> list[tuple[str, Value]]:
-    """Return a node's results by name, without models; `versions` begin with that of the model which it carries."""
+    """Return a node's results by name, without models; the updated model's version is first in `versions`."""
     values = dict[str, Value](zip(results_of(node), result if isinstance(result, tuple) else (result,), strict=True))
     for value in values.values():
         if isinstance(value, Model) and value.version != next(iter(versions.values())) + 1:

@@ -1,1 +1,1 @@
-"""Graphs and programs as text and JSON, out and in."""
+"""Write graphs and programs as text and JSON, and read them from JSON."""

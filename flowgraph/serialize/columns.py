@@ -1,4 +1,4 @@
-"""Rows of cells as aligned columns of text."""
+"""Format rows of cells as aligned columns of text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Yield rows of cells as lines of aligned columns, flush right if their index is in `right`.
+    """Yield rows of cells as lines with aligned columns, two spaces apart; columns in `right` are flush right.
 
     >>> list(columns([["a", "bc"], ["def", "g"]]))
     ['a    bc', 'def  g']

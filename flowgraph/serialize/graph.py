@@ -1,4 +1,4 @@
-"""Read graphs from JSON: check the shape of the text, then every edge against its port and types, then the laws.
+"""Read graphs from JSON: check the structure of the text, then every edge against its port and types, then the laws.
 
 A graph names ops, types and functions, which are imported. A module may be imported if it is imported already, is ours,
 or belongs to an installed package that provides flows, rules or passes.
@@ -69,7 +69,7 @@ class FlatParam(_Flat):
 
 
 class FlatNode(_Flat):
-    """A node, its regions left out."""
+    """A node without its regions."""
 
     id: str
     name: str
@@ -98,7 +98,7 @@ class FlatRegion(_Flat):
 
 
 class FlatGraph(_Flat):
-    """A stored graph."""
+    """A graph as stored in JSON."""
 
     version: Literal[2] = Field(alias="schema")
     name: str
@@ -116,10 +116,11 @@ class FlatGraph(_Flat):
 
 
 def from_json(text: str) -> Graph:
-    """Return the graph that `flat_graph.to_json` wrote; its ops, types and functions are found by name.
+    """Return the graph in a JSON text that `flat_graph.to_json` wrote.
 
-    Raises `LawError` for any other text, and for a graph with a name that does not exist or may not be imported, with
-    edges that do not fit their ports, or that breaks a law of its stage.
+    Its ops, types and functions are imported by name. Raises LawError for any other text, and for a graph with a name
+    that does not exist or may not be imported, with edges that do not fit their ports, or that breaks a law of its
+    stage.
     """
     try:
         data = json_as(FlatGraph, text)
@@ -173,7 +174,7 @@ class _GraphReader:
         return {param.id: param for param in self.data.params}
 
     def _param(self, name: str) -> Param:
-        """Return a parameter, made when first read: a region's own must be newer than what the region reads."""
+        """Return a parameter, created when first read: a region's parameter must be newer than the region's inputs."""
         if name not in self.sources:
             _expect(name in self._params, f"`{name}` does not exist, or stands behind its reader")
             stored = self._params[name]
@@ -243,7 +244,7 @@ def _value(name: str) -> type[Value]:
 
 
 def _function(name: object) -> Any:
-    """Return a setting that is a function: of a user's module or of ours, never of the standard library."""
+    """Return a setting that is a function: from a user's module or ours, never from the standard library."""
     function = _find(name) if isinstance(name, str) else None
     root = name.partition(":")[0].partition(".")[0] if isinstance(name, str) else ""
     if not (inspect.isfunction(function) or inspect.isclass(function)) or root in sys.stdlib_module_names:

@@ -1,4 +1,4 @@
-"""Graphs as text: short, stable, diff-able, without names of local variables."""
+"""Write graphs as text that is short and stable, gives readable diffs, and contains no names of local variables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flowgraph.language.signature import type_name
 
 
 def graph_text(graph: Graph, *, sites: bool = True, places: Mapping[str, str] | None = None) -> str:
-    """Return a named graph as text: a line for each node, regions indented; `sites` adds the flow's file and line.
+    """Return a graph as text, one line per node, with regions indented.
 
-    Settings are shown if the flow or a command line sets them. `places` adds a comment to nodes, by name. Nodes without
-    names are numbered: `%1`.
+    `sites` adds the flow's file and line to each node; `places` adds a comment to nodes, by name. Settings are shown if
+    the flow or a command line sets them. If any node has no name, all are numbered: `%1`.
     """
     if any(not node.name for node in graph.nodes):
         numbers = {node.stamp: f"%{i}" for i, node in enumerate(graph.all_nodes, 1)}

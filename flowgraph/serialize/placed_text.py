@@ -1,4 +1,4 @@
-"""A placed graph as text: the text of the graph, with the place of each node, and the pools."""
+"""Write a placed graph as text: the text of the graph, with the place of each node, and the pools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowgraph.serialize.graph_text import graph_text
 
 
 def placed_text(graph: Graph, plan: Plan, *, sites: bool = True) -> str:
-    """Return a named graph under a checked plan as text; `sites` adds the flow's file and line.
+    """Return a named graph under a checked plan as text; `sites` adds the flow's file and line to each node.
 
     A node that reads a model shows its home and its roles. Other nodes run on the host, or, inside a loss, with the
     node that takes the loss.

@@ -1,4 +1,4 @@
-"""Write and read programs as JSON: the graph as `flat_graph` writes it, the plan, and the tasks by their verbs."""
+"""Write and read programs as JSON: the graph in the format of `flat_graph`, the plan, and the tasks by their verbs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _reader(kind: Any) -> TypeAdapter[Any]:
 
 
 def program_to_json(program: Program) -> str:
-    """Write a program as JSON with a schema version; `program_from_json` reads it back."""
+    """Return a program as JSON with a schema version, which `program_from_json` reads."""
     data = {
         "schema": SCHEMA,
         "graph": flat(program.graph),
@@ -47,7 +47,7 @@ def _plain(kind: Any, value: object) -> Any:
 
 
 def program_from_json(text: str) -> Program:
-    """Return the program of a JSON text; its ops and types are imported by name.
+    """Return the program in a JSON text that `program_to_json` wrote; its ops and types are imported by name.
 
     Raises LawError for any other text, and for a program that breaks a law of its stage.
     """
@@ -78,7 +78,7 @@ _NOT_STORED = "this is not a stored program"
 
 
 def _refuse_unknown_places(program: Program) -> None:
-    """Refuse roles of models, and homes, that the program does not have, and homes of pools that its plan lacks."""
+    """Raise LawError for roles of unknown models, homes in unknown pools, and tasks at homes that the program lacks."""
     models, pools = dict(program.origins), {pool.name for pool in program.plan.pools}
     for placed in program.plan.placed:
         if placed.role.rpartition(".")[0] not in models:

@@ -1,4 +1,4 @@
-"""A program as text: its homes, the tasks of a step in order, and which runs go side by side."""
+"""Write a program as text: its homes, the tasks of a step in order, and which runs can run in parallel."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from flowgraph.serialize.columns import columns
 
 
 def program_text(program: Program) -> str:
-    """Return a program as text: its pools and homes, the tasks of a step, and the runs that go side by side.
+    """Return a program as text: its pools and homes, the tasks of a step, and the runs that can run in parallel.
 
-    A transfer or a run that does not need a whole record names its parts.
+    A transfer or a run that does not need a whole record names the parts that it needs.
     """
     lines = [f"program {program.graph.name}, structure {program.plan.structure_hash[:12]}"]
     pools = [[pool.name, ", ".join(f"{node}/{index}" for node, index in pool.devices)] for pool in program.plan.pools]

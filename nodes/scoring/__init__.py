@@ -1,4 +1,4 @@
-"""Scoring: one number for each response, by a rule in a killable process."""
+"""Scoring: one number per response, computed by a rule in a process that can be killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Rule = str | Callable[..., float]
-FULL_MARKS = 1.0 - 1e-6  # a score of 1, rounding apart
+FULL_MARKS = 1.0 - 1e-6  # a score of 1, up to rounding
 warm_graders = cache(Graders)  # by their settings; their processes end with this one
 
 OF_SCORES = (
@@ -48,12 +48,13 @@ def score(
 ) -> Scores:
     """Score each response by a rule: [B].
 
-    `by` is a shipped rule's name, a function at a module's top level, `path.py:name`, or "data": then each row's
-    `data_source` names its rule. The rule is called once for each response, with the arguments that its parameters
-    name: `response`, `ground_truth`, `finished`, `prompt`, and any column of the data set. It has `limit_s` seconds for
-    each response, and `call_limit_s` for all (by default a quarter of `limit_s` for each, and at least 12 times
-    `limit_s`). A rule of your own that raises, hangs, or returns no number fails the run, or scores `on_error`; a
-    response that a shipped rule cannot read scores 0. `format_score` is passed to a rule that takes it.
+    `by` is the name of a shipped rule, a function at a module's top level, `path.py:name`, or "data": then each row's
+    `data_source` selects its rule. The rule is called once per response, with the arguments that its parameters name:
+    `response`, `ground_truth`, `finished`, `prompt`, and any column of the data set. `workers` processes call it, each
+    within `limit_s` seconds per response. All responses together may take `call_limit_s` seconds: by default a quarter
+    of `limit_s` per response of a worker, and at least 12 times `limit_s`. If a rule raises, hangs, or returns no
+    number, the run fails, or the response scores `on_error`; a response that a shipped rule cannot read, or on which it
+    hangs, scores 0. `format_score` is passed to a rule that has this parameter.
 
     Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
     "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".
@@ -92,7 +93,7 @@ def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:
 
 
 def rows_of(rollout: Rollout) -> list[dict[str, object]]:
-    """Return the mapping that rules get for each response."""
+    """Return one dict per response for rules: its data columns, `response`, `finished`, `prompt_id` and `sample`."""
     columns: list[dict[str, object]] = rollout.columns.data.to_pylist()
     texts, finished = rollout.text.data.to_pylist(), rollout.finished.data.tolist()
     prompts, samples = rollout.group.data.tolist(), rollout.sample.data.tolist()

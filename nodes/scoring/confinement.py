@@ -1,6 +1,6 @@
-"""What a grader process may do: its environment, what it can read, and what this machine can enforce.
+"""Permissions of a grader process: its environment, the paths it can read, and what this machine can enforce.
 
-The confinement itself is in `nodes.scoring.grader_guard`; `nodes.scoring.graders` decides which rule runs.
+`nodes.scoring.grader_guard` implements the confinement; `nodes.scoring.graders` runs rules in such processes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CODE = (".py", ".pyc", ".so", ".pyd")
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a rule may do beyond scoring text; everything is off by default."""
+    """The permissions of a rule in addition to scoring text; all are off by default."""
 
     network: bool = False
     state: bool = False
@@ -58,7 +58,7 @@ class Allowed:
 
 
 def allowed(words: Sequence[str]) -> Allowed:
-    """Read the setting `allow`; RuleError for an unknown word.
+    """Return the permissions in the setting `allow`. Raises RuleError for an unknown word.
 
     >>> allowed(["network", "env=JUDGE_KEY", "memory=8GiB"]).variables
     ('JUDGE_KEY',)
@@ -78,7 +78,10 @@ def allowed(words: Sequence[str]) -> Allowed:
 
 
 def environment(variables: Mapping[str, str], scratch: str, names: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment of a grader process: program paths, language, threads, and the variables in `names`.
+    """Return the environment variables of a grader process.
+
+    These are the variables of `variables` for program paths, language and threads, and those in `names`; the home and
+    temporary folders are `scratch`.
 
     >>> environment({"PATH": "/bin", "WANDB_API_KEY": "secret"}, "/tmp/scratch")["HOME"]
     '/tmp/scratch'
@@ -91,7 +94,7 @@ def environment(variables: Mapping[str, str], scratch: str, names: Sequence[str]
 
 @functools.cache
 def lacks() -> str:
-    """Return what this machine lacks to confine a process; empty if it lacks nothing."""
+    """Return what this machine lacks to confine a process, as text; "" if it lacks nothing."""
     if sys.platform != "linux":
         return f"the kernel of {sys.platform} has no Landlock"
     try:
@@ -108,10 +111,10 @@ def lacks() -> str:
 
 
 def refuse_unheld(rule: RuleRef, words: Sequence[str]) -> Allowed:
-    """Return what a rule may do here; RuleError if it must be confined and this machine cannot do that.
+    """Return the permissions of a rule on this machine.
 
-    A shipped rule that only compares text needs no confinement; one that reads an expression does, and so does a rule
-    of your own.
+    Shipped rules that only compare text need no confinement, and run unconfined where the machine cannot confine.
+    Raises RuleError for any other rule there, unless "unconfined" is in `words`, and for an unknown word.
     """
     may = allowed(words)
     if may.unconfined or not (why := lacks()):
@@ -122,9 +125,11 @@ def refuse_unheld(rule: RuleRef, words: Sequence[str]) -> Allowed:
 
 
 def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[str]:
-    """List the paths that a rule's process can read: the system's, Python's own, packages, and the rule's neighbours.
+    """Return the existing paths that a rule's process may read.
 
-    In folders that are not Python's own, such as the working folder, only modules and packages can be read.
+    These are files of the system, Python's folders, packages on `import_path`, the modules and packages next to the
+    rule, and the paths that the setting `allow` adds. In folders that are not Python's, such as the working folder,
+    only modules and packages can be read.
     """
     python = _python_folders()
     is_file = rule.source.endswith(".py")
@@ -164,7 +169,7 @@ def _code_in(folder: str) -> list[str]:
 
 
 def confinement_summary() -> str:
-    """Return how this machine confines rules, in a line or two."""
+    """Return a description of how this machine confines rules, in one or two lines."""
     if why := lacks():
         rules = ", ".join(sorted(COMPARING_RULES))
         return f'not confined: {why}\nonly {rules} run; others need allow=["unconfined"]'

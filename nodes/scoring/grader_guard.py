@@ -1,8 +1,8 @@
-"""The guard of one grader process: it starts that process confined, limits its resources, and leaves nothing behind.
+"""The guard of one grader process: it starts that process confined, limits its resources, and cleans up after it.
 
-`grader_worker` starts this file as a script. The guard runs no rule and reads no response. Every process that a
-rule starts becomes a child of the guard when its own parent ends, at the latest, so that a daemon cannot escape.
-The guard ends when the process does, or when the parent closes its end of the lifeline.
+`grader_worker` starts this file as a script. The guard runs no rule and reads no response. Every process that a rule
+starts becomes a child of the guard when its parent ends, so that a daemon cannot escape. The guard ends when the
+process does, or when the parent closes its end of the lifeline.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ SIGNAL_SCOPE_ABI = 6
 
 
 def started(spec: dict[str, Any]) -> Any:
-    """Start the command, under Landlock and seccomp unless its rule may have the user's rights; return its handle."""
+    """Start the command of `spec` and return its process handle.
+
+    It runs under Landlock and seccomp if `spec["confined"]`, else with the user's rights.
+    """
     if not spec["confined"]:
         return subprocess.Popen(spec["command"], close_fds=True)
     import sandlock
@@ -74,7 +77,10 @@ def started(spec: dict[str, Any]) -> Any:
 
 
 def limit(memory_bytes: int) -> None:
-    """Limit the memory and files of this process and of all that it starts; none of them dumps its memory."""
+    """Limit the memory and file sizes, in bytes, of this process and its children, and disable core dumps.
+
+    `memory_bytes` limits data; address space may be four times as large.
+    """
     for kind, limit_bytes in (
         ("RLIMIT_DATA", memory_bytes),
         ("RLIMIT_AS", memory_bytes * ADDRESS_SPACE_RATIO),
@@ -86,7 +92,7 @@ def limit(memory_bytes: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up root's privileges; an ordinary user has none."""
+    """Drop all Linux capabilities of this process and its bounding set; the user id stays the same."""
     import ctypes
 
     libc = ctypes.CDLL(None)
@@ -106,7 +112,7 @@ def _children_of(process: int | str) -> list[int]:
 
 
 def memory_bytes(processes: list[int], limit_bytes: int) -> int:
-    """Add up the memory of processes; if that is over the limit, pages that they share are counted once."""
+    """Return the resident memory of processes in bytes; if the sum exceeds the limit, count shared pages only once."""
     total = 0
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as file:
@@ -121,9 +127,9 @@ def memory_bytes(processes: list[int], limit_bytes: int) -> int:
 
 
 def scratch_overfull(folder: str) -> bool:
-    """Return whether a scratch folder has too many bytes or files, or cannot be counted.
+    """Return whether a scratch folder contains too many bytes or files, or cannot be counted.
 
-    A link counts as itself. A folder that cannot be read, or lies too deep, could hold anything.
+    Symbolic links are not followed. A folder that cannot be read, or that is too deep, counts as too large.
     """
     files, size_bytes, waiting = 0, 0, [folder]
     while waiting:
@@ -145,7 +151,7 @@ def scratch_overfull(folder: str) -> bool:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder, however deep it is and whatever rights it has; what cannot be removed stays."""
+    """Remove a folder, whatever its depth and permissions; entries that cannot be removed are left without an error."""
     _open_up(folder)
     with contextlib.suppress(OSError):
         empty(folder)
@@ -153,10 +159,10 @@ def remove(folder: str) -> None:
 
 
 def empty(folder: str) -> bool:
-    """Remove the contents of a folder; return whether nothing is left. Raises OSError for an unreadable folder.
+    """Remove the contents of a folder and return whether it is empty. Raises OSError if the folder is unreadable.
 
-    Deeper entries are moved to the top first, so that no path and no stack grows. Nothing is opened by a path: where a
-    guard was killed, a rule's processes may replace a folder by a link meanwhile.
+    Entries of subfolders are moved to the top first, so that neither paths nor the stack grow. Nothing is opened by a
+    path: if a guard was killed, processes of a rule may still replace a folder by a link.
     """
     unique, moved = os.urandom(8).hex(), 0
     waiting = os.listdir(folder)
@@ -186,7 +192,7 @@ def empty(folder: str) -> bool:
 
 
 def _open_up(name: str, folder: int | None = None) -> None:
-    """Give a folder the permissions for its removal; a confined process may not, and a link is left alone."""
+    """Give a folder the permissions that its removal needs; links stay unchanged. Confined processes cannot do this."""
     with contextlib.suppress(OSError):
         if sys.platform != "linux":
             os.chmod(name, 0o700, dir_fd=folder, follow_symlinks=False)
@@ -199,7 +205,7 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 
 def exceeded(process: int, spec: dict[str, Any]) -> str:
-    """Return which limit a process and all below it exceed together; empty if none."""
+    """Return which limit a process and its descendants exceed together, as text; "" if none."""
     family = [process]
     for member in family:  # it grows meanwhile
         family += _children_of(member)
@@ -211,7 +217,10 @@ def exceeded(process: int, spec: dict[str, Any]) -> str:
 
 
 def watch(process: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
-    """Wait until the process ends or exceeds a limit, or the parent closes the lifeline."""
+    """Wait until the process ends, exceeds a limit, or the parent closes the lifeline.
+
+    A limit that was exceeded is reported on the descriptor `say`.
+    """
     ended = _ended(process)
     while not select.select([ended, lifeline], [], [], LOOK_S)[0]:
         if what := exceeded(process, spec):
@@ -220,7 +229,7 @@ def watch(process: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
 
 
 def end(process: int) -> None:
-    """Kill a process, its group, and the orphans that this guard has adopted, until none is left."""
+    """Kill a process, its group, and all orphans that this guard has adopted, until none is left."""
     for kill in (os.kill, os.killpg):
         with contextlib.suppress(OSError):
             kill(process, signal.SIGKILL)
@@ -233,7 +242,7 @@ def end(process: int) -> None:
 
 
 def main(spec: dict[str, Any]) -> None:
-    """Guard one process until it ends."""
+    """Start one confined process, guard it until it ends, clean up, and exit with the same code or signal."""
     lifeline, scratch = spec["lifeline"], spec["scratch"]
     os.set_inheritable(lifeline, False)
     say = os.dup(2)

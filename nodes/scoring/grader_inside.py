@@ -1,6 +1,6 @@
-"""What a confined grader process does itself: it imports from folders that it cannot list, and gives up rights.
+"""Confinement that a grader process applies to itself, in addition to sandlock's, and imports from unlistable folders.
 
-Here is the confinement that sandlock does not offer: no sockets, and no way from a response's fork into its parent.
+It closes sockets, and keeps a response's fork from reaching its parent.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SCOPE_SIGNAL, _SIGNAL_SCOPE_ABI = 2, 6
 
 
 def enclose() -> None:
-    """Put this process, and all below it, into a Landlock domain of their own.
+    """Put this process and its descendants into a separate Landlock domain. Raises OSError.
 
-    From inside, the process that forked this one cannot be reached: not its memory, not its open files by
-    `/proc/PID/fd` or `pidfd_getfd`, and from Linux 6.12 on not by a signal. Raises OSError.
+    From inside, the parent process cannot be reached: neither its memory, nor its open files by `/proc/PID/fd` or
+    `pidfd_getfd`, nor, from Linux 6.12 on, by a signal.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     abi = libc.syscall(_CREATE_RULESET, None, 0, 1)
@@ -36,9 +36,9 @@ def enclose() -> None:
 
 
 def close_sockets() -> None:
-    """Forbid this process, and all below it, sockets of every family except pairs of their own.
+    """Forbid this process and its descendants to create sockets, except socket pairs. Raises OSError.
 
-    Landlock covers TCP, and the guard's seccomp covers UDP; this covers MPTCP, fast open, netlink and vsock.
+    Landlock covers TCP and the guard's seccomp covers UDP; this also covers MPTCP, fast open, netlink and vsock.
     """
     architecture, socket_call = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}[os.uname().machine]
     load_word, equal, refuse, allow = 0x20, 0x15, 0x00050000 | errno.EACCES, 0x7FFF0000
@@ -61,7 +61,7 @@ def close_sockets() -> None:
 
 
 class UnlistedFinder:
-    """Finds modules in a folder whose files can be read but not listed."""
+    """Finds modules in a folder whose files can be read but not listed; ImportError for any other folder."""
 
     def __init__(self, folder: str) -> None:
         try:
@@ -74,7 +74,7 @@ class UnlistedFinder:
             raise ImportError(f"{folder} can be listed")  # so the next path hook is asked
 
     def find_spec(self, fullname: str, target: object = None) -> ModuleSpec | None:
-        """Return the spec of the module or package of this name in the folder; None if it is not there."""
+        """Return the spec of a module or package in the folder; None if it is not there."""
         stem = os.path.join(self.folder, fullname.rpartition(".")[2])
         package = os.path.join(stem, "__init__.py")
         if os.path.isfile(package):

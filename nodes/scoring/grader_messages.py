@@ -1,7 +1,7 @@
-"""The messages that a grader process may send, and the errors that report its failures; anything else is forged.
+"""The messages that a grader process may send, and the errors that report its failures.
 
-The process has run a rule on a response, so none of its messages is trusted: types, sizes, ranges and the question's
-id are checked here.
+The process has run a rule on a response, so none of its messages is trusted: types, sizes, ranges and the question's id
+are checked here, and a message that fails a check counts as forged.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class _Message(BaseModel):
 
 
 class Ready(_Message):
-    """The rule is loaded."""
+    """A rule was loaded."""
 
     ready: Literal[True]
 
 
 class NotLoaded(_Message):
-    """The rule does not load: why, and where in its file."""
+    """The rule cannot be loaded: the reason, and the line in its file."""
 
     failed: Literal["not_loaded"]
     why: _Words
@@ -46,7 +46,7 @@ class NotLoaded(_Message):
 
 
 class Lacks(_Message):
-    """The rule's file or function lacks a name, or this machine lacks a package."""
+    """A rule cannot be loaded: its file or function lacks a name, or this machine lacks a package."""
 
     failed: Literal["lacks_name", "lacks_package", "lacks_setting"]
     name: _Words
@@ -65,7 +65,7 @@ class ScoredAnswer(_Answer):
 
 
 class LacksColumn(_Answer):
-    """The row lacks a column that the rule asks for."""
+    """A row lacks a column that the rule has as a parameter."""
 
     failed: Literal["lacks_column"]
     parameter: _Words
@@ -73,14 +73,14 @@ class LacksColumn(_Answer):
 
 
 class LacksTruth(_Answer):
-    """The row has no ground truth, and the rule needs one."""
+    """A row has no ground truth, and the rule needs one."""
 
     failed: Literal["lacks_truth"]
     value: _Words
 
 
 class Raised(_Answer):
-    """The rule raised."""
+    """The rule raised an exception on a row."""
 
     failed: Literal["raised"]
     exception: _Words
@@ -88,7 +88,7 @@ class Raised(_Answer):
 
 
 class BadValue(_Answer):
-    """The rule returned no finite number."""
+    """The rule returned something other than a finite number."""
 
     failed: Literal["bad_value"]
     value: _Words
@@ -116,7 +116,9 @@ ANSWERS: TypeAdapter[Answer] = TypeAdapter(Answer)
 def read_message(
     kind: TypeAdapter[Answer] | TypeAdapter[LoadAnswer], line: bytes, question: int
 ) -> Answer | LoadAnswer | None:
-    """Read the answer to a rule that was sent (`LOADS`) or to a row (`ANSWERS`); None if it answers no such question.
+    """Return the answer in a line of JSON, or None if it is invalid or answers another question than `question`.
+
+    `kind` is `LOADS` for the answer to loading a rule, `ANSWERS` for the answer to a row.
 
     >>> read_message(ANSWERS, b'{"id": 7, "score": 0.5}', 7).score, read_message(ANSWERS, b'{"id": 8, "score": 1}', 7)
     (0.5, None)
@@ -129,7 +131,7 @@ def read_message(
 
 
 def ending(code: int) -> str:
-    """Return how a process ended, from its exit code or minus its signal.
+    """Return a description of how a process ended; `code` is its exit code, or minus its signal.
 
     >>> ending(3), ending(-9), ending(-40)
     ('exit code 3', 'killed by SIGKILL', 'killed by signal 40')
@@ -138,20 +140,20 @@ def ending(code: int) -> str:
 
 
 def name_of(row: Mapping[str, object], index: int) -> str:
-    """Name a row by its prompt and sample, or else by its index."""
+    """Return a name for a row in errors: its prompt and sample, or else `row INDEX`."""
     names = [f"{name} {row[column]}" for name, column in _IDENTITY if column in row]
     return ", ".join(names) or f"row {index}"
 
 
 def notes_of(row: Mapping[str, object], index: int, printed: bytes) -> list[str]:
-    """Return the notes of an error about a row: its name, its response, and what was printed last."""
+    """Return the notes of an error about a row: its name, its response (80 characters), and the last printed lines."""
     response = str(row["response"]) if "response" in row else ""
     cut = "…" if len(response) > RESPONSE_CHARACTERS else ""
     return [f"{name_of(row, index)}, response {response[:RESPONSE_CHARACTERS]!r}{cut}", *printed_lines(printed)]
 
 
 def printed_lines(printed: bytes) -> list[str]:
-    """Return the last lines that a process printed, as notes of an error."""
+    """Return the last output of a process as notes of an error; empty if it printed nothing."""
     lines = printed.decode(errors="replace").splitlines()
     return ["last printed:", *(f"  {_visible(line)}" for line in lines)] if lines else []
 
@@ -163,7 +165,10 @@ def _visible(text: str) -> str:
 def failure(
     rule: RuleRef, answer: Answer | LoadAnswer, row: Mapping[str, object], index: int, printed: bytes
 ) -> RuleError:
-    """Return the error of a rule that was not loaded, or returned no score for a row."""
+    """Return the RuleError for an answer that reports a failure: a rule that was not loaded, or no score for a row.
+
+    `row` and `index` identify the row; `printed` is the last output of the process.
+    """
     text, notes = rule.text, notes_of(row, index, printed)
     match answer:
         case NotLoaded():

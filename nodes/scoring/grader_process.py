@@ -1,9 +1,11 @@
-"""The grader's own process: it loads one rule, scores rows and answers line by line.
+"""The program of a grader process: it loads one rule, scores rows and answers line by line.
 
-`grader_guard` starts this file as a script, confined. Questions come on standard input and answers leave on
-standard output; both are moved away before the rule is loaded, so it may print and read.
-A rule without state scores each response in a fork of its own, which can only answer its own question, and ends with
-everything that it has started.
+`grader_guard` starts this file as a script, confined. Questions arrive on standard input and answers are sent on
+standard output; both are redirected before the rule is loaded, so the rule may print and read.
+
+A rule without state scores each response in a separate fork, which can answer only its question, and which ends with
+all processes that it has started.
+
 Only the standard library is imported until the parent has sent its import path.
 """
 
@@ -36,7 +38,7 @@ LOOK_S, REAP_S = 0.1, 0.3
 
 
 class Failure(Exception):
-    """A failure as plain data, which the parent turns into a RuleError."""
+    """A failure as JSON-compatible data, which the parent converts to a RuleError."""
 
     def __init__(self, kind: str, **facts: object) -> None:
         super().__init__(kind)
@@ -47,7 +49,7 @@ class Failure(Exception):
 class LoadedRule:
     """A loaded rule: its function, the file of its code, the caller's settings, and the names of its parameters.
 
-    `required` names those without a default; a rule that `takes_rest` gets every column.
+    `required` are the parameters without a default; if `takes_rest`, the rule gets every column.
     """
 
     function: Callable[..., object]
@@ -60,7 +62,7 @@ class LoadedRule:
 
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a row, and the ground truth from verl's `reward_model` as one more.
+    """Return the columns of a row, with `ground_truth` copied from verl's `reward_model` if there is none.
 
     >>> columns_of({"response": "7", "reward_model": {"style": "rule", "ground_truth": "7"}})["ground_truth"]
     '7'
@@ -72,7 +74,7 @@ def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_missing(truth: object, *, shipped: bool) -> bool:
-    """Return whether a ground truth is missing: null, and for a shipped rule an empty text or `None` as text too.
+    """Return whether a ground truth is missing: None, or for a shipped rule also an empty text or the text "None".
 
     >>> is_missing(None, shipped=False), is_missing("None", shipped=True), is_missing("0", shipped=True)
     (True, True, False)
@@ -81,7 +83,9 @@ def is_missing(truth: object, *, shipped: bool) -> bool:
 
 
 def as_score(value: object) -> float:
-    """Read a finite number from a rule's result: a number, a scalar of an array library, or verl's dict.
+    """Return a rule's result as a finite float. Raises Failure for anything else.
+
+    The result may be a number, a scalar of an array library, or verl's dict with a `score`.
 
     >>> as_score(True), as_score({"score": 1})
     (1.0, 1.0)
@@ -99,7 +103,7 @@ def as_score(value: object) -> float:
 
 
 def described(value: object) -> str:
-    """Describe a value and its type briefly, whatever its repr does.
+    """Return a short description of a value and its type; a `__repr__` that raises is replaced by a fixed text.
 
     >>> described("yes")
     "'yes' (str)"
@@ -112,7 +116,7 @@ def described(value: object) -> str:
 
 
 def shortened(text: str, limit_characters: int) -> str:
-    """Cut a text to a length, and show that it was cut.
+    """Return a text cut to `limit_characters`, with "…" appended if it was cut.
 
     >>> shortened("abcdef", 3)
     'abc…'
@@ -121,7 +125,10 @@ def shortened(text: str, limit_characters: int) -> str:
 
 
 def place(error: BaseException, file: str) -> str:
-    """Return `file:line` of the innermost frame in the rule's own file, else of the innermost foreign one."""
+    """Return `file:line` where an error occurred: the innermost frame in the rule's file, or else outside this program.
+
+    "" if there is no such frame.
+    """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     ours = (__file__, importlib.__file__)
     foreign = [(name, line) for name, line in frames if name not in ours and not name.startswith("<")]
@@ -132,14 +139,14 @@ def place(error: BaseException, file: str) -> str:
 
 
 def message(error: BaseException) -> str:
-    """Return an exception's type and text on one line, whatever its __str__ does."""
+    """Return an exception's type and text on one line, cut to 300 characters."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}"
     return shortened(" ".join("".join(traceback.format_exception_only(error)).split()), MESSAGE_CHARACTERS)
 
 
 def import_source(source: str) -> ModuleType:
-    """Import a module by its name, or a file by its path, under a name that shadows no module."""
+    """Import and return a module by its name, or a `.py` file by its path under a name that hides no other module."""
     if not source.endswith(".py"):
         return importlib.import_module(source)
     name = f"_rule_file_{os.path.basename(source).removesuffix('.py')}_{zlib.crc32(source.encode()):08x}"
@@ -157,12 +164,12 @@ def import_source(source: str) -> ModuleType:
 
 
 def sibling(name: str) -> ModuleType:
-    """Import a file of this folder, without the package."""
+    """Import and return another file of this folder, without importing the package."""
     return import_source(os.path.join(os.path.dirname(__file__), name))
 
 
 def find(source: str, name: str) -> Callable[..., object]:
-    """Return a function of a module or a file; Failure if it is missing or cannot be called."""
+    """Return a function of a module or file, by its dotted name. Raises Failure if it is missing or not callable."""
     owner: Any = import_source(source)
     if source == SHIPPED and name in owner.RULE_PACKAGES:  # now, or it would count as time of the first response
         module, package = owner.RULE_PACKAGES[name]
@@ -182,12 +189,16 @@ def find(source: str, name: str) -> Callable[..., object]:
 
 
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
-    """Load a rule, and check the caller's settings against its parameters; raises Failure."""
+    """Load a rule and check the caller's settings against its parameters. Raises Failure.
+
+    `source` is a module's name or a file, and `name` is the function there. `import_path` replaces `sys.path`; the
+    folder of a rule in a file is added at the end.
+    """
     sys.path_hooks.insert(0, sibling("grader_inside.py").UnlistedFinder)
     sys.path_importer_cache.clear()
     sys.path[:] = import_path
     if source.endswith(".py") and os.path.dirname(source) not in sys.path:
-        sys.path.append(os.path.dirname(source))  # last: a file beside the rule must not shadow a package
+        sys.path.append(os.path.dirname(source))  # last: a file next to the rule must not shadow a package
     try:
         function = find(source, name)
     except Failure:
@@ -214,9 +225,9 @@ def load(source: str, name: str, settings: dict[str, object], import_path: list[
 
 
 def arguments_of(rule: LoadedRule, row: Mapping[str, Any]) -> dict[str, object]:
-    """Return the arguments of one call; settings override the row's columns.
+    """Return the arguments for one call of a rule; its settings override the row's columns.
 
-    Failure if the row lacks one of them, or its ground truth.
+    Raises Failure if the row lacks a required column, or its ground truth.
     """
     columns = columns_of(row)
     for name in rule.required:
@@ -230,7 +241,7 @@ def arguments_of(rule: LoadedRule, row: Mapping[str, Any]) -> dict[str, object]:
 
 
 def score(rule: LoadedRule, arguments: Mapping[str, object]) -> dict[str, object]:
-    """Call the rule; return the score, or the failure: it raised, or returned no number."""
+    """Call the rule and return its score, or a failure if it raised or returned no finite number, as a message."""
     try:
         try:
             value = rule.function(**arguments)
@@ -245,7 +256,7 @@ class Channel:
     """The channel to the parent: JSON lines in both directions, for this process only."""
 
     def __init__(self) -> None:
-        """Take over standard input and output, and leave a rule an empty input and the parent's log."""
+        """Take over standard input and output; the rule gets an empty input, and its output goes to standard error."""
         self._questions, self._answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
@@ -258,7 +269,7 @@ class Channel:
             yield json.loads(line)
 
     def say(self, line: Mapping[str, object]) -> None:
-        """Send one line; a child that a rule forked, and that came back here, ends silently."""
+        """Send a message as one line. In a forked child of this process, exit silently instead."""
         if os.getpid() != self._process:
             os._exit(0)
         self._answers.write(json.dumps(line).encode() + b"\n")
@@ -273,10 +284,11 @@ class Channel:
 def score_in_fork(
     rule: LoadedRule, arguments: Mapping[str, object], channel: Channel, *, childless: bool, enclosed: bool
 ) -> dict[str, object]:
-    """Score one response in a fork of this process; return its answer, or how it ended without one.
+    """Score one response in a fork of this process; return its answer, or how it ended without an answer.
 
-    `spent` is true where a process that the response started, or a file that it wrote, is still there. `childless` says
-    that this process had no children before; if `enclosed`, the fork cannot reach into this process.
+    `arguments` are those of the rule's call; `channel` is closed in the fork. `childless` means that this process had
+    no children before; `enclosed`, that the fork is prevented from reaching this process. The entry `spent` of the
+    result is True if processes or files that the response created may still exist.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -310,7 +322,7 @@ def score_in_fork(
 
 
 def _first_line(read: int, child: int) -> bytes:
-    """Read a child's answer until its line ends, it closes the pipe, or it has ended."""
+    """Return a child's output until a line ends, the pipe is closed, or the child has ended."""
     answer = b""
     while b"\n" not in answer and len(answer) <= ANSWER_BYTES:
         if select.select([read], [], [], LOOK_S)[0]:
@@ -324,7 +336,7 @@ def _first_line(read: int, child: int) -> bytes:
 
 
 def _reap(child: int) -> tuple[int, int]:
-    """Wait a moment for a child that was killed; return its process id, or 0, and its wait status."""
+    """Wait up to 0.3 s for a killed child; return its process id, or 0 on a timeout, and its wait status."""
     end_s = time.monotonic() + REAP_S
     while True:
         process, status = os.waitpid(child, os.WNOHANG)
@@ -337,7 +349,7 @@ _OF_THE_ROW = ("lacks_column", "lacks_truth")  # found before the fork; they end
 
 
 def _outcome(answer: bytes, code: int | None) -> dict[str, object]:
-    """Read a child's one line if it has the form of an answer; the parent checks its contents."""
+    """Return a child's one-line answer if it has the right form, else a failure; the parent checks the contents."""
     line, newline, _ = answer.partition(b"\n")
     if not newline and len(answer) <= ANSWER_BYTES:
         return {"failed": "died", "code": -signal.SIGKILL if code is None else code}
@@ -349,7 +361,10 @@ def _outcome(answer: bytes, code: int | None) -> dict[str, object]:
 
 
 def serve(channel: Channel, *, enclosed: bool) -> None:
-    """Load a rule and score rows as the parent asks, until it closes the channel."""
+    """Load a rule and score rows as the parent's messages request, until the parent closes the channel.
+
+    If `enclosed`, forks that score a response are prevented from reaching this process.
+    """
     rule, isolated, childless = None, True, True
     for line in channel.lines():
         if "load" in line:
@@ -381,7 +396,7 @@ def serve(channel: Channel, *, enclosed: bool) -> None:
 
 
 def main(options: list[str]) -> None:
-    """Serve one parent, and exit without waiting for threads that a rule has left behind."""
+    """Serve one parent, then exit without waiting for threads of the rule."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel = Channel()
     if sys.platform == "linux":

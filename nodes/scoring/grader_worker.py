@@ -1,6 +1,6 @@
 """The parent's side of one grader process and its guard: start them, send lines, read answers, end them.
 
-`nodes.scoring.graders` decides which rows it scores, and what a failure means.
+`nodes.scoring.graders` decides which rows it scores, and how failures are handled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PROCESS_FILE, _GUARD_FILE = (str(Path(__file__).with_name(name)) for name in ("
 
 
 class GraderWorker:
-    """One grader process: its channel, the questions it owes an answer to, and the end of its output.
+    """One grader process: its channel, the questions that it has not answered, and the end of its output.
 
     `owed` pairs the id of a question with the index of its row. `deadline_s`, on the pool's clock, is infinite while
     the worker is idle.
@@ -80,7 +80,7 @@ class GraderWorker:
         self._unread = b""
 
     def idle(self) -> bool:
-        """Return whether an idle worker still has its end of the channel, and has sent nothing."""
+        """Return whether an idle worker is still usable: its channel is open and it has sent nothing unasked."""
         try:
             os.read(self.answers, 1)
         except BlockingIOError:
@@ -90,12 +90,15 @@ class GraderWorker:
         return False
 
     def ask(self, line: bytes) -> None:
-        """Send one line, as much as the worker takes now; `send` sends the rest."""
+        """Send as much of a line as the worker accepts without blocking; `send` sends the rest."""
         self.printed, self.unsent = b"", line
         self.send()
 
     def send(self) -> None:
-        """Send as much of the rest as the worker takes now; if it has ended, the next read shows that."""
+        """Send as much of the unsent rest as the worker accepts without blocking.
+
+        If the worker has ended, the rest is discarded; the next read shows the end.
+        """
         try:
             while self.unsent:
                 self.unsent = self.unsent[os.write(self.questions, self.unsent[:READ_BYTES]) :]
@@ -105,9 +108,9 @@ class GraderWorker:
             self.unsent = b""
 
     def lines(self) -> list[bytes] | None:
-        """Read the answers that have come; None if the worker closed the channel.
+        """Return the complete lines that have arrived, without waiting; None if the worker closed the channel.
 
-        A line that is longer than any answer counts as closing it.
+        A line longer than any valid answer counts as a closed channel.
         """
         try:
             read = os.read(self.answers, READ_BYTES)
@@ -119,15 +122,19 @@ class GraderWorker:
         return lines if read and len(self._unread) <= MESSAGE_BYTES else None
 
     def read_printed(self) -> bytes | None:
-        """Read output and keep its end; return b"" when all that could print have ended, None if nothing came."""
+        """Read output, store the last 2,048 bytes in `printed`, and return what was read.
+
+        Returns None if nothing has arrived, and b"" after all processes that could print have ended.
+        """
         read = self.output.read(READ_BYTES)
         self.printed = (self.printed + (read or b""))[-PRINTED_TAIL_BYTES:]
         return read
 
     def kill(self) -> int:
-        """End the process and everything it has started; return its exit code, its own one if it had already ended.
+        """End the process and everything that it has started, and return its exit code, or minus its signal.
 
-        The guard does that when the lifeline closes; a guard that does not end is killed.
+        If it had already ended, the code is its own. Closing the lifeline makes the guard do this; a guard that does
+        not end within 5 s is killed.
         """
         os.close(self._lifeline)
         try:
@@ -147,7 +154,7 @@ class GraderWorker:
 
 
 def kill_all(workers: list[GraderWorker], owner: int) -> None:
-    """Kill these workers and forget them, unless this process is a fork of the `owner` that started them."""
+    """Kill all `workers` and clear the list; do nothing in a process other than `owner`, such as its fork."""
     while os.getpid() == owner and workers:
         workers[-1].kill()
         workers.pop()

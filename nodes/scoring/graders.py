@@ -1,8 +1,9 @@
 """A pool of killable processes that score responses, with a time limit for each response and for a whole call.
 
 A worker belongs to one rule. It scores a chunk of rows and answers row by row; each answer is checked against the
-question. A worker that hangs, dies or forges an answer is ended with everything it has started, and another takes over
-its rows. What runs in a worker is in `nodes.scoring.grader_process`, what it may do in `nodes.scoring.confinement`.
+question. A worker that hangs, dies or forges an answer is killed with everything it has started, and another scores its
+remaining rows. `nodes.scoring.grader_process` is the program of a worker; `nodes.scoring.confinement` defines its
+permissions.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ OnError = float | Literal["fail"]
 
 @dataclass(frozen=True)
 class Graded:
-    """One score for each row, in the rows' order; the number of failed rows, and the text of the first failure or "".
+    """One score per row, in the rows' order; the number of failed rows, and the text of the first failure or "".
 
-    `unreadable` counts the responses in which the rule found nothing to score, and those on which a shipped rule
-    failed: both are wrong, so they score 0.
+    `unreadable` counts the responses in which the rule found nothing to score, and those on which a shipped rule hung
+    or its process ended: both count as wrong and score 0.
     """
 
     scores: tuple[float, ...]
@@ -71,16 +72,16 @@ class Graded:
 
 
 class Clock:
-    """Counts the seconds in which this process ran: a gap between two looks counts as a second at most.
+    """Counts the seconds in which this process ran; a gap between two calls of `now_s` counts as one second at most.
 
-    So a process that was stopped and continues blames no worker for the time in between.
+    So if this process was stopped and continues, no worker is blamed for the time in between.
     """
 
     def __init__(self) -> None:
         self._ran_s, self._looked_s = 0.0, time.monotonic()
 
     def now_s(self) -> float:
-        """Return the seconds; called at least every half second while something waits."""
+        """Return the counted seconds; call it at least once a second while waiting."""
         now_s = time.monotonic()
         self._ran_s += min(now_s - self._looked_s, GAP_S)
         self._looked_s = now_s
@@ -88,12 +89,12 @@ class Clock:
 
 
 class Graders:
-    """Scores responses in `workers` processes for each rule, waiting at most `limit_s` seconds for each response.
+    """Scores responses in `workers` processes per rule, each response within `limit_s` seconds.
 
-    A call takes at most `call_limit_s` seconds: by default a quarter of each response's limit, and at least 12 limits.
-    `allow` lists what rules may do beyond scoring text: see `confinement`. Processes start when they are first needed
-    and stay warm. They end, with everything that rules have started, on `close`, at exit, or when this process dies.
-    Seconds are those of `clock`.
+    A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response and worker, and at least 12 times
+    `limit_s`. `allow` lists permissions of rules; see `confinement`. Processes start when they are first needed and are
+    reused. They end, with everything that rules have started, on `close`, at exit, or when this process dies. Seconds
+    are those of `clock`.
     """
 
     def __init__(
@@ -133,11 +134,12 @@ class Graders:
         *,
         on_error: OnError = "fail",
     ) -> Graded:
-        """Score each row: a mapping of `response`, `finished`, `prompt` and the data set's columns.
+        """Score each row, a mapping of `response`, `finished`, `prompt` and the data set's columns, by a rule.
 
-        A row on which a rule of your own fails raises RuleError, or with a number as `on_error` gets that score and is
-        counted; with a shipped rule it scores 0 and is counted as unreadable. RuleError is always raised for a rule
-        that cannot be loaded or confined, and for a row that lacks a column or the ground truth that the rule needs.
+        `settings` are further arguments of the rule. If the rule fails on a row, RuleError is raised, or if `on_error`
+        is a number, the row gets that score and is counted as a failure. For a shipped rule that hangs or whose process
+        ends, the row scores 0 and is counted as unreadable instead. RuleError is always raised for a rule that cannot
+        be loaded or confined, and for a row that lacks a column or the ground truth that the rule needs.
         """
         may = refuse_unheld(rule, self._allow)
         import_path = [str(Path(entry).absolute()) for entry in sys.path]
@@ -151,7 +153,7 @@ class Graders:
                 raise
 
     def _workers_of(self, load: str) -> list[GraderWorker]:
-        """Return the living workers of a rule; those of the least recently used rule end."""
+        """Return the usable workers of a rule, and end those of the least recently used rules over `MAX_RULES`."""
         workers = self._by_rule.pop(load, [])
         for worker in [worker for worker in workers if not worker.idle()]:
             self.end(worker, workers)
@@ -163,14 +165,14 @@ class Graders:
         return workers
 
     def start(self, rule: RuleRef, may: Allowed, workers: list[GraderWorker]) -> GraderWorker:
-        """Start one more of the `workers` of a rule."""
+        """Start another worker for a rule with the permissions `may`, add it to `workers`, and return it."""
         worker = GraderWorker(rule, may, sys.path)
         self._workers.append(worker)
         workers.append(worker)
         return worker
 
     def end(self, worker: GraderWorker, workers: list[GraderWorker]) -> int:
-        """End a worker, one of `workers`, and return its exit code, or minus its signal."""
+        """End a worker, remove it from `workers`, and return its exit code, or minus its signal."""
         workers.remove(worker)
         self._workers.remove(worker)
         return worker.kill()
@@ -197,7 +199,7 @@ class _Call:
         self.failures, self.unreadable = 0, 0
 
     def run(self) -> Graded:
-        """Score every row; when the whole call takes too long, those that have no score yet fail."""
+        """Score every row and return the result; if the call takes too long, the rows without a score fail."""
         end_s = self.pool.clock.now_s() + self.limit_s
         with selectors.DefaultSelector() as self.selector:
             for worker in self.workers:
@@ -228,7 +230,7 @@ class _Call:
         self.selector.register(worker.output, selectors.EVENT_READ, worker)
 
     def _assign(self) -> None:
-        """Start the workers that the waiting rows need, and give the idle ones the rule or a chunk of rows."""
+        """Start the workers that the waiting rows need, and send each idle worker the rule or a chunk of rows."""
         chunks = math.ceil(len(self.waiting) / self.chunk_rows)
         while len(self.workers) < min(self.pool.count, len(self._busy) + chunks):
             self._watch(self.pool.start(self.rule, self.may, self.workers))
@@ -247,7 +249,7 @@ class _Call:
                 worker.deadline_s = self.pool.clock.now_s() + self.pool.start_limit_s
 
     def _listen(self) -> None:
-        """Wait for the next answers or the next deadline, and act on them: answers that came count before deadlines."""
+        """Wait for the next answers or deadline and handle them; answers that have arrived count before deadlines."""
         for worker in self.workers:
             watched = worker.questions in self.selector.get_map()
             if worker.unsent and not watched:
@@ -274,7 +276,7 @@ class _Call:
                     self._lose(worker, overdue=True)
 
     def _hear(self, worker: GraderWorker) -> None:
-        """Act on a worker's answers; a worker that answers another question is lost."""
+        """Handle the answers of a worker; a worker that answers another question is ended."""
         lines = worker.lines()
         if lines is None:
             self._lose(worker)
@@ -291,7 +293,7 @@ class _Call:
                 return
 
     def _take(self, worker: GraderWorker, answer: Answer | LoadAnswer) -> None:
-        """Note an answer: that the rule is loaded, a score, or a failure."""
+        """Handle an answer: the rule is loaded, a score, or a failure."""
         _, index = worker.owed.popleft()
         worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s if worker.owed else math.inf
         if isinstance(answer, ScoredAnswer):
@@ -307,7 +309,7 @@ class _Call:
             self._fail(index, error, ended=not isinstance(answer, Raised | BadValue))
 
     def _fail(self, index: int, error: RuleError, *, ended: bool = True) -> None:
-        """Score a row that failed as `on_error` says; one that `ended` a shipped rule's process counts as wrong."""
+        """Give a failed row the score that `on_error` says, or raise; 0 if it `ended` the process of a shipped rule."""
         if self.rule.shipped and ended:
             self.scores[index], self.unreadable = 0.0, self.unreadable + 1
         elif self.on_error == "fail":
@@ -317,7 +319,7 @@ class _Call:
         self.failed[index] = error
 
     def _lose(self, worker: GraderWorker, *, overdue: bool = False, forged: bool = False, blamed: bool = True) -> None:
-        """End a worker that hangs, forges, or closed its channel; its first owed row fails, the others wait again."""
+        """End a worker that hangs, forges, or closed its channel; its first row fails, and the others wait again."""
         for watched in (worker.questions, worker.answers, worker.output):
             if watched in self.selector.get_map():
                 self.selector.unregister(watched)
@@ -348,6 +350,6 @@ def _line(message: Mapping[str, object]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Return an array or its scalar in a form that JSON can hold; of anything else, such as a date, its text."""
+    """Return an array or array scalar in a form that JSON can represent; the text of anything else, such as a date."""
     as_list = getattr(value, "tolist", None)
     return as_list() if callable(as_list) else str(value)

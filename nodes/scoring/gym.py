@@ -1,7 +1,7 @@
-"""Scoring of reasoning-gym tasks with their own scorers, which here read an answer and never run it.
+"""Score reasoning-gym tasks with the library's scorers, modified so that an answer is parsed and never run.
 
 Ten scorers call `eval`, or sympy's parser, which evaluates, on texts of a model or a data set. In their modules these
-names are bound to readers of literals, of integer arithmetic and of expressions.
+names are replaced by parsers of literals, of integer arithmetic and of expressions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def extract_answer(response: str) -> str:
-    r"""Return the contents of the last `<answer>…</answer>`, or else the whole response, without spaces around it.
+    r"""Return the contents of the last `<answer>…</answer>`, or else the whole response, without surrounding spaces.
 
     Source: reasoning-gym 0.1.25, `extract_answer`. Deviation: its time is linear in the response's length.
 
@@ -55,14 +55,14 @@ def extract_answer(response: str) -> str:
 
 
 def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
-    """Return the score, 0 to 1, that a task's own scorer gives to an answer; None if the scorer cannot read it.
+    """Return the score of an answer by its task's scorer, clipped to 0 … 1; None if the scorer cannot read it.
 
-    Raises what the scorer raises on the entry's own answer too: then the entry is broken.
+    If the scorer raises on the entry's correct answer too, the entry is broken and that error is raised.
     """
     scorer = task_scorer(task)
     try:
         score: object = scorer(answer, entry)
-    except Exception:  # noqa: BLE001 - each task is code of its own, and most were written for well-formed answers
+    except Exception:  # noqa: BLE001 - each task has separate code, mostly written for well-formed answers
         if entry["answer"] is not None:
             scorer(entry["answer"], entry)
         return None
@@ -72,7 +72,9 @@ def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:
 
 
 def read_literal(text: str) -> object:
-    """Read a list, text or number as Python writes it; ValueError for anything else.
+    """Return the value of a Python literal: a list, text or number.
+
+    Raises ValueError or SyntaxError for anything else, and ValueError for over 20,000 characters.
 
     >>> read_literal("[[1, 0], [0, 1]]")
     [[1, 0], [0, 1]]
@@ -84,7 +86,7 @@ def read_literal(text: str) -> object:
 
 
 def read_integers(text: str) -> int:
-    """Compute a sum, product, shift or bitwise combination of integers; ValueError for anything else.
+    """Return the value of an integer expression with +, -, *, <<, >>, &, | and ^. Raises ValueError for anything else.
 
     >>> read_integers("((0x3a << 0x1) - 1)")
     115
@@ -109,9 +111,10 @@ def _integer(node: ast.expr) -> int:
 
 
 def read_expression(text: str, local_dict: Mapping[str, Any] | None = None) -> Any:
-    """Read a mathematical expression as sympy does; ValueError for other text, and for one too large to compute.
+    """Return a mathematical expression as a sympy object.
 
-    It may have numbers, one-letter names, + - * / **, parentheses and common functions.
+    It may contain numbers, one-letter names, names in `local_dict`, + - * / **, parentheses and common functions.
+    Raises ValueError for other text, and for an expression whose value is too large to compute.
 
     >>> read_expression("3*x**2 + sin(x)")
     3*x**2 + sin(x)
@@ -134,7 +137,7 @@ def _parsed(text: str) -> ast.Expression:
 
 
 def _bits(node: ast.expr, names: frozenset[str]) -> float:
-    """Bound the binary logarithm of an expression's numbers; ValueError for anything but an expression."""
+    """Return an upper bound of the bits of an expression's value; ValueError for anything but an expression."""
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool) and math.isfinite(value):
             return max(1.0, math.log2(abs(value) or 1) + 1, len(repr(value)) * 4.0 if isinstance(value, float) else 0.0)
@@ -166,7 +169,7 @@ _EVALUATED: dict[str, tuple[str, Callable[..., Any] | None]] = {
 
 @functools.cache
 def task_scorer(task: str) -> Scorer:
-    """Return a task's own scorer, after replacing the functions with which it evaluates text."""
+    """Return the scorer of a task, after replacing the functions with which it evaluates text; cached."""
     import sympy
 
     safe_sympy = types.SimpleNamespace(**{**vars(sympy), "parse_expr": read_expression})

@@ -1,4 +1,4 @@
-"""Judging: scores by a model, either a reward model that returns a number or a judge that writes a verdict."""
+"""Scoring by a model: a reward model that returns a number, or a judge that writes a verdict."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 def reward(model: RewardModel, rollout: Annotated[Rollout, Parts("group", "text", "columns")]) -> Scores:
     """Score each response by a reward model: [B].
 
-    The model reads the prompt's messages and the response's text with its own chat template and tokenizer, which may
-    differ from the policy's; its output at the last token is the score.
+    The model reads the prompt's messages and the response's text with its chat template and tokenizer, which may differ
+    from the policy's. The score is its output at the last token.
     """
     import pyarrow as pa
     import torch
@@ -61,9 +61,10 @@ def judged(
 ) -> Scores:
     """Score each response by the last number in a judge's verdict, 0 to `scale`, divided by `scale`: [B].
 
-    In `question`, `{prompt}` stands for the prompt's last message, `{response}` for the response, and any other name
-    for a column of the data set, such as `{ground_truth}`. A verdict without such a number fails the run, or scores
-    `on_error`.
+    In `question`, `{prompt}` is replaced by the prompt's last message, `{response}` by the response, and any other name
+    by a column of the data set, such as `{ground_truth}`. A verdict without such a number fails the run, or scores
+    `on_error`. `temperature` and `max_tokens` are those of the judge's sampling.
+
     Source: Zheng et al. 2023 (LLM as a judge), arXiv 2306.05685, section 3.1, single-answer grading.
     """
     import torch
@@ -93,9 +94,9 @@ def judged(
 
 
 def filled(question: str, values: Mapping[str, object]) -> str:
-    """Replace the names in a question by their values, once: names within the values stay as they are.
+    """Return a question with each `{name}` replaced by its value; names within the values are not replaced.
 
-    Raises RuleError for an unknown name, and for one whose value is null.
+    Raises RuleError for an unknown name, and for one whose value is None.
 
     >>> filled("{a} {b} {}", {"a": "{b}", "b": 2})
     '{b} 2 {}'
@@ -109,7 +110,7 @@ def filled(question: str, values: Mapping[str, object]) -> str:
 
 
 def grade(verdict: str, scale: float) -> float | None:
-    """Return the last number of a verdict; None if there is none, or it is not from 0 to `scale`.
+    """Return the last number in a verdict; None if there is none, or if it is not from 0 to `scale`.
 
     >>> grade("Good, 8.5 of 10. Grade: 7", 10), grade("no idea", 10), grade("Grade: 11", 10)
     (7.0, None, None)

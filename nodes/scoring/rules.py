@@ -1,7 +1,7 @@
-"""The shipped scoring rules, and names of rules by which another process can load them.
+"""The shipped scoring rules, and references by which another process can load a rule.
 
 A rule is a plain function that scores one response. Its parameters name what it needs: `response`, `ground_truth`,
-`finished`, `prompt`, or any column of the data set. Not here: calling rules (`nodes.scoring.graders`).
+`finished`, `prompt`, or any column of the data set. `nodes.scoring.graders` calls rules.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from nodes.scoring.gym import extract_answer, score_answer
 
 
 class Unreadable(float):
-    """The score of a response in which a rule found no answer: the response is wrong, and counted as unreadable.
+    """The score of a response in which a rule found no answer: the response counts as wrong and as unreadable.
 
-    A rule of your own may return one too.
+    A rule of your own may return it too.
     """
 
     unreadable = True
@@ -39,7 +39,9 @@ _FINAL_NUMBER = re.compile(r"####[ \t]*(-?\$?-?\.?[0-9][0-9.,]*)")
 
 
 def gsm8k(response: str, ground_truth: str, *, format_score: float = 0.0) -> float:
-    r"""Score the last `#### number` of the final 300 characters: 1 if equal, else `format_score`; 0 if there is none.
+    r"""Score the last `#### number` in the final 300 characters: 1 if it equals the truth, else `format_score`.
+
+    Without such a number the score is 0 and `Unreadable`.
 
     Source: verl, `verl/utils/reward_score/gsm8k.py`, the strict method.
     Deviation: numbers are compared by value (`18.00` is `18`); spaces and a `$` may precede them.
@@ -64,7 +66,7 @@ def _value(text: str) -> Decimal | None:
 
 
 def exact(response: str, ground_truth: str, finished: bool) -> float:
-    r"""Score 1 for a finished response that equals the truth, apart from spaces around them.
+    r"""Score 1 for a finished response that equals the truth, ignoring surrounding spaces, else 0.
 
     >>> exact(" 42\n", "42", True), exact("42", "42", False)
     (1.0, 0.0)
@@ -73,9 +75,10 @@ def exact(response: str, ground_truth: str, finished: bool) -> float:
 
 
 def partial(response: str, ground_truth: str, finished: bool) -> float:
-    """Score the share of correct positions, where the end counts as one more position; nothing is stripped.
+    """Score the fraction of positions at which the response has the truth's character; nothing is stripped.
 
-    A character of the tiny model is a token, so this gives credit per token.
+    The end counts as one more position: it is correct if the response is finished and has the truth's length. A
+    character of the tiny model is one token, so this gives credit per token.
 
     >>> partial("123", "123", True), partial("123", "123", False), partial("1x3", "123", True)
     (1.0, 0.75, 0.75)
@@ -87,7 +90,9 @@ def partial(response: str, ground_truth: str, finished: bool) -> float:
 
 
 def number(response: str, ground_truth: str) -> float:
-    """Score a half if the response contains the number, not as a part of another, and a half if it is nothing else.
+    """Score 0.5 if the response contains the number `ground_truth`, plus 0.5 if it contains nothing else.
+
+    The number does not count inside a longer number: neither next to digits, nor with a decimal part or a minus sign.
 
     >>> number("57", "57"), number("It is 57.", "57"), number("It is 157 or 5.7", "57")
     (1.0, 0.5, 0.0)
@@ -98,10 +103,11 @@ def number(response: str, ground_truth: str) -> float:
 
 
 def reasoning_gym(response: str, extra_info: Mapping[str, str]) -> float:
-    """Score with the task's own scorer, after extracting an answer inside `<answer>…</answer>`.
+    """Score the answer inside `<answer>…</answer>`, or else the whole response, with its task's scorer, from 0 to 1.
 
-    `extra_info` holds the task's name under `dataset` and the entry, as JSON text, under `entry`. An answer on which
-    the scorer raises, or gives no number, scores 0 and is `Unreadable`; scores are cut to 0 … 1.
+    `extra_info` contains the task's name under `dataset` and the entry, as JSON text, under `entry`. An answer on which
+    the scorer raises, or returns no number, scores 0 and is `Unreadable`.
+
     Source: reasoning-gym 0.1.25, `get_score_answer_fn`.
     Deviation: an answer is never run, so an answer that is not a literal or an expression is wrong where the scorer
     would evaluate it. JSON has no tuples, so `arc_agi` and `rearc`, which compare with a tuple, never give full marks.
@@ -122,7 +128,7 @@ COMPARING_RULES = frozenset({"gsm8k", "exact", "partial", "number"})
 """Shipped rules that only compare text, so they may run on a machine that cannot confine a process."""
 
 RULE_PACKAGES: dict[str, tuple[str, str]] = {"reasoning_gym": ("reasoning_gym", "reasoning-gym")}
-"""Packages of shipped rules besides the standard library: rule → (module, package to install)."""
+"""Packages that shipped rules need in addition to the standard library: rule → (module, package to install)."""
 
 DATA_SOURCES: dict[str, str] = {
     "openai/gsm8k": "gsm8k",
@@ -133,7 +139,7 @@ DATA_SOURCES: dict[str, str] = {
 
 
 def rule_for(data_source: str) -> str:
-    """Name the shipped rule for rows of this data source; RuleError if there is none.
+    """Return the name of the shipped rule for rows of a data source. Raises RuleError if there is none.
 
     >>> rule_for("openai/gsm8k"), rule_for("reasoning_gym/chain_sum")
     ('gsm8k', 'reasoning_gym')
@@ -145,10 +151,11 @@ def rule_for(data_source: str) -> str:
 
 
 def refuse_missing_truths(by: str, table: Any, name: str) -> None:
-    """Raise RuleError for the first row of a table that lacks the ground truth which its shipped rule compares with.
+    """Raise RuleError for the first row of a table that lacks the ground truth that its shipped rule needs.
 
-    `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name` is that of the data set. A table
-    in which no row has a ground truth is left to the rules, and rows of your own rules are checked as they are scored.
+    `by` is a rule's name, or "data" for the rule of each row's `data_source`; `name` is the data set's name, for the
+    error. If no row has a ground truth, nothing is checked here. Rows of your own rules are checked when they are
+    scored.
     """
     columns = [column for column in ("ground_truth", "reward_model", "data_source") if column in table.column_names]
     rows = [columns_of(row) for row in table.select(columns).to_pylist()]
@@ -172,7 +179,7 @@ def _comparing_rule(by: str, source: str) -> str:
 
 @dataclass(frozen=True)
 class RuleRef:
-    """A rule by name: its text as written, its file (absolute, ends in .py) or module, and its name there."""
+    """A reference to a rule: its text as written, its file (absolute path of a `.py`) or module, and its name there."""
 
     text: str
     source: str
@@ -180,15 +187,16 @@ class RuleRef:
 
     @property
     def shipped(self) -> bool:
-        """Return whether it is a rule of this module; these read a response and never run it."""
+        """Return whether the rule is one of this module; these read a response and never run it."""
         return self.source == __name__
 
 
 def resolve(by: str) -> RuleRef:
-    """Find a rule by its name, `path.py:name` or `package.module:name`, without importing anything.
+    """Return a reference to the rule `by`, without importing anything.
 
-    A name is a shipped rule's, or that of an entry point `flowgraph.rules` of an installed package.
-    RuleError for an unknown name or a missing file; UnknownNameError if two packages have a rule of this name.
+    `by` is `path.py:name`, `package.module:name`, or the name of a shipped rule or of an entry point `flowgraph.rules`
+    of an installed package. Raises RuleError for an unknown name or a missing file, and UnknownNameError if two
+    packages have a rule of this name.
 
     >>> resolve("gsm8k")
     RuleRef(text='gsm8k', source='nodes.scoring.rules', name='gsm8k')
@@ -213,7 +221,10 @@ def resolve(by: str) -> RuleRef:
 
 
 def refuse_missing(rule: RuleRef) -> None:
-    """Refuse a rule that its file does not define at the top level, as far as its text shows; the file is not run."""
+    """Raise RuleError if the source text of a rule's file shows that it does not define the rule at the top level.
+
+    The file is not run. A rule that is not in a file, or whose file is unclear, is not refused.
+    """
     by, name, path = rule.text, rule.name, Path(rule.source)
     try:
         body = ast.parse(path.read_bytes()).body if path.suffix == ".py" else []
@@ -234,10 +245,10 @@ _PLAIN = (*_DEFINITIONS, ast.Assign, ast.AnnAssign, ast.Expr, *_IMPORTS)
 
 
 def reference_of(function: Callable[..., object]) -> str:
-    """Name a function of a module's top level as `path.py:name` or `package.module:name`, for `resolve`.
+    """Return a reference to a function at a module's top level: `package.module:name` or `path.py:name`.
 
-    It is a path where the module cannot be imported by its name, as a user's flow file.
-    RuleError for a lambda, a nested function, a bound method, and a function whose name now means something else.
+    It is a path if the module cannot be imported by its name, such as a user's flow file. Raises RuleError for a
+    lambda, a nested function, a bound method, and a function whose name now refers to another object.
     """
     name = getattr(function, "__qualname__", "")
     module = sys.modules.get(getattr(function, "__module__", None) or "")

@@ -1,1 +1,1 @@
-"""What a run measures: tasks, steps, profiles, and the file that keeps them."""
+"""Measurements of a run: tasks, steps, profiles, and the file that contains them."""

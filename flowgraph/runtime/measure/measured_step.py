@@ -1,6 +1,6 @@
 """A measured step: in the form of a plan's forecast, as a line of `measured.jsonl`, and as events of a Chrome trace.
 
-Not here: how one task is measured (`measured_task`).
+`measured_task` measures a single task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Event = dict[str, Any]
 
 
 class MeasuredStep(Data):
-    """One step of a run: the plan's forms of a step and of each pool, as measured, and each task on each rank."""
+    """The measurements of one step, in the plan's forms for a step and for each pool, and each task on each rank."""
 
     step: NonNegativeInt
     timed: StepForecast
@@ -43,9 +43,9 @@ class MeasuredStep(Data):
 
 
 def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program, seconds: float) -> MeasuredStep:
-    """Return what was measured in one step of a program, which took `seconds`.
+    """Return the measurements of one step of a program; `seconds` is the duration of the step.
 
-    A sync gets the role that it serves: among those of its target the one that samples, if there is one.
+    A sync gets the role that samples from its target, or else the first role there.
     """
     served = dict[str, str]()
     for sync in program.tasks:
@@ -62,9 +62,10 @@ def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program,
 
 
 def step_of(measured: Sequence[MeasuredTask], program: Program, seconds: float) -> StepForecast:
-    """Return the tasks in the order of the program, each with the seconds of its slowest rank, and their order.
+    """Return a step's tasks in the program's order, each with the seconds of its slowest rank, and their dependencies.
 
-    Tasks that the program does not name come last and wait for nothing.
+    `measured` are the tasks on all ranks. `seconds` is the duration of the step. Tasks that are not in the program come
+    last, without dependencies.
     """
     ranks = defaultdict[str, list[MeasuredTask]](list)
     for task in measured:
@@ -79,7 +80,9 @@ def step_of(measured: Sequence[MeasuredTask], program: Program, seconds: float) 
 
 
 def timed(ranks: Sequence[MeasuredTask]) -> TimedTask:
-    """Return one task of all its ranks: the seconds of the slowest rank of each pool, split if it is one pool.
+    """Return one task from its measurements on all ranks: the seconds of the slowest rank of each pool.
+
+    If the task ran in one pool, the seconds are split into the parts of that rank's measurement.
 
     >>> sent = MeasuredTask("sync", "sync", "p.sample", "a", 0, 0.0, 2.0)
     >>> timed([sent, MeasuredTask("sync", "sync", "", "b", 0, 2.0, 0.5)])
@@ -108,9 +111,10 @@ def _seconds(tasks: Iterable[MeasuredTask]) -> float:
 
 
 def forecast_of(measured: Iterable[MeasuredTask], plan: Plan) -> tuple[PoolForecast, ...]:
-    """Return the peaks of each pool by phase and role, on the device with the highest; the host has none.
+    """Return the peak memory in bytes of each pool by phase and role, on the device with the highest peak.
 
-    Places in one process see each other's memory, as they do where a whole run is in this process.
+    `measured` are the tasks of one step on all ranks. The host is left out. If a whole run is in one process, each
+    pool's peak includes the memory of the others.
     """
     tasks_by_pool = defaultdict[str, list[MeasuredTask]](list)
     for task in measured:
@@ -130,7 +134,7 @@ def forecast_of(measured: Iterable[MeasuredTask], plan: Plan) -> tuple[PoolForec
 def _waits(program: Program, names: Mapping[int, str]) -> Iterator[TaskOrder]:
     """Yield which measured task waits for which, also through tasks that were not measured, and across steps.
 
-    `names` are those of measured tasks, by their place in the program.
+    `names` are the names of measured tasks, by their index in the program.
     """
     needs, measured_before = waits_for(program), list[frozenset[int]]()
     for place, task in enumerate(program.tasks):
@@ -146,14 +150,17 @@ def _waits(program: Program, names: Mapping[int, str]) -> Iterator[TaskOrder]:
 
 
 class MeasuredRecorder:
-    """Writes the measurements of each step into a run's folder; a listener of the driver and a context manager."""
+    """Writes the measurements of each step to `measured.jsonl`; a listener of the driver and a context manager."""
 
     def __init__(self, folder: RunFolder, program: Program) -> None:
         self._program = program
         self._file = Journal(folder.path / NAME)
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Append a step, if any of its tasks was measured."""
+        """Append the measurements of a step; does nothing if no task was measured.
+
+        Faults of the disk are ignored, because the run's recorder reports them.
+        """
         if not ran.observed.measured:
             return
         self._file.add(measured_step(step, ran.observed.measured, self._program, seconds).model_dump_json() + "\n")
@@ -164,7 +171,7 @@ class MeasuredRecorder:
                 raise
 
     def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Ignore a check: plans do not forecast them."""
+        """Do nothing: plans do not forecast checks."""
 
     def __enter__(self) -> MeasuredRecorder:
         return self
@@ -174,9 +181,10 @@ class MeasuredRecorder:
 
 
 def read_measured(run: Path) -> list[MeasuredStep]:
-    """Read the steps in order, without a torn last line; a step that was repeated after a resume counts once.
+    """Return the measured steps of a run folder in order; empty if the file does not exist.
 
-    Raises RunFolderError for a file with anything else.
+    An incomplete last line is ignored. Of a step that was repeated after a resume, the last measurement is returned.
+    Raises RunFolderError for any other invalid line.
     """
     path = run / NAME
     try:
@@ -188,9 +196,10 @@ def read_measured(run: Path) -> list[MeasuredStep]:
 
 
 def measured_events(steps: Sequence[MeasuredStep], first_process: int = 1) -> list[Event]:
-    """Return the events of these steps, which begin at 0 with the first; processes are numbered from `first_process`.
+    """Return the Chrome trace events of measured steps; the first task begins at time 0.
 
-    Arrows lead from where weights are sent to where they are loaded, and a counter shows the peak of each rank.
+    Each pool is a process, numbered from `first_process`, and each rank a thread. Arrows lead from where weights are
+    sent to where they are loaded, and a counter shows the peak memory of each rank.
     """
     tasks = [(step.step, task) for step in steps for task in step.tasks]
     pools = sorted({task.pool for _, task in tasks}, key=lambda pool: (pool == HOST, pool))

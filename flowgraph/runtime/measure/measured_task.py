@@ -1,6 +1,6 @@
-"""One task on one rank as measured where it runs: seconds, bytes in and out, and peak memory.
+"""Measure one task on one rank, in the process that runs it: seconds, bytes in and out, and peak memory.
 
-Not here: a step made of many tasks (`measured_step`).
+`measured_step` combines the tasks of a step.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class MeasuredTask:
-    """One task on one rank of a pool.
+    """One task on one rank of a pool, as measured.
 
-    `begin_s` is in seconds since the epoch, so ranks on several machines compare as far as their clocks agree.
-    `bytes_read` and `bytes_given` count rows or weights. `peak_bytes` is the peak memory during the task: on a CPU that
-    of the whole process, on a GPU what torch had allocated plus what the process used before; without the processes of
-    an inference server. `process_bytes` is what the process used before it had any weights. `parts` split the seconds;
-    the rest is overhead around them.
+    `begin_s` is in seconds since the epoch, so ranks on several machines compare as far as their clocks agree;
+    `seconds` is the duration. `bytes_read` and `bytes_given` count rows or weights. `peak_bytes` is the peak memory
+    during the task: on a CPU, of the whole process; on a GPU, what torch had allocated plus what the process used
+    before. The processes of an inference server are not included. `process_bytes` is the memory that the process used
+    before it loaded weights. `parts` splits the seconds by name; the rest is overhead.
     """
 
     task: str
@@ -55,7 +55,7 @@ class MeasuredTask:
 
 @dataclass(eq=False)
 class Meter:
-    """Counts what a task reads and returns while it runs; `measured` is complete once it has ended."""
+    """Counts the bytes that a task reads and returns while it runs; `measured` is complete after the task has ended."""
 
     measured: MeasuredTask
     peak: Callable[[], int]
@@ -64,15 +64,15 @@ class Meter:
     given_bytes: int = 0
 
     def reads(self, *items: Any) -> None:
-        """Count rows or weights that the task reads."""
+        """Add the bytes of rows or weights that the task reads."""
         self.read_bytes += bytes_of(items)
 
     def gives(self, *items: Any) -> None:
-        """Count rows or weights that the task returns."""
+        """Add the bytes of rows or weights that the task returns."""
         self.given_bytes += bytes_of(items)
 
     def see_peak(self) -> None:
-        """Note the peak so far, before something resets it."""
+        """Update `peak_bytes` with the peak so far; call it before the system's peak is reset."""
         self.peak_bytes = max(self.peak_bytes, self.peak())
 
 
@@ -82,9 +82,10 @@ _process_bytes = dict[str, int]()  # of this process, by kind of device
 
 @contextmanager
 def measuring(about: MeasuredTask, device: DeviceKind = "cpu") -> Generator[Meter]:
-    """Measure a task that runs in this process, named as in `about_task`; takes less than 0.2 ms.
+    """Measure a task that runs within this block; yields a `Meter` to count its bytes.
 
-    A task that fails is not measured. A task on a GPU has ended once the device has.
+    `about` names the task; see `about_task`. Measuring takes less than 0.2 ms. A task that raises is not measured. On a
+    GPU the measurement includes the device's unfinished work.
     """
     for outer in _active:
         outer.see_peak()
@@ -113,7 +114,7 @@ def measuring(about: MeasuredTask, device: DeviceKind = "cpu") -> Generator[Mete
 
 @dataclass(eq=False)
 class Measures:
-    """Collects what one rank's process measured, task by task."""
+    """Collects the measurements of one rank's process."""
 
     rank: int = 0
     device: DeviceKind = "cpu"
@@ -121,19 +122,22 @@ class Measures:
 
     @contextmanager
     def of(self, task: Task, graph: Graph | None = None, pool: str = "") -> Generator[Meter]:
-        """Measure a task, named as by `about_task`."""
+        """Measure a task within this block and store its measurement; `graph` and `pool` are as in `about_task`."""
         with measuring(about_task(task, graph, self.rank, pool), self.device) as meter:
             yield meter
         self._tasks.append(meter.measured)
 
     def drained(self) -> list[MeasuredTask]:
-        """Return what was measured since the last call."""
+        """Return the measurements since the last call."""
         tasks, self._tasks = self._tasks, []
         return tasks
 
 
 def note_process(device: DeviceKind = "cpu") -> None:
-    """Note the memory of this process before it has any weights: its libraries, a GPU's context."""
+    """Store the memory in bytes that this process uses before it loads weights: its libraries, a GPU's context.
+
+    On a GPU this includes the memory of other processes there.
+    """
     if device == "cuda":
         import torch
 
@@ -145,13 +149,17 @@ def note_process(device: DeviceKind = "cpu") -> None:
 
 
 def about_task(task: Task, graph: Graph | None = None, rank: int = 0, pool: str = "") -> MeasuredTask:
-    """Name a task for `measuring`, a run with its graph; `pool` is given where a sync is measured at its source."""
+    """Return a measurement of a task that has only its name, kind, role, pool and rank, for `measuring`.
+
+    `graph` is needed for the kind of a run. `pool` replaces the pool of the task, for a sync that is measured at its
+    source.
+    """
     role = task.role if isinstance(task, Run) else ""
     return MeasuredTask(task_name(task), kind_of(task, graph), role, pool or pool_of(task), rank)
 
 
 def bytes_of(item: Any) -> int:
-    """Return the bytes of Arrow tables, tensors and arrays, in containers too; anything else counts as none.
+    """Return the bytes of Arrow tables, tensors, arrays and bytes objects, also inside containers; 0 for anything else.
 
     >>> bytes_of([b"abc", {"weight": b"12"}, None])
     5
@@ -166,9 +174,10 @@ def bytes_of(item: Any) -> int:
 
 
 def begin_peak(device: DeviceKind = "cpu") -> Callable[[], int]:
-    """Reset the peak to the memory in use now, and return a function that reads the peak in bytes.
+    """Reset the process's peak memory to the current memory, and return a function that returns the peak in bytes.
 
-    Where the system cannot reset it, that function returns what is resident when it is called: a lower bound.
+    If the system cannot reset the peak, that function returns the resident memory at the time of its call, a lower
+    bound.
     """
     if device == "cuda":
         import torch
@@ -186,7 +195,7 @@ def begin_peak(device: DeviceKind = "cpu") -> Callable[[], int]:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process."""
+    """Return the resident memory of this process, in bytes."""
     import psutil
 
     return int(psutil.Process().memory_info().rss)

@@ -1,6 +1,6 @@
-"""Profiles of chosen steps: torch's profiler around a task, as a Chrome trace of bounded size; Ray's own timeline.
+"""Profile chosen steps with torch's profiler, as Chrome traces of bounded size, and write Ray's timeline.
 
-They lie in the run's folder: `profile/step_000003/POOL-RANK-TASK.json`, and `profile/ray.json`.
+The files are in the run's folder: `profile/step_000003/POOL-RANK-TASK.json`, and `profile/ray.json`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOLDER = "profile"
 
 
 def profiled_steps(text: str) -> frozenset[int]:
-    """Read the value of `--profile`: steps, counted from 0 as in `metrics.jsonl`, with commas between.
+    """Return the steps in the value of `--profile`, a comma-separated list, counted from 0 as in `metrics.jsonl`.
 
     Raises UsageError for anything else.
 
@@ -37,17 +37,17 @@ def profiled_steps(text: str) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class Profiles:
-    """The steps of a run to profile, and the run's folder, which every machine can write to."""
+    """The steps of a run to profile, and the run's folder, which must be writable from every machine."""
 
     run: Path
     steps: frozenset[int] = frozenset()
 
     @contextmanager
     def of(self, step: int, name: str) -> Generator[None]:
-        """Profile this thread as a range of this name if the step is one of these, and write a Chrome trace.
+        """Profile this block as a range called `name`, if `step` is to be profiled, and write a Chrome trace.
 
-        A trace that is too large keeps its longest events. A trace that cannot be written is reported on stderr, and
-        the work goes on; work that fails has no profile.
+        A trace over 64 MiB is reduced to its longest events. A trace that cannot be written is reported on stderr
+        without raising. If the block raises, no profile is written.
         """
         if step not in self.steps:
             yield
@@ -79,9 +79,9 @@ def profile_folder(run: Path, step: int) -> Path:
 
 
 def write_ray_timeline(run: Path) -> Path | None:
-    """Write Ray's timeline of a run's tasks, as `ray timeline` does, while it is still connected; None if that fails.
+    """Write Ray's timeline of a run's tasks to `profile/ray.json` and return its path; None if that fails.
 
-    Ray keeps the newest tasks only, 100,000 unless its settings say otherwise.
+    Call it while Ray is connected. Ray keeps only the newest tasks: 100,000 by default.
     """
     import ray
 
@@ -96,9 +96,9 @@ def write_ray_timeline(run: Path) -> Path | None:
 
 
 def _cut_to_limit(path: Path) -> None:
-    """Reduce a trace that is too large to its longest spans, in their order, and its metadata: the names of lanes.
+    """Reduce a trace of more than `MAX_BYTES` to its longest spans, in their order, and its metadata: lane names.
 
-    Raises ValueError for one too large to be read.
+    Raises ValueError for a trace of more than `MAX_READ_BYTES`, and removes it.
     """
     size = path.stat().st_size
     if size <= MAX_BYTES:

@@ -1,1 +1,1 @@
-"""A program on Ray: an actor for each device, watched over, with weights and code brought to them."""
+"""Run a program on Ray: an actor for each device, its supervision, and the transport of weights and code to it."""

@@ -1,6 +1,6 @@
-"""A user's own files for workers on other machines: the flow's file, rules in files, and the files these import.
+"""Copy a user's files for workers on other machines: the flow's file, files of rules, and the files that these import.
 
-Files are copied into one folder. Not here: sending the folder, and its use there.
+All are copied into one folder. Other modules send the folder and use it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # a virtual environment has one of 
 
 
 def stage(flow: Path, rules: Iterable[Path], into: Path) -> list[Path]:
-    """Copy a flow's file, those of rules, and what each may import from its own folder, into the folder `into`.
+    """Copy a flow's file, the files of rules, and the files that they may import from their folders into `into`.
 
-    Returns the flow's file, then those of the rules, as paths relative to `into`.
+    Returns the flow's file, then the files of the rules, as paths relative to `into`.
 
-    A file inside the working directory keeps its path relative to that, so that a worker which starts in `into` finds
-    it by the same path; a folder elsewhere becomes `outside/0`, the next `outside/1`. From a file's folder come `.py`
-    files, packages, and folders without `__init__.py` that one of these files imports. Our own packages are not
-    copied, because workers have them, and neither are targets of symlinks outside that folder.
+    A file inside the working directory keeps its path relative to that directory, so a worker that starts in `into`
+    finds it at the same path; other folders become `outside/0`, `outside/1` and so on. Next to each file, `.py` files,
+    packages, and folders without `__init__.py` that one of these files imports are copied. Our packages are not copied,
+    because workers have them, and neither are targets of symlinks outside the folder.
 
     Raises DataError for more than 10,000 files or 64 MiB, a file that cannot be read, and an `into` that is not empty.
     """
@@ -52,7 +52,7 @@ def stage(flow: Path, rules: Iterable[Path], into: Path) -> list[Path]:
 
 
 def _places(named: Sequence[Path]) -> dict[Path, Path]:
-    """Return the place of each file's folder in the staged folder."""
+    """Return the path in the staged folder of each file's folder."""
     places, outside = dict[Path, Path](), 0
     for folder in (path.parent for path in named):
         above = next((parent for parent in (Path.cwd(), *places) if folder.is_relative_to(parent)), None)
@@ -65,7 +65,7 @@ def _places(named: Sequence[Path]) -> dict[Path, Path]:
 
 
 def _sources(named: Sequence[Path], places: dict[Path, Path]) -> dict[Path, Path]:
-    """Return what is copied, as target → source; refuse too much before anything is copied."""
+    """Return the files to copy, as target → source. Raises DataError for too many files or bytes, before copying."""
     sources, total_bytes = dict[Path, Path](), 0
     for file in named:
         for source in (file, *_importable(file)):

@@ -1,6 +1,6 @@
-"""How long a task may take before a run gives up: from the plan's forecast, and from how long it took before.
+"""Compute how long a task may take before a run is ended: from the plan's forecast, and from earlier durations.
 
-The forecast of host nodes is a guess at a user's own functions, so only their earlier times count.
+Forecasts of host nodes are guesses about a user's functions, so only their earlier durations are used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNKNOWN_S = 3600.0  # for the first run of a task without a forecast
 
 @dataclass(eq=False)
 class Deadlines:
-    """The seconds that tasks may take, by the names of their nodes; `forecast_s` is the plan's."""
+    """The seconds that tasks may take, by the names of their nodes; `forecast_s` is the plan's forecast."""
 
     forecast_s: Mapping[str, float] = field(default_factory=dict[str, float])
     floor_s: float = FLOOR_S
@@ -26,15 +26,20 @@ class Deadlines:
 
     @classmethod
     def of(cls, plan: Plan) -> Deadlines:
-        """Read the forecast of a plan, if it has one and the speed of its devices is known."""
+        """Return deadlines with the forecast of a plan, except that of host nodes.
+
+        They have no forecast if the plan has none or the model of one of its devices is unknown.
+        """
         speeds_known = all(device.model for device in plan.used())
         tasks = plan.step.tasks if plan.step is not None and speeds_known else ()
         return cls({task.name: task.seconds for task in tasks if task.seconds is not None and task.kind != "host"})
 
     def limit_s(self, task: str) -> float:
-        """Return how long a task may take; it is named by its nodes, as `score, group_normalize`.
+        """Return how long a task may take, in seconds.
 
-        A replayed task without its recorded nodes may take as long as the whole task.
+        `task` is the names of its nodes, such as `score, group_normalize`. The limit is `floor_s` plus 20 times the
+        forecast or the longest time so far, whichever is larger; `unknown_s` if neither is known. In a replay, a task
+        that lacks its recorded nodes has the limit of the whole task.
 
         >>> deadlines = Deadlines({"policy.generate": 30.0, "ref.logprobs, ref.entropy": 10.0})
         >>> deadlines.limit_s("policy.generate"), deadlines.limit_s("ref.entropy")
@@ -49,5 +54,5 @@ class Deadlines:
         return self.floor_s + FACTOR * max(expected) if expected else self.unknown_s
 
     def took(self, task: str, seconds: float) -> None:
-        """Note how long a task took."""
+        """Record that a task took `seconds`; only the longest time per task is stored."""
         self._longest_s[task] = max(seconds, self._longest_s.get(task, 0.0))

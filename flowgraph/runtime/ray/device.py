@@ -1,6 +1,6 @@
 """The actor of one device: it hosts the copies of weights that are placed there and runs tasks on its rank's rows.
 
-It takes and returns Arrow tables; its owner moves them. Host nodes run here too, without a device.
+It takes and returns Arrow tables; `places` moves them. Host nodes also run in this actor, without a device.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ Shards = Sequence[tuple[int, bool]]
 
 @dataclass(frozen=True)
 class Flows:
-    """The flows of a run as JSON, and the user's own file that defines what they name ("" for a shipped flow)."""
+    """The flows of a run as JSON, and the path of the user's file that defines their names ("" for a shipped flow)."""
 
     graphs: tuple[str, ...]
     file: str
 
     def read(self) -> list[Graph]:
-        """Import what the graphs name, the user's file first, and return them."""
+        """Import the user's file, if any, and return the graphs with the ops and types that they name."""
         if self.file:
             import_file(Path(self.file))
         return [from_json(text) for text in self.graphs]
@@ -62,7 +62,7 @@ class Flows:
 
 @dataclass(frozen=True)
 class PoolRank:
-    """One device of a pool: `rank` of `count`, on a machine's `kind` of device, and the homes of the pool."""
+    """One device of a pool: `rank` of `count`, its kind ("gpu" or "cpu"), and the homes of the pool."""
 
     pool: str
     rank: int
@@ -73,7 +73,7 @@ class PoolRank:
 
     @property
     def torch_device(self) -> str:
-        """Name the device as torch does."""
+        """Return the torch device type: "cuda" or "cpu"."""
         return "cuda" if self.kind == "gpu" else "cpu"
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class PoolRank:
 
 @dataclass(eq=False, repr=False)
 class RankActor:
-    """Hosts weights and runs nodes; a host process has no `seat`."""
+    """Hosts weights and runs nodes; a host process has no device, so its `seat` is None."""
 
     flows: Flows
     seat: PoolRank | None = None
@@ -95,13 +95,13 @@ class RankActor:
     reserved: socket.socket | None = None
 
     def __repr__(self) -> str:
-        """Return which device this is, briefly: Ray puts it before each line that the process prints."""
+        """Return a short name of the device; Ray prints it before each line of output of the process."""
         return f"Device({self.seat or 'host'})"
 
     def about(self, scratch: Path | None = None) -> dict[str, Any]:
-        """Return this process's id, machine, address and GPUs, and a free port where ranks can meet.
+        """Return this process's id, machine, address and GPUs, and a free port where ranks can connect.
 
-        `sees` says whether the driver's folder `scratch` is a folder here too.
+        The entry `sees` is True if `scratch`, a folder of the driver, is visible to this process.
         """
         import ray
 
@@ -115,26 +115,30 @@ class RankActor:
         }
 
     def port(self) -> int:
-        """Return a free port, reserved until `open` so that no other process gets it."""
+        """Return a free TCP port; it stays reserved until `open`, so that no other process gets it."""
         if self.reserved is None:
             self.reserved = socket.socket()
             self.reserved.bind(("", 0))
         return int(self.reserved.getsockname()[1])
 
     def beat(self) -> bool:
-        """Answer, as a stopped process does not. Raises WorkerError if a server of this process has failed."""
+        """Return True, to show that the process responds. Raises WorkerError if one of its servers has failed."""
         if self.servers is not None:
             self.servers.check()
         return True
 
     def stacks(self) -> list[str]:
-        """Return the stacks of this process."""
+        """Return the stacks of all threads of this process, as lines of text."""
         return stacks_here()
 
     def open(
         self, models: ModelSetup, meeting: Path | str | None, limit_s: float, profiles: Profiles = NO_PROFILES
     ) -> LoadedModels:
-        """Meet the pool's other ranks, if there is a `meeting`, load all copies of weights, and return their facts."""
+        """Connect to the pool's other ranks, load the copies of weights of this device, and return facts about them.
+
+        `meeting` is a file or TCP address where ranks connect; None: no process group is needed. A rank waits at most
+        `limit_s` seconds for the others. Homes on inference servers are not loaded here.
+        """
         seat = self.seat
         assert seat is not None, "a host process hosts no weights"
         self.read()
@@ -158,7 +162,11 @@ class RankActor:
         return loaded
 
     def serve(self, models: ModelSetup, place: ServerPlace, scratch: Path, limit_s: float) -> Any:
-        """Start a server of a home as a child of this process, and return its door."""
+        """Start the server of one replica as a child of this process, and return its door: address and keys.
+
+        `place` is the replica's place. The server's files are in a folder in `scratch`, or in a new scratch folder if
+        `scratch` is on another machine. It may take `limit_s` seconds to start.
+        """
         if self.servers is None:
             assert self.seat is not None, "a host process serves nothing"
             if scratch.is_dir():
@@ -170,13 +178,16 @@ class RankActor:
         return self.servers.start(place)
 
     def attach(self, home: Home, doors: Sequence[Any]) -> LoadedModels:
-        """Speak for all servers of a home from here, where the first was started, and return what they loaded."""
+        """Create the handle that sends requests to all servers of a home, and return facts about the loaded model.
+
+        Call it on the actor that started the home's first server.
+        """
         assert self.servers is not None, "the first server of a home is a child of its first device"
         self.handles[home] = self.servers.handle(home, doors)
         return {home.param: self.servers.facts(home)}
 
     def shut(self) -> None:
-        """End the servers of this process, with their folder, and the connections that bring weights to servers."""
+        """End the servers of this process, remove their folder, and close the connections that send weights to them."""
         for update in self.updates.values():
             update.close()
         if self.servers is not None:
@@ -184,7 +195,7 @@ class RankActor:
             scratches.remove(self.servers.scratch)
 
     def read(self) -> None:
-        """Read the flows, once."""
+        """Load the flows of the run; later calls do nothing."""
         if not self.workers:
             write_on_signal()
             self.workers = [DeviceWorker(graph, self.handles) for graph in self.flows.read()]
@@ -192,10 +203,12 @@ class RankActor:
     def run(
         self, graph: int, task: Run, versions: Mapping[str, int], key: Key, shards: Shards, *tables: pa.Table
     ) -> tuple[Any, ...]:
-        """Run a task on tables of its inputs; return a table of each result, then those it sends, then observations.
+        """Run a task and return a table for each result, then the tables that the task sends, then the observations.
 
-        Among ranks that share their rows only the first returns metrics. A FlowError gets notes of where it happened,
-        and the line of the flow.
+        `graph` is the index of the graph in the run; `versions` are the versions of the models that the task reads;
+        `key` contains the seed and the step. `tables` are the tables of the inputs in order, and `shards` describes
+        them for each input. Of ranks that share their rows only the first returns metrics. A FlowError gets notes with
+        the nodes, device and step, and the line of the flow.
         """
         self.read()
         worker, seat = self.workers[graph], self.seat
@@ -231,7 +244,7 @@ class RankActor:
             pieces = list(islice(waiting, number))
             if parts.get(name):
                 pieces = [select(piece, parts[name]) for piece in pieces]
-            # A table that was dealt to this rank keeps its rows' places in the batch.
+            # A table that was already split for this rank keeps its rows' positions in the batch.
             read[name] = pieces[0] if is_dealt else joined(pieces, name)
         guide, shares = guide_of(task, worker.types), None
         if guide is not None and count > 1 and guide.value not in dealt:
@@ -244,7 +257,10 @@ class RankActor:
         return inputs
 
     def sync(self, task: Sync, version: int) -> None:
-        """Copy weights between two homes of this process; every rank of the source takes part."""
+        """Copy weights of version `version` from the source home of `task` to its target, in this process.
+
+        Call it on every rank of the source, since gathering the weights needs all of them.
+        """
         with self.measures.of(task) as meter:
             weights = self.handles[task.source].weights()
             meter.gives(*weights.values())
@@ -252,7 +268,11 @@ class RankActor:
                 self._load(task.target, weights, version)
 
     def send(self, task: Sync, doors: Sequence[Any], version: int, scratch: Path, by: WeightsBy) -> None:
-        """Send weights to inference servers, or only take part if there are no `doors`; every rank takes part."""
+        """Send weights of version `version` to the inference servers `doors`; call it on every rank of the source.
+
+        A rank with no `doors` only takes part in gathering the weights. `by` is the weight transport; `scratch` is a
+        folder for weights that go through the disk.
+        """
         source, target = task.source, task.target
         with self.measures.of(task, pool=source.pool):
             weights = outgoing(self.handles[source])
@@ -265,11 +285,17 @@ class RankActor:
                 pass
 
     def took(self, home: Home, version: int, *after: Any) -> None:
-        """Note the version that a home's servers have, once it was sent."""
+        """Set the weight version of a home on servers.
+
+        The results in `after` make this call wait until the weights were sent.
+        """
         self.handles[home].version = version
 
     def give(self, task: Sync) -> Wire | None:
-        """Return a home's full weights, as they travel, from the first rank; every rank takes part."""
+        """Return the full weights of a task's source home in wire format on the first rank, and None on the others.
+
+        Call it on every rank, since gathering the weights needs all of them.
+        """
         with self.measures.of(task, pool=task.source.pool) as meter:
             weights = self.handles[task.source].weights()
             if self.seat is None or self.seat.rank:
@@ -278,7 +304,10 @@ class RankActor:
             return to_wire(weights)
 
     def take(self, home: Home, wire: Wire, version: int, task: Sync | None = None) -> None:
-        """Replace a home's weights by those that another process sent."""
+        """Replace a home's weights by `wire`, which `give` returned in another process, and set their version.
+
+        If `task` is given, the duration is measured as that task's.
+        """
         with self.measures.of(task) if task is not None else contextlib.nullcontext():
             self._load(home, from_wire(wire), version)
 
@@ -287,20 +316,29 @@ class RankActor:
         self.handles[home].version = version
 
     def switch(self, home: Home, awake: bool, *after: Any) -> None:
-        """Take a home's weights off this device, or bring them back; `after` are calls that must have ended."""
+        """Free this device's memory of a home's weights, or load them again (`awake`).
+
+        The results in `after` make the call wait for other calls.
+        """
         with self.measures.of(Switch(home, awake)):
             handle = self.handles[home]
             (handle.wake if awake else handle.sleep)()
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None) -> None:
-        """Save or load this rank's share of a home; every rank takes part."""
+        """Save or load this rank's share of a home with the method `verb` of its handle; call it on every rank.
+
+        `version` is the version of loaded weights; None when saving.
+        """
         getattr(self.handles[home], verb)(folder)
         if version is not None:
             self.handles[home].version = version
 
 
 def packed(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
-    """Return a value as it travels: a table, with its rows' ids."""
+    """Return a stored value as a table, with the ids of its rows as columns.
+
+    `inputs` are the inputs of its node, whose lengths cut token columns.
+    """
     table = to_table(stored.value, lengths_for(stored.value, inputs))
     for name, column in stored.ids.items():
         table = table.append_column(name, [column])
@@ -308,12 +346,15 @@ def packed(stored: StoredValue, inputs: Sequence[StoredValue] = ()) -> pa.Table:
 
 
 def read_source(source: RowSource, step: int) -> pa.Table:
-    """Read a source's rows of one step as a table."""
+    """Return the rows of one step from a source as a table."""
     return packed(StoredValue.of(source.batch(step)))
 
 
 def on_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:
-    """Call a function on a list of tables, each joined from `counts` parts, without the ids of their rows."""
+    """Call `function(tables, *rest)` and return its result.
+
+    Each table is joined from as many consecutive `tables` as `counts` says; columns of row ids are left out.
+    """
     parts = iter(tables)
     joined_tables = [joined(list(islice(parts, count)), "a result") for count in counts]
     columns = [[name for name in table.column_names if name not in IDS] for table in joined_tables]
@@ -321,26 +362,26 @@ def on_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequenc
 
 
 def leads(home: Home, member: int) -> bool:
-    """Return whether a member of a home is the first of those that share their rows."""
+    """Return whether a member of a home is the first of the members that share their rows."""
     return member % (len(home.members) // home.ranks) == 0
 
 
 @cache
 def host_process(flows: Flows) -> RankActor:
-    """Return the actor that runs host nodes in this process, which reads the flows once."""
+    """Return the actor that runs host nodes in this process; the same object for the same flows."""
     return RankActor(flows)
 
 
 def warm_up(flows: Flows) -> None:
-    """Import in a host process what its first node would wait for."""
+    """Import torch and the flows in a host process, so that its first node does not wait for them."""
     importlib.import_module("torch")  # not used here, but by every node's body
     host_process(flows).read()
 
 
 def run_on_host(flows: Flows, scratch: Path, *rest: Any) -> tuple[Any, ...]:
-    """Run a task as `RankActor.run` does, in any process; its temporary files go into the run's `scratch`.
+    """Run a task as `RankActor.run` does, in this host process, with `scratch` as its folder for temporary files.
 
-    Ray kills this process and its children at the end, so they cannot be relied on to remove anything.
+    Ray kills this process and its children at the end, so they cannot be relied on to remove their files.
     """
     if scratch.is_dir():  # not on another machine
         tempfile.tempdir = str(scratch)

@@ -1,4 +1,4 @@
-"""The ports on which Ray and inference servers listen on this machine, and whether other machines reach them."""
+"""List the ports on which Ray and inference servers listen on this machine, and whether other machines reach them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMANDS = ("ray/_private", "ray/dashboard", "ray/autoscaler", "flowgraph/engine
 
 @dataclass(frozen=True)
 class ListeningSocket:
-    """One socket that a process listens on."""
+    """A socket on which a process listens."""
 
     process: str
     pid: int
@@ -24,7 +24,7 @@ class ListeningSocket:
 
     @property
     def beyond(self) -> bool:
-        """Return whether other machines reach it, unless a firewall prevents that."""
+        """Return whether other machines can reach the address, ignoring firewalls; True if it is not an IP address."""
         with contextlib.suppress(ValueError):
             address = ipaddress.ip_address(self.address.partition("%")[0])
             return not (getattr(address, "ipv4_mapped", None) or address).is_loopback
@@ -37,9 +37,10 @@ class ListeningSocket:
 
 
 def listening(processes: Iterable[Any] | None = None) -> list[ListeningSocket]:
-    """List the listening sockets of processes (`psutil.Process`), by default of all Ray's and engines' processes here.
+    """Return the listening TCP sockets of `processes` (`psutil.Process`), sorted by process name, pid and port.
 
-    The sockets of other users are left out where the system hides them.
+    By default these are all processes of Ray and of inference engines on this machine. Processes of other users are
+    left out if the system denies access to them.
     """
     import psutil
 

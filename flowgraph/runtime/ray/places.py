@@ -38,18 +38,21 @@ DISK_VERBS: Mapping[DiskVerb, str] = {
 
 @dataclass(frozen=True)
 class TableReferences:
-    """References to the tables of a value, one for all rows or one for each rank; and to those of its parts."""
+    """References to the tables of a value: one for all rows, or one for each rank.
+
+    `sent` contains references to tables with only some parts of the value, by these parts.
+    """
 
     refs: tuple[Any, ...]
     sent: Mapping[Parts, TableReferences] = field(default_factory=dict["Parts", "TableReferences"])
-    dealt: str | None = ""  # the value by which rows were dealt to ranks; "": by number; None: they are not in order
+    dealt: str | None = ""  # the value by whose lengths rows were split; "": evenly; None: not in order
 
 
 @dataclass(eq=False)
 class RayPlaces:
-    """Runs tasks on actors and host processes: submits without waiting, and supervises the calls in `finish`.
+    """Runs tasks on actors and host processes: submits them without waiting, and supervises the calls in `finish`.
 
-    `attached` are models whose servers were started by somebody else.
+    `attached` are models whose servers were already running before the run.
     """
 
     session: Session
@@ -74,19 +77,22 @@ class RayPlaces:
 
     @property
     def spots(self) -> Spots:
-        """Return the devices of each pool."""
+        """Return the location of each device of each pool."""
         return {
             name: [DeviceLocation(m.about["machine"], m.about["sees"], m.seat.kind == "gpu") for m in members]
             for name, members in self.pools.items()
         }
 
     def read(self, source: RowSource, step: int) -> TableReferences:
-        """Read a source's rows of one step in a host process; the sources used last are sent only once."""
+        """Submit the reading of one step's rows in a host process, and return references to them.
+
+        Each source is sent to Ray once; the 8 most recent stay there.
+        """
         import ray
 
         if id(source) not in self._sources:
             self._sources[id(source)] = source, ray.put(source)
-            for old in [*self._sources][:-MAX_SOURCES]:  # every held-out batch is a source of its own
+            for old in [*self._sources][:-MAX_SOURCES]:  # every held-out batch is a separate source
                 del self._sources[old]
         _, ref = self._sources[id(source)]
         return TableReferences((host_task(read_source).remote(ref, step),))
@@ -94,7 +100,10 @@ class RayPlaces:
     def run(
         self, graph: Graph, task: Run, items: Mapping[str, TableReferences], versions: Mapping[str, int], key: Key
     ) -> Mapping[str, TableReferences]:
-        """Submit a task to every member of its home, or to a host process; each rank gets its own rows."""
+        """Submit a task to every member of its home, or to a host process, and return references to its results.
+
+        Each rank gets only its rows. The arguments are those of `Places.run`.
+        """
         nodes = {node.name: node for node in graph.nodes if node.name in task.nodes}
         names = [name for name, kind in results_given(task, nodes) if not issubclass(kind, Model)]  # models stay
         line = next(iter(nodes.values())).at
@@ -129,14 +138,14 @@ class RayPlaces:
         return [self.pools[home.pool][place] for place in home.members]
 
     def transfer(self, task: Transfer, item: TableReferences) -> TableReferences:
-        """Pass the references on: who reads the rows, or parts of them, fetches them from where they were made."""
+        """Return references to the rows or parts of an item; the process that reads them gets them from Ray's store."""
         return item.sent.get(task.parts, item)
 
     def sync(self, task: Sync, version: int) -> None:
-        """Submit a copy of weights.
+        """Submit a copy of a model's weights, of version `version`, from the source home of `task` to its target.
 
-        Members of the source send them to inference servers themselves. Other weights are copied within each process
-        that has both homes, or through the object store.
+        Members of the source send them to inference servers directly. Other weights are copied within each process that
+        has both homes, or else through Ray's object store.
         """
         source, target, about = task.source, task.target, f"{task.value}, sync to {task.target}"
         senders, receivers = self._members(source), self._members(target)
@@ -157,13 +166,13 @@ class RayPlaces:
             self._wait_for_all(refs, about, receivers)
 
     def way(self, source: Home, target: Home) -> WeightsBy:
-        """Return the weight transport to the servers of a home."""
+        """Return the weight transport from `source` to the servers of `target`: "memory", "group" or "disk"."""
         if target.param in self.attached:
             return engine_of(target).weights_by(target, shared=source.pool == target.pool)
         return way_of(source, target, self.spots)
 
     def _doors_of(self, source: Home, target: Home) -> Iterator[tuple[Any, ...]]:
-        """Yield the servers that each member of a source sends to: those on its device, or all for the first."""
+        """Yield the servers that each member of a source sends to: those on its device, or all for the first member."""
         doors, size = self.doors[target], target.layout.devices // target.layout.data
         for place in source.members:
             if not same_devices(source, target):
@@ -172,7 +181,10 @@ class RayPlaces:
                 yield (doors[place // size],) if place % size == 0 and place < target.layout.devices else ()
 
     def switch(self, home: Home, *, awake: bool) -> None:
-        """Submit that a home leaves its devices, or comes back once the others of its pool have left."""
+        """Submit to a home's actors that they free its device memory, or restore its weights (`awake`).
+
+        Restoring waits until the pool's other homes, if they are being freed, have left the devices.
+        """
         about, members = f"{'wake' if awake else 'sleep'} {home.param} on {home}", self._members(home)
         after = self._leaving.get(home.pool, []) if awake else []
         refs = [member.actor.switch.remote(home, awake, *after) for member in members]
@@ -188,7 +200,7 @@ class RayPlaces:
             self._wait_for(ref, task, member, task)
 
     def finish(self) -> Observations:
-        """Wait for everything that was submitted, raise its first error, and return what was observed."""
+        """Wait for all submitted calls and return their observations. Raises the first error of these calls."""
         pending, self._pending = self._pending, []
         self._leaving.clear()
         observed = Observations()
@@ -201,7 +213,10 @@ class RayPlaces:
         return observed
 
     def apply(self, function: Callable[..., Any], items: Sequence[TableReferences], *rest: Any) -> Callable[[], Any]:
-        """Call a function on the tables of some items in a host process; the next `finish` raises its errors."""
+        """Submit a call of `function(tables, *rest)` with the tables of `items` in a host process.
+
+        Returns a function that waits for the result and returns it. The next `finish` raises errors of the call.
+        """
         import ray
 
         counts = [len(item.refs) for item in items]
@@ -210,14 +225,17 @@ class RayPlaces:
         return lambda: ray.get(result)
 
     def on_disk(self, home: Home, verb: DiskVerb, folder: Path, version: int | None = None) -> None:
-        """Save or load a home, and wait for that; `version` is that of weights which are loaded."""
+        """Save a home to `folder`, or load it from there, on all its members, and wait for the end.
+
+        `verb` is the method of the handles. `version` is the version of the loaded weights; None when saving.
+        """
         members = self._members(home)
         refs = [member.actor.on_disk.remote(home, verb, folder.absolute(), version) for member in members]
         self._wait_for_all(refs, f"{DISK_VERBS[verb]} {home.param}", members)
         self.finish()
 
     def close(self) -> None:
-        """End every process that was started, whether it answers or not."""
+        """End every process that was started, whether it responds or not, and remove the scratch folder."""
         import ray
         from ray.exceptions import RayError
 
@@ -237,7 +255,7 @@ class RayPlaces:
         remove(self.scratch)
 
     def flows_ref(self) -> Any:
-        """Return a reference to the flows, which are sent once."""
+        """Return a reference to the flows in Ray's object store, where they are put once."""
         import ray
 
         if self._flows_ref is None:
@@ -247,7 +265,7 @@ class RayPlaces:
 
 @cache
 def host_task(function: Callable[..., Any]) -> Any:
-    """Make a Ray task of a function, once; it is not retried, because a node may have effects."""
+    """Return a function as a Ray task with one CPU and no retries, since nodes may have side effects; cached."""
     import ray
 
     return ray.remote(num_cpus=1, max_retries=0)(function)
@@ -256,9 +274,9 @@ def host_task(function: Callable[..., Any]) -> Any:
 def _shards(
     task: Run, items: Mapping[str, TableReferences], rank: int, count: int, by: str
 ) -> tuple[list[tuple[int, bool]], list[Any]]:
-    """Return what one of `count` ranks gets of a task's inputs: only its own rows of those that were dealt alike.
+    """Return the inputs of one of `count` ranks; for inputs that were split alike, only the references to its rows.
 
-    `by` names the value that guides the dealing, which is sent whole unless all inputs were dealt by it already.
+    `by` names the value whose lengths determine the split; it is sent whole unless all inputs were split by it already.
     """
     shards, refs = list[tuple[int, bool]](), list[Any]()
     dealt = {name: count > 1 and len(items[name].refs) == count and items[name].dealt == by for name in task.reads}

@@ -1,4 +1,4 @@
-"""Ray: started on this machine with its own token, or a running cluster; and the resources of its machines."""
+"""Connect to Ray: start it on this machine with a token, or use a running cluster; and match a plan to its machines."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ TASK_EVENTS = "RAY_task_events_report_interval_ms"
 
 @dataclass(frozen=True)
 class Session:
-    """A connection to Ray; `started` says that it was started for this process, and ends with it.
+    """A connection to Ray; `started` is True if this process started Ray, which then ends with it.
 
-    `name` is that of the Ray session that was started here, which its processes have in their command lines.
+    `name` is the name of a Ray session that was started here; its processes have it in their command lines.
     """
 
     started: bool
     name: str = ""
 
     def close(self) -> None:
-        """Disconnect from Ray, and end it if it was started here: by force after `SHUT_S` seconds without an answer."""
+        """Disconnect from Ray, and end it if it was started here: by force if that takes over `SHUT_S` seconds."""
         import ray
 
         self.end_stopped()
@@ -50,7 +50,7 @@ class Session:
             leaving.join(SHUT_S)
 
     def end_stopped(self) -> None:
-        """Kill the stopped processes of a Ray that was started here: Ray would wait for them forever."""
+        """Kill processes, stopped by a signal, of a Ray that was started here: Ray would wait for them forever."""
         import psutil
 
         for process in _ray_processes() if self.started else ():
@@ -59,7 +59,7 @@ class Session:
                     process.kill()
 
     def give_back(self, groups: Sequence[Any]) -> None:
-        """Free reserved devices; a Ray that was started here frees them with its end, which may have come already."""
+        """Remove the placement groups `groups`; a Ray that was started here is skipped, since its end removes them."""
         from ray.util import remove_placement_group
 
         for group in groups if not self.started else ():
@@ -78,11 +78,12 @@ def _ray_processes() -> list[Any]:
 
 
 def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, *, timeline: bool = False) -> Session:
-    """Start Ray on this machine, or connect to the cluster at `address`; `folder` has a user's files for every worker.
+    """Start Ray on this machine with a CPU per device of `plan`, or connect to the cluster at `address`.
 
-    A Ray that is started here asks for a token that only this run knows, has no dashboard, and listens on loopback
-    only. With a `timeline` it keeps a record of each task, which takes memory with every step. Raises WorkerError when
-    Ray is not installed, does not start, or is not reached.
+    `folder` contains a user's files for workers, if any; `threads` is the number of CPU threads per process. A Ray that
+    is started here has a token that only this run knows and no dashboard, and listens on loopback only. With
+    `timeline`, Ray records each task, and its memory grows with every step. Raises WorkerError if Ray is not installed,
+    does not start, or cannot be reached.
     """
     variables = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     if any(device.kind == "cpu" for device in plan.used()):
@@ -124,7 +125,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, 
 
 
 def _set_environment(address: str | None, *, timeline: bool) -> None:
-    """Set the environment variables that Ray reads when it starts; those that the user has set stay."""
+    """Set the environment variables that Ray reads when it starts; most of those that the user has set stay."""
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on all systems: Ray listens on loopback only
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -138,7 +139,7 @@ def _set_environment(address: str | None, *, timeline: bool) -> None:
     else:
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # how often Ray tries to connect; 20 take ten minutes
         os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "15")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use over the network unless told not to
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # by default Ray reports its use over the network
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 
@@ -154,7 +155,7 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
-    """Start Ray on this machine, and return the name of its session."""
+    """Start Ray on this machine and return the name of its session."""
     import psutil
     import ray
 
@@ -178,7 +179,10 @@ def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:
 
 
 def admitted(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Choose machines as `matched` does. Raises ResourceError also for a cluster without a CPU for host nodes."""
+    """Return a Ray node for each machine of the plan, as `matched` does.
+
+    Raises ResourceError also for a cluster without a free CPU for host nodes.
+    """
     chosen = matched(plan, nodes)
     machines = {machine.name: machine for machine in plan.cluster.nodes}
     used = {node["NodeID"]: wanted(plan, machines[name])["CPU"] for name, node in chosen.items()}
@@ -191,10 +195,11 @@ def admitted(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str,
 
 
 def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Choose for each machine of the plan with a pool one of Ray's `nodes`, as `ray.nodes` describes them.
+    """Return a Ray node for each machine of the plan with a pool, by the machine's name.
 
-    The machine that needs most, GPUs before CPUs, chooses first, and gets the smallest one that suffices. Raises
-    ResourceError for resources that are missing, before anything is started.
+    `nodes` are the result of `ray.nodes`. The machine with the largest needs, GPUs before CPUs, is matched first, and
+    each gets the smallest node that suffices. Raises ResourceError if resources are missing; nothing has been started
+    then.
     """
     free = [node for node in nodes if node["Alive"]]
     used = {name for pool in plan.pools for name, _ in pool.devices}
@@ -210,7 +215,7 @@ def matched(plan: Plan, nodes: Sequence[dict[str, Any]]) -> dict[str, dict[str, 
 
 
 def wanted(plan: Plan, node: Machine) -> Mapping[str, float]:
-    """Return what a plan's pools need of one machine, in Ray's words: a CPU for each device, and the GPUs."""
+    """Return the Ray resources that a plan's pools need on one machine: one "CPU" per device, and one "GPU" per GPU."""
     indices = [index for pool in plan.pools for name, index in pool.devices if name == node.name]
     gpus = sum(node.devices[index].kind == "gpu" for index in indices)
     return {"CPU": len(indices)} | ({"GPU": gpus} if gpus else {})

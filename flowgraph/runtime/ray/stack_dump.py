@@ -1,7 +1,7 @@
-"""The stacks of a process's threads: returned by the process itself, or written by it when a signal comes.
+"""The stacks of a process's threads: returned by the process itself, or written by it when a signal arrives.
 
-A thread that holds the interpreter's lock in foreign code blocks all answers, but the signal's handler still writes:
-into a file in memory, which ends with the process and which other processes of the same user can read (on Linux).
+A thread that holds the interpreter's lock in foreign code blocks all responses, but the signal handler still writes, to
+a file in memory. That file ends with the process, and other processes of the same user can read it (on Linux).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NAME = "flowgraph-stacks"
 WRITTEN_S = 5.0  # how long a process may take to write: on a busy machine it waits for a core
 MAX_LINES = 24
 
-_files = dict[int, int]()  # the descriptor of this process's file, by process id: a fork has none of its own yet
+_files = dict[int, int]()  # the descriptor of this process's file, by process id: a new fork has no entry yet
 
 
 def stacks_here() -> list[str]:
-    """Return the stacks of all threads but this one, the newest frame last."""
+    """Return the stacks of all threads except the current one as lines of text, with the newest frame last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines, python = list[str](), cast("Any", sys)
     for ident, frame in python._current_frames().items():
@@ -38,14 +38,14 @@ def stacks_here() -> list[str]:
 
 
 def write_on_signal() -> None:
-    """Make this process write its stacks when `SIGNAL` comes."""
+    """Make this process write its stacks when it receives `SIGNAL`; does nothing on systems without `memfd_create`."""
     if os.getpid() not in _files and hasattr(os, "memfd_create"):
         _files[os.getpid()] = file = os.memfd_create(NAME)
         faulthandler.register(SIGNAL, file=file, all_threads=True)
 
 
 def stacks_of(pid: int) -> list[str]:
-    """Return the stacks that a process of this machine writes on the signal; none if it does not write."""
+    """Return the stacks that a process of this machine writes on `SIGNAL`, as lines; empty if it writes none."""
     try:
         path = next(file for file in Path(f"/proc/{pid}/fd").iterdir() if NAME in str(file.readlink()))
         start = size = path.stat().st_size
@@ -64,5 +64,5 @@ def stacks_of(pid: int) -> list[str]:
 
 
 def shortened(lines: list[str]) -> list[str]:
-    """Keep the last lines: the innermost frames."""
+    """Return the last `MAX_LINES` lines, the innermost frames, after a line with the number of lines left out."""
     return lines if len(lines) <= MAX_LINES else [f"({len(lines) - MAX_LINES} lines before)", *lines[-MAX_LINES:]]

@@ -1,4 +1,4 @@
-"""Start a plan on Ray: admit it, reserve its devices, start an actor on each, let ranks meet, and load the weights."""
+"""Start a plan on Ray: match machines, reserve devices, start an actor on each, connect ranks, and load the weights."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def start(
     session: Session,
     profiles: Profiles = NO_PROFILES,
 ) -> RayPlaces:
-    """Return the places of a program's plan, ready to run any of `graphs`, whose text `flows` has in the same order.
+    """Start all processes of a program's plan and return its places, ready to run any of `graphs`.
 
-    Raises ResourceError for what the machines lack, before anything is started, and the errors of loading, after
-    ending everything that was started.
+    `flows` contains the same graphs as JSON in the same order. `models` describes the models to load; `profiles`, the
+    steps to profile. If the machines lack resources, raises ResourceError before anything is started. If loading fails,
+    ends everything that was started and raises the error.
     """
     import ray
 
@@ -103,7 +104,7 @@ def _reserve(program: Program, pool: Pool, name: str, machine: Mapping[str, Any]
 
 
 def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Profiles) -> None:
-    """Find out where every process is, let the ranks of each pool meet, load the weights, and start the servers."""
+    """Locate every process, connect the ranks of each pool, load the weights, and start the servers."""
     import ray
 
     address = cast("Any", ray.util).get_node_ip_address()
@@ -147,7 +148,7 @@ def _open(program: Program, places: RayPlaces, models: ModelSetup, profiles: Pro
 
 
 def _refuse_unreachable(program: Program, places: RayPlaces) -> bool:
-    """Raise WorkerError for a weight transport that cannot work, and for a server's devices on several machines.
+    """Raise WorkerError for a weight transport that cannot work, or a server whose devices are on several machines.
 
     Returns whether servers have to be reached from several machines.
     """
@@ -180,10 +181,11 @@ def _start_servers(home: Home, places: RayPlaces, models: ModelSetup, *, several
 def meeting_of(
     pool: Pool, engines: Collection[str], scratch: Path, first: Mapping[str, Any], *, several_machines: bool = False
 ) -> Path | str | None:
-    """Return where a pool's ranks meet: in a file on one machine, else at the first rank; None if no engine needs it.
+    """Return where a pool's ranks connect to each other; None if none of `engines` uses a process group.
 
-    On one machine without the driver's folder they meet at a port of loopback. Ranks that meet on loopback can talk to
-    no other machine, so none do where servers are reached from `several_machines`.
+    It is a file on one machine, a port on loopback if that machine does not see the driver's folder `scratch`, and
+    otherwise a port of the first rank, described by `first`. Ranks that connect on loopback cannot reach other
+    machines, so loopback and files are not used if servers are reached from `several_machines`.
     """
     if not any(ENGINES[engine].process_group for engine in engines):
         return None

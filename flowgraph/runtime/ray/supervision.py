@@ -1,4 +1,4 @@
-"""Supervise calls on Ray: collect their results, and end a run whose processes died or do not answer."""
+"""Supervise calls on Ray: collect results, and end a run if a process died or does not respond."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowgraph.runtime.ray.stack_dump import shortened, stacks_of
 
 LISTEN_S = 0.1  # how long a signal to this process may wait; two that come within this time count as one
 BEAT_S = 2.0  # how long without any result before the processes are asked for a sign of life
-STUCK_S = 12.0  # how long a process may leave that unanswered; it answers from a thread of its own
+STUCK_S = 12.0  # how long a process may take to respond to that; it does so from a separate thread
 DEAD_S = 3.0  # how long to look for a dead process behind an error: its peers' errors may come first
 STACKS_S = 5.0  # how long a process may take to return its stacks
 RAYS_OWN = ("gcs_server", "raylet")  # a Ray of this process only ends with either, but notices after a minute at most
@@ -27,7 +27,7 @@ RAYS_OWN = ("gcs_server", "raylet")  # a Ray of this process only ends with eith
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """The actor of one device, its process id if it is on this machine (0 if it is not), and its `RankActor.about`."""
+    """The actor of one device, its process id if it is on this machine (else 0), and facts from `RankActor.about`."""
 
     seat: PoolRank
     actor: Any
@@ -38,11 +38,11 @@ class Member:
         return f"{self.seat} (process {self.pid})" if self.pid else str(self.seat)
 
     def ask(self) -> Any:
-        """Ask for a sign of life; return the reference of the answer."""
+        """Submit a heartbeat call to the actor, and return the reference of its answer."""
         return self.actor.beat.options(concurrency_group="beat").remote()
 
     def stacks(self) -> list[str]:
-        """Return the stacks of its threads, from itself or, on this machine, by a signal; none if both fail."""
+        """Return the stacks of the actor's threads as lines: from the actor, else by a signal; empty if both fail."""
         import ray
         from ray.exceptions import GetTimeoutError, RayError
 
@@ -52,7 +52,7 @@ class Member:
         return lines or (stacks_of(self.pid) if self.pid else [])
 
     def end(self) -> None:
-        """Kill its process, if it is still there on this machine: a stopped process obeys nothing else."""
+        """Kill the process of the actor if it still runs on this machine, even if a signal has stopped it."""
         if self.pid:
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(self.pid)
@@ -64,7 +64,8 @@ class Member:
 class PendingCall:
     """A call that was submitted: its reference, its description, and its member (None: a host process).
 
-    `task` names it from step to step. `limit_s` bounds the seconds in which nothing at all is completed.
+    `task` names the call in the same way in every step. `limit_s` bounds the seconds during which no call at all
+    completes.
     """
 
     ref: Any
@@ -76,15 +77,15 @@ class PendingCall:
 
     @property
     def process(self) -> str:
-        """Name the process that runs it."""
+        """Return the name of the process that runs the call."""
         return str(self.member or "a host process")
 
 
 @dataclass(eq=False)
 class Supervisor:
-    """Waits for results; `members` are all processes of the run, and `started` says that Ray was started for it.
+    """Waits for results; `members` are all actors of the run, and `started` is True if Ray was started for it.
 
-    While processes are `starting` they may take long to answer: on a busy machine imports do.
+    While processes are `starting`, slow responses are not an error: on a busy machine imports delay them.
     """
 
     members: Sequence[Member]
@@ -95,10 +96,10 @@ class Supervisor:
     _stopped: dict[int, float] = field(default_factory=dict[int, float])
 
     def results(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> Iterator[Any]:
-        """Yield each result as it comes.
+        """Yield the result of each call as soon as it is available.
 
-        Raises what a call raised, and WorkerError for a process that died or does not answer, and for calls that
-        together take more than `limit_s`.
+        Raises the error of a call, and WorkerError if a process died or does not respond, or if all calls together take
+        more than `limit_s` seconds.
         """
         import ray
 
@@ -123,7 +124,10 @@ class Supervisor:
                 raise WorkerError.stuck(first.process, [first.about], limit_s)
 
     def in_order(self, pending: Sequence[PendingCall], limit_s: float | None = None) -> list[Any]:
-        """Return all results, in the order of `pending`; raises as `results` does."""
+        """Return the results of all calls, in the order of `pending`.
+
+        Raises the same errors as `results`, also if all calls together take more than `limit_s` seconds.
+        """
         import ray
 
         for _ in self.results(pending, limit_s):
@@ -165,9 +169,9 @@ class Supervisor:
                 raise WorkerError.died(str(member), _calls_of(member, pending), _exit_reason(error)) from error
 
     def check(self, pending: Sequence[PendingCall]) -> None:
-        """Raise WorkerError for a process, Ray's own too, that has ended, is stopped, or does not answer.
+        """Raise WorkerError if a process, including Ray's, has ended, is stopped by a signal, or does not respond.
 
-        This does not wait: a question that is asked now is answered by a later check, or unanswered for too long.
+        It does not wait: a heartbeat that is sent now is checked by later calls.
         """
         import ray
         from ray.exceptions import RayError, RayTaskError
@@ -198,7 +202,7 @@ class Supervisor:
                 raise WorkerError.stopped(names.get(pid, f"{process} ({pid})"), about)
 
     def _check_ray(self, children: Mapping[int, tuple[str, str]]) -> None:
-        """Raise WorkerError if Ray itself has ended: its results would be awaited for long."""
+        """Raise WorkerError if a Ray that was started here has ended: waiting for its results would take long."""
         for name in RAYS_OWN if self.started else ():
             running = (child for child, state in children.values() if state not in ("zombie", "dead"))
             if name not in running:
@@ -240,7 +244,7 @@ def _exit_reason(error: Exception) -> list[str]:
 
 
 def _children() -> dict[int, tuple[str, str]]:
-    """Return the name of each process below this one, and its state in the words of psutil, by its id."""
+    """Return the name and psutil status of each descendant process of this process, by process id."""
     children = dict[int, tuple[str, str]]()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):

@@ -1,6 +1,6 @@
 """Choose the weight transport (memory, process group or disk) from the devices of a home to the servers of another.
 
-Not here: the transports themselves (`engines.weight_sync`), and which of them an engine prefers.
+`engines.weight_sync` implements the transports, and each engine defines which one it prefers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flowgraph.runtime.serving import engine_of
 
 @dataclass(frozen=True)
 class DeviceLocation:
-    """One device of a pool: its machine, whether that sees the driver's folder, and whether it is a GPU."""
+    """One device of a pool: its machine, whether the driver's folder is visible there, and whether it is a GPU."""
 
     machine: str
     sees: bool
@@ -28,7 +28,9 @@ Spots = Mapping[str, Sequence[DeviceLocation]]
 
 
 def same_devices(source: Home, target: Home) -> bool:
-    """Return whether each server of `target` is on the devices of the members of `source` that send to it.
+    """Return whether each server of `target` is on the devices of the `source` members that send to it.
+
+    That is so if both homes are in one pool and the servers use no more devices than the source has.
 
     >>> from flowgraph.cluster.plan import Layout
     >>> train, draw = Home("policy", "all", "fsdp", Layout(data=2)), Home("policy", "all", "sglang", Layout(data=4))
@@ -39,11 +41,11 @@ def same_devices(source: Home, target: Home) -> bool:
 
 
 def way_of(source: Home, target: Home, spots: Spots) -> WeightsBy:
-    """Return the weight transport to a home's servers: the plan's, or else the one that fits their devices.
+    """Return the weight transport from `source` to the servers of `target`: the plan's, or else one that fits.
 
-    Weights go through memory to servers on the same devices, and otherwise over a process group. A group cannot have
-    one GPU twice: where the sender's GPU is a server's too, weights go through a folder. Raises WorkerError for a
-    transport that cannot work between these machines.
+    By default, weights go through memory to servers on the same devices, and otherwise over a process group. A process
+    group cannot contain a GPU twice, so if the sender's GPU is also a server's, weights go through a folder. Raises
+    WorkerError for a transport that cannot work between the machines in `spots`.
     """
     sender, servers = spots[source.pool][0], spots[target.pool][: target.layout.devices]
     shared = same_devices(source, target)
@@ -63,7 +65,7 @@ def way_of(source: Home, target: Home, spots: Spots) -> WeightsBy:
 
 
 def refuse_split_servers(home: Home, spots: Spots) -> None:
-    """Raise WorkerError where the devices of one server are on several machines."""
+    """Raise WorkerError if the devices of one server of a home are on several machines."""
     size = home.layout.devices // home.layout.data
     for first in range(0, home.layout.devices, size):
         if len({device.machine for device in spots[home.pool][first : first + size]}) > 1:

@@ -1,1 +1,1 @@
-"""A run's folder: what is written there, checkpoints, and what says whether a run can go on."""
+"""A run's folder: its files, its checkpoints, and the facts that decide whether a run can be resumed."""

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: folders that exist whole or not at all, each verified by the hashes of its files.
+"""Checkpoints on disk: folders that are complete or do not exist, each verified by the hashes of its files.
 
-`CHECKPOINTS/step_000020/` is what a run needs to go on after 20 steps: `parts/` (weights, optimizers, carried values),
-`state.json`, and `MANIFEST.json`, which is written last. One rename makes it; nothing points to the newest. A `Saver`
-writes one when it is due. Not here: what is in it (`interpreter`).
+`CHECKPOINTS/step_000020/` contains what the run needs to continue after 20 steps: `parts/` (weights, optimizers,
+carried values), `state.json`, and `MANIFEST.json`, which is written last. One rename completes a checkpoint; no file
+points to the newest. A `Saver` writes a checkpoint when it is due. `interpreter` defines the contents of `parts/`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ _ERROR_NUMBER = re.compile(r"\[Errno (\d+)\]|\(os error (\d+)\)")
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
-    """One checkpoint: the number of steps that were done, and its folder."""
+    """A checkpoint: the number of completed steps, and its folder."""
 
     steps: int
     path: Path
 
     @property
     def parts(self) -> Path:
-        """Return the folder of what the executor wrote."""
+        """Return the folder with the files that the executor wrote."""
         return self.path / PARTS
 
     def state(self) -> dict[str, Any]:
-        """Read where the run stood. Raises ValueError or OSError for a file that is not such a state."""
+        """Return the content of `state.json`: the run's state after these steps.
+
+        Raises ValueError if the file is not such a state, and OSError if it cannot be read.
+        """
         state: dict[str, Any] = read_json(self.path / STATE)
         if fault := fault_in(RunState, state):
             raise ValueError(fault)
@@ -54,10 +57,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of the run whose id is `run`, in `folder`; the newest `keep` of them stay.
+    """The checkpoints in `folder` of the run whose id is `run`; the newest `keep` of them are kept.
 
-    A manifest names the run and the steps, so a copy from another run, or of an older checkpoint under a newer name, is
-    recognized.
+    A manifest contains the run's id and the steps, so `fault_of` detects a checkpoint that was copied from another run
+    or renamed.
     """
 
     folder: Path
@@ -65,20 +68,21 @@ class Checkpoints:
     run: str = ""
 
     def sweep(self) -> None:
-        """Remove what an ended process was still writing, or removing."""
+        """Remove the temporary folders of processes that ended while writing or removing a checkpoint."""
         for path in self.folder.glob("tmp_*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def oldest_first(self) -> list[Checkpoint]:
-        """Return the checkpoints by name, oldest first, whether they are whole or not."""
+        """Return the checkpoints in the folder, by number of steps, without verifying them."""
         folders = [path for path in self.folder.glob("step_*") if path.is_dir()]
         return sorted(Checkpoint(int(name[1]), path) for path in folders if (name := _NAME.fullmatch(path.name)))
 
     def newest(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """Return the newest checkpoint whose files are all as its manifest says, None if the folder has none.
+        """Return the newest checkpoint whose files all match its manifest, or None if the folder has no checkpoints.
 
-        Damaged ones that are newer are renamed and reported. Raises RunFolderError, and renames nothing, where all are
-        damaged: starting over would remove what the run recorded, and the fault may be the disk's or a version's.
+        Newer, damaged checkpoints are renamed and reported with `say`. Raises RunFolderError if all are damaged, and
+        renames none then: to start over would remove what the run recorded, and the cause may be the disk or another
+        version.
         """
         damaged = list[tuple[Checkpoint, str]]()
         for checkpoint in reversed(self.oldest_first()):
@@ -101,7 +105,7 @@ class Checkpoints:
         return None
 
     def fault_of(self, checkpoint: Checkpoint) -> str:
-        """Return what in a checkpoint is not as its manifest says, or that it is of another run; "" if it is sound."""
+        """Return how a checkpoint differs from its manifest, or that it is of another run; "" if it is intact."""
         path = checkpoint.path / MANIFEST
         if not path.is_file():
             return f"{MANIFEST} is missing"
@@ -122,11 +126,12 @@ class Checkpoints:
     def commit(
         self, steps: int, state: Mapping[str, Any], write: Callable[[Path], Mapping[str, Any] | None]
     ) -> Checkpoint:
-        """Make a checkpoint: `write` fills an empty folder, which is then hashed and renamed.
+        """Write the checkpoint after `steps` steps and return it.
 
-        What `write` returns is added to the state. If anything fails, the checkpoints stay as they were. Old ones are
-        removed once this one reads back as it was written. Raises OSError (ENOSPC), before anything is written, where
-        there is less room than the newest checkpoint takes.
+        `write` fills an empty folder; the entries that it returns are added to `state`. The folder is then hashed and
+        renamed. If anything fails, the existing checkpoints stay unchanged. Old ones are removed after the new one has
+        been verified by reading it. Raises OSError (ENOSPC) before writing if less space is free than the newest
+        checkpoint takes, and OSError (EIO) if the new checkpoint does not match what was written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         newest = self.oldest_first()[-1:]
@@ -173,7 +178,10 @@ def _set_aside(path: Path, word: str) -> Path:
 
 
 def manifest_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a checkpoint: `about` it, and the name, size and hash of every other file in it."""
+    """Return the manifest of a checkpoint: the entries of `about`, and the name, size and hash of every file.
+
+    Sizes are in bytes. The manifest's file itself is left out.
+    """
     files = [
         {"name": path.relative_to(folder).as_posix(), "size_bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in sorted(_files(folder))
@@ -198,7 +206,7 @@ def _file_fault(folder: Path, name: str, size: int, digest: str) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush one file or folder to the disk."""
+    """Flush a file or folder to the disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -211,9 +219,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def disk_fault(error: BaseException) -> str:
-    """Return the disk's reason if the disk caused an error: it is full, its quota is used up, or it fails; else "".
+    """Return the reason if a disk caused an error: it is full, its quota is used up, or it fails; else "".
 
-    An error may have come from a library or another process, where only its words are left.
+    The causes of `error` are searched too, and the texts of errors that came from a library or another process.
 
     >>> disk_fault(RuntimeError("saving failed: OSError: [Errno 28] No space left on device: 'a'"))
     'No space left on device'
@@ -237,10 +245,10 @@ def disk_fault(error: BaseException) -> str:
 
 @dataclass(eq=False)
 class Saver:
-    """Writes checkpoints every `every` steps (0: never) and at the end; the newest one has `saved` steps.
+    """Writes checkpoints every `every` steps (0: never) and at the end.
 
-    `write` fills a folder with what the run carries, and `state` describes where the run stands after some steps; what
-    `write` returns is added to that.
+    `write` fills a folder with what the run carries, and `state` returns the state of the run after some number of
+    steps; the entries that `write` returns are added to it. `saved` is the number of steps of the newest checkpoint.
     """
 
     checkpoints: Checkpoints
@@ -252,10 +260,10 @@ class Saver:
     failures: int = 0
 
     def stepped(self, steps: int) -> None:
-        """Write a checkpoint if one is due after this number of steps.
+        """Write a checkpoint if one is due after `steps` steps.
 
-        A disk that refuses is reported. Raises RunFolderError when it refuses the third time in a row, and whatever
-        else goes wrong.
+        A fault of the disk is reported with `say`; the third in a row raises RunFolderError. Other errors are raised at
+        once.
         """
         if self.every and steps % self.every == 0 and (why := self._refused(steps)):
             self.failures += 1
@@ -265,7 +273,7 @@ class Saver:
             self.say(f"no checkpoint after step {steps}: {why} ({self.checkpoints.folder}); {again}")
 
     def ended(self, steps: int) -> None:
-        """Write the last checkpoint, unless it exists. Raises RunFolderError for a disk that refuses."""
+        """Write the last checkpoint, after `steps` steps, unless it exists. Raises RunFolderError if the disk fails."""
         if self.every and steps != self.saved and (why := self._refused(steps)):
             raise self._error(steps, "which was the last", why)
 

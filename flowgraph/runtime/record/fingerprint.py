@@ -1,4 +1,4 @@
-"""What the last digits of a run depend on besides its flow, and how closely a resumed run can repeat it."""
+"""Describe what the last digits of a run depend on apart from its flow, and how closely a resumed run can repeat it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ LIBRARIES = ("flowgraph", "torch", "transformers")
 
 
 def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
-    """Return the libraries, CPU instruction set, GPU, thread count and layouts that a run computes with."""
+    """Return what the numbers of a run depend on: library versions, CPU instruction set, GPU, threads, and layouts.
+
+    `threads` is the number of CPU threads per process.
+    """
     import torch
 
     return {
@@ -29,14 +32,14 @@ def fingerprint(plan: Plan, threads: int) -> dict[str, str]:
 
 
 def layouts_text(plan: Plan) -> str:
-    """Return the engine, layout and staleness of each role, and the kinds of devices."""
+    """Return the engine, layout and staleness of each role, and the kinds of devices, as one line of text."""
     kinds = ", ".join(sorted({device.kind for device in plan.used()}))
     roles = (" ".join([r.role, r.engine, str(r.layout), r.late]).strip() for r in plan.placed)
     return f"{'; '.join(sorted(roles))} on {kinds}"
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return what has changed, one line for each difference.
+    """Return one line for each entry in which the fingerprints `then` and `now` differ.
 
     >>> differences({"torch": "2.11.0", "cpu": "AVX2"}, {"torch": "2.12.0", "cpu": "AVX2"})
     ['torch was 2.11.0, is 2.12.0']
@@ -50,13 +53,16 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def promised(plan: Plan, changed: bool = False) -> Promise:
-    """Return how closely a resumed run repeats the first; `changed` software or machine costs the last bits."""
+    """Return how closely a resumed run repeats an uninterrupted one: "bitwise", "1e-5" or "statistical".
+
+    `changed` means that the software or the machine has changed.
+    """
     if without_bits(plan):
         return "statistical"
     return "1e-5" if changed else "bitwise"
 
 
 def without_bits(plan: Plan) -> list[str]:
-    """Return what in a plan is not reproducible to the bit: roles on inference servers, and GPUs."""
+    """Return the parts of a plan that are not reproducible to the bit: roles on inference servers, and GPUs."""
     served = [f"{role.role} on {role.engine}" for role in plan.placed if is_server(role.engine)]
     return served + (["GPUs"] if any(device.kind == "gpu" for device in plan.used()) else [])

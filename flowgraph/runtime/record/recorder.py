@@ -1,6 +1,6 @@
-"""What a run writes into its folder step by step. A disk that refuses for a while loses nothing and ends nothing.
+"""Write the results of each step into a run's folder. Nothing is lost if the disk refuses writes for a while.
 
-Not here: the other files of the folder, and how they are read (`run_folder`); checkpoints (`checkpoint`).
+`run_folder` writes the other files of the folder and reads all of them; `checkpoint` writes checkpoints.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from flowgraph.runtime.record.run_folder import (
 
 
 class Journal:
-    """A file of lines that only grows; what the disk refuses is kept, and written with the next lines.
+    """A file to which lines are appended; lines that the disk refuses are kept, and written with the next lines.
 
-    Raises OSError for a path that is not a plain file: opening a pipe that nobody reads would never return.
+    Raises OSError for a path that is not a plain file: opening a pipe without a reader would never return.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,27 +50,27 @@ class Journal:
         self._unwritten = b""
 
     def add(self, line: str) -> None:
-        """Add a line, which `write` writes."""
+        """Add a text to the buffer; `write` writes it to the file."""
         self._unwritten += line.encode()
 
     def write(self) -> None:
-        """Write the lines that were added. Raises OSError where the disk takes only a part of them, or nothing."""
+        """Write the buffered lines. Raises OSError if the disk refuses any of them; those stay buffered."""
         while self._unwritten:
             self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
 
     def settle(self) -> None:
-        """Write the lines that were added, and flush the file to the disk. Raises OSError."""
+        """Write the buffered lines, and flush the file to the disk. Raises OSError."""
         self.write()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; buffered lines are discarded."""
         self._file.close()
 
 
 @dataclass(eq=False)
 class _PendingRollout:
-    """A rollout whose writing has begun; `result` waits for it, and `submit` begins again."""
+    """A rollout that is being written; `result` waits for the end, and `submit` starts again."""
 
     path: Path
     submit: Callable[[], Callable[[], RolloutWrite]]
@@ -78,10 +78,10 @@ class _PendingRollout:
 
 
 class Recorder:
-    """Writes each step of a run into its folder; a context manager.
+    """Writes each step of a run into its folder; a listener and a context manager.
 
-    What a disk refuses (it is full, over its quota, failing) is kept, reported with `say`, and written again after the
-    next step. The run ends when something was refused in `MAX_FAILURES` steps in a row.
+    Data that the disk refuses (it is full, over its quota, failing) is kept, reported with `say`, and written again
+    after the next step. The run ends if the disk refused something in `MAX_FAILURES` steps in a row.
     """
 
     def __init__(self, folder: RunFolder, graph: Graph, say: Callable[[str], None]) -> None:
@@ -91,7 +91,10 @@ class Recorder:
         self._failures = [0, 0]  # in a row, of rollouts and of lines: the result of a rollout is known a step later
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Append the step's metrics and write its rollouts. Raises RunFolderError for a disk that keeps refusing."""
+        """Append the step's metrics and start to write its rollouts.
+
+        Raises RunFolderError if the disk refused data in `MAX_FAILURES` steps in a row.
+        """
         tokens = token_sum(self.graph, ran.observed)
         times = {"step_s": seconds, "tokens_per_s": tokens / seconds, "nodes_s": ran.observed.seconds}
         self._metrics.add(json.dumps({"step": step, **ran.observed.means(), "time": times}) + "\n")
@@ -111,16 +114,16 @@ class Recorder:
             self.say(f"not all is recorded after step {step + 1}: {why} ({self.folder.path}); it is tried again")
 
     def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Append a check's metrics, each named `eval/` and its own name."""
+        """Append the metrics of a held-out check, each named `eval/METRIC`."""
         means = {f"eval/{name.rpartition('.')[2]}": mean for name, mean in observed.means().items()}
         self._metrics.add(json.dumps({"step": step, **means, "time": {"check_s": seconds}}) + "\n")
         self._lines_refused()  # if they are, the next step reports it
 
     def settle(self) -> Mapping[str, Mapping[str, Any]]:
-        """Flush what was recorded to the disk, for a checkpoint that counts on it; return `RunFolder.records`.
+        """Flush everything that was recorded to the disk, before a checkpoint, and return `RunFolder.records`.
 
-        All earlier rollouts are written, or were refused, because the places have finished. Raises OSError if the disk
-        refuses anything.
+        Call it when the places have finished, so that every rollout is written or was refused. Raises OSError if the
+        disk refuses anything.
         """
         if why := self._rollouts_refused():
             raise OSError(f"{why}: {self._pending[0].path}")
@@ -132,7 +135,7 @@ class Recorder:
         return self.folder.records()
 
     def _rollouts_refused(self) -> str:
-        """Note the rollouts that were written, and submit those that the disk refused again; return its reason."""
+        """Register the rollouts that were written, submit refused ones again, and return the disk's reason or ""."""
         pending, self._pending, why = self._pending, [], ""
         for rollout in pending:
             written = rollout.result()
@@ -145,7 +148,7 @@ class Recorder:
         return why
 
     def _lines_refused(self, steps: int | None = None) -> str:
-        """Write the added lines, and the number of steps done; return the disk's reason if it refuses them."""
+        """Write the buffered lines, and the number of completed steps if given; return the disk's reason or ""."""
         try:
             self._metrics.write()
             self._sums.write()

@@ -1,6 +1,6 @@
-"""What the files of a run's folder must hold to be read: `run.json`, `settings.json`, `metrics.jsonl`.
+"""The required contents of files in a run's folder: `run.json`, `settings.json`, `metrics.jsonl`.
 
-Other keys may hold anything: other versions of flowgraph write others.
+Other keys are accepted with any value, because other versions of flowgraph write other keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Open(BaseModel):
 
 
 class DataFacts(_Open):
-    """The rows of a run: their name, the hash of their contents, and the hashes of the files they were read from."""
+    """The data of a run: its name, the hash of its contents, and the hashes of the files it was read from."""
 
     name: str
     digest: str = ""
@@ -41,7 +41,7 @@ class ModelFacts(_Open):
 
 
 class RunFacts(_Open):
-    """`run.json`: what ran, how far it got, and what it measures."""
+    """`run.json`: the flow and data of the run, its progress, and its metrics."""
 
     flow: str
     metrics: dict[str, MetricFacts]
@@ -56,7 +56,7 @@ class RunFacts(_Open):
 
 
 class ResumableRun(RunFacts):
-    """`run.json` of a run that can be resumed: also its options, its folder, and its runtime."""
+    """`run.json` of a run that can be resumed; it also has the run's options, folder and runtime."""
 
     id: str
     file: _OfAPath
@@ -71,7 +71,7 @@ class ResumableRun(RunFacts):
 
 
 class RunStateModel(_Open):
-    """A model that a run was loaded with."""
+    """A model with which a run was loaded."""
 
     name: str = ""
     digest: str = ""
@@ -85,7 +85,7 @@ class JournalState(_Open):
 
 
 class RunState(_Open):
-    """`state.json` of a checkpoint: where the run stood, with which models and software."""
+    """`state.json` of a checkpoint: the progress of the run, and its models and software."""
 
     steps_done: NonNegativeInt = 0
     records: dict[str, JournalState] = Field(default={})
@@ -94,18 +94,18 @@ class RunState(_Open):
 
 
 class SettingFacts(_Open):
-    """One line of `settings.json`."""
+    """One entry of `settings.json`."""
 
     name: str
     value: Any
 
 
 class SettingsFacts(RootModel[list[SettingFacts]]):
-    """`settings.json`."""
+    """The content of `settings.json`."""
 
 
 class StepTimes(_Open):
-    """Seconds of a step, and of each of its nodes."""
+    """The seconds of a step, and of each of its nodes."""
 
     __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     nodes_s: dict[str, float] = Field(default={})
@@ -120,7 +120,7 @@ class MetricsLine(_Open):
 
 
 def fault_in(kind: type[BaseModel], data: Any) -> str:
-    """Return where and why data does not fit this model, "" if it does.
+    """Return the first mismatch between `data` and a pydantic model, as text with its path; "" if the data is valid.
 
     >>> fault_in(DataFacts, {"digest": "0"}), fault_in(DataFacts, {"name": "digits"})
     ('lacks `name`', '')

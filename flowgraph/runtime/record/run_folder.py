@@ -1,4 +1,4 @@
-"""A run's folder: what was run, with which settings, and its results. Plain files, written as the run goes.
+"""A run's folder: plain files with the flow of the run, its settings, and its results, written during the run.
 
 `run.json`, `settings.json`, `graph.json`, `graph.txt`, `plan.json`, `program.txt`, `flow.py`, `flow.mmd`, `plan.mmd`,
 `metrics.jsonl`, `rollouts/NODE/STEP.parquet` with their hashes in `rollouts/SHA256SUMS`, `checkpoints/`,
@@ -49,13 +49,17 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's folder: `create` makes it, `open` reads an existing one."""
+    """The folder of one run: `create` makes a new one, `open` returns an existing one."""
 
     path: Path
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """Make the folder. Raises RunFolderError for one that exists, and for a name that is not a plain file name."""
+        """Create the folder of a new run.
+
+        Raises RunFolderError if it exists or cannot be created, and for a name other than letters, digits, `.`, `_` and
+        `-`.
+        """
         if not NAME.fullmatch(path.name):
             raise RunFolderError.bad_name(path.name)
         try:
@@ -68,7 +72,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Open an existing run's folder. Raises RunFolderError for a folder without a run."""
+        """Return the folder of an existing run. Raises RunFolderError if it has no valid `run.json`."""
         if not cls(path).begun:
             runs = [file.parent.name for file in path.parent.glob("*/run.json")] if path.parent.is_dir() else []
             raise RunFolderError.no_run(str(path), runs)
@@ -85,7 +89,11 @@ class RunFolder:
         about: Mapping[str, Any],
         diagrams: Mapping[str, str],
     ) -> None:
-        """Write the facts that precede the first step of a graph's program; `diagrams` are texts by file name."""
+        """Write the files of a run that precede its first step: the flow, settings and plan, and `run.json` last.
+
+        `source` is the text of the flow's file; the entries of `about` are added to `run.json`; `diagrams` are texts by
+        file name.
+        """
         self._write("settings.json", json.dumps([asdict(setting) for setting in settings], indent=1, default=str))
         self._write("graph.json", to_json(graph))
         self._write("graph.txt", graph_text(graph) + "\n")
@@ -105,9 +113,9 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Lock the folder for this process; the lock ends with the process, however that ends.
+        """Lock the folder for this process within a block; the lock also ends if the process does, for whatever reason.
 
-        Raises RunFolderError, with the process id, while another process has it, and for a lock that is not a plain
+        Raises RunFolderError, with the process id, if another process has the lock, and for a lock that is not a plain
         file.
         """
         import fcntl
@@ -130,10 +138,11 @@ class RunFolder:
             os.close(handle)
 
     def rewind(self, steps: int, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Remove what was recorded after the first `steps`: metrics, rollouts, unfinished files.
+        """Remove everything that was recorded after the first `steps` steps: metrics, rollouts, unfinished files.
 
-        `records` are those of the checkpoint after these steps, if there is one. The check before the next step is
-        removed too, because the resumed run repeats it. Files with other names are left alone.
+        `records` are the `RunFolder.records` in the checkpoint after these steps; empty if there is none. The metrics
+        of a check before the next step are removed too, because the resumed run repeats it. Files with other names are
+        not removed.
         """
         for name in JOURNALS:
             path, size = self.path / name, int(records.get(name, {}).get("size_bytes", 0))
@@ -145,7 +154,7 @@ class RunFolder:
                 path.unlink()
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """Return the sizes of the journals, in bytes, and their hashes."""
+        """Return the size in bytes and the hash of each existing journal (metrics, hashes of rollouts), by name."""
         return {
             name: {"size_bytes": path.stat().st_size, "sha256": sha256(path)}
             for name in JOURNALS
@@ -153,7 +162,7 @@ class RunFolder:
         }
 
     def damage(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return how the metrics and rollouts differ from what a checkpoint noted as `records`, in lines."""
+        """Return how the metrics and rollouts differ from a checkpoint's `records`, one line per fault."""
         lines = list[str]()
         for name in JOURNALS:
             if name not in records:
@@ -175,19 +184,19 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        """Return whether everything that `resume` needs was written: `run.json` comes last."""
+        """Return whether everything that `resume` needs was written: whether `run.json`, the last file, exists."""
         return (self.path / "run.json").is_file()
 
     def discard(self) -> None:
-        """Remove the folder of a run that did not begin, which frees its name."""
+        """Remove the folder of a run that did not begin, so that its name can be used again."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def note(self, **facts: Any) -> None:
-        """Add facts to `run.json`, replaced in one rename."""
+        """Add facts to `run.json`, replacing entries of the same name; the file is replaced in one rename."""
         self._write("run.json", json.dumps(self.facts() | facts, indent=1, default=str))
 
     def facts(self) -> dict[str, Any]:
-        """Read `run.json`, empty if it is not there yet. Raises RunFolderError where that fails."""
+        """Return the content of `run.json`; empty if it does not exist. Raises RunFolderError if it cannot be read."""
         with _readable(self.path / "run.json") as path:
             facts = read_json(path) if path.is_file() else {}
             if not isinstance(facts, dict):
@@ -195,7 +204,10 @@ class RunFolder:
             return facts
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Read `metrics.jsonl`, without a torn last line of a run that was killed. Raises RunFolderError."""
+        """Return the lines of `metrics.jsonl`, without an incomplete last line; empty if the file does not exist.
+
+        Raises RunFolderError for an invalid line.
+        """
         with _readable(self.path / METRICS) as path:
             lines = read_bytes(path, MAX_METRICS_BYTES).split(b"\n")[:-1] if path.is_file() else []
             metrics = [parse_json(line, finite=False) for line in lines]
@@ -205,11 +217,14 @@ class RunFolder:
             return metrics
 
     def graph(self) -> Graph:
-        """Read `graph.json`, the flow as it was described. Raises RunFolderError or LawError."""
+        """Return the graph in `graph.json`, the flow as described. Raises RunFolderError or LawError if that fails."""
         return from_json(self.text("graph.json"))
 
     def settings(self) -> list[dict[str, Any]]:
-        """Read `settings.json`: the name, value and origin of each setting. Raises RunFolderError."""
+        """Return the entries of `settings.json`: the name, value and origin of each setting.
+
+        Raises RunFolderError if the file cannot be read.
+        """
         with _readable(self.path / "settings.json") as path:
             settings: list[dict[str, Any]] = read_json(path)
             if fault := fault_in(SettingsFacts, settings):
@@ -217,7 +232,7 @@ class RunFolder:
             return settings
 
     def text(self, name: str) -> str:
-        """Read one of the folder's text files. Raises RunFolderError where that fails."""
+        """Return the text of a file in the folder. Raises RunFolderError if it cannot be read."""
         with _readable(self.path / name) as path:
             return read_text(path)
 
@@ -229,7 +244,7 @@ class RunFolder:
 
 @contextmanager
 def _readable(path: Path) -> Generator[Path]:
-    """Turn what goes wrong while a file is read into a RunFolderError that names it."""
+    """Convert ValueError and OSError within the block to a RunFolderError with the file's path."""
     try:
         yield path
     except (OSError, ValueError) as error:
@@ -237,35 +252,35 @@ def _readable(path: Path) -> Generator[Path]:
 
 
 def declared_metrics(graph: Graph) -> dict[str, Metric]:
-    """Return the metrics that nodes declare, by `node.metric`; those of scores first, as displays lead with them."""
+    """Return the metrics that nodes declare, by `node.metric`; the metrics of scores come first, as in displays."""
     nodes = sorted(graph.all_nodes, key=lambda node: node.op.kind != "score")
     return {f"{node.name}.{metric.name}": metric for node in nodes for metric in node.op.metrics}
 
 
 def fresh(runs: Path, stem: str) -> Path:
-    """Return the first free folder among `stem-1`, `stem-2` and so on in `runs`."""
+    """Return the first unused path among `stem-1`, `stem-2` and so on in the folder `runs`; it is not created."""
     names = {path.name for path in runs.iterdir()} if runs.is_dir() else set[str]()
     return next(runs / name for i in range(1, len(names) + 2) if (name := f"{stem}-{i}") not in names)
 
 
 def token_sum(graph: Graph, observed: Observations) -> float:
-    """Return the number of generated tokens: the sum of the metrics that nodes declare in tokens."""
+    """Return the number of generated tokens: the sum of all observed metrics whose declared unit is tokens."""
     keys = {(node.name, metric.name) for node in graph.nodes for metric in node.op.metrics if metric.unit == "tokens"}
     return sum(total for key, (total, _) in observed.sums.items() if key in keys)
 
 
 def rollout_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes that sample rollouts; a judge samples too, but returns scores."""
+    """Return the nodes that sample rollouts; a judge is left out, because it samples but returns scores."""
     return [node for node in graph.nodes if node.op.kind == "generate" and issubclass(node.returns[0], Record)]
 
 
 def rollout_file(run: Path, node: str, step: int) -> Path:
-    """Return the path of one node's rollout of one step."""
+    """Return the path of a node's rollout of one step."""
     return run / ROLLOUTS / node / f"{step:06d}.parquet"
 
 
 def row_values(graph: Graph, node: Node) -> list[str]:
-    """Return the names of the row values that later nodes compute from a rollout alone: scores, advantages."""
+    """Return the names of nodes that compute one value per row from the rollout of `node` alone, such as scores."""
     derived, names = {node}, list[str]()
     for reader in graph.nodes:
         sources = {edge.source for _, edge in reader.inputs if isinstance(edge.source, Node)}
@@ -278,17 +293,18 @@ def row_values(graph: Graph, node: Node) -> list[str]:
 
 
 class RolloutWrite(NamedTuple):
-    """The result of writing a rollout: the hash of its file, or why the disk refused it."""
+    """The result of writing a rollout: the hash of its file, or the reason why the disk refused it."""
 
     sha256: str
     refused: str
 
 
 def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) -> RolloutWrite:
-    """Write a rollout, the first of `tables`, with a column for each of the others, which are plain values by name.
+    """Write a rollout to a Parquet file, with additional columns; return its hash, or why the disk refused it.
 
-    A value with other rows is left out; a node with the name of a part of the rollout is written as a call, `mask()`.
-    The file exists whole or not at all. Raises OSError for faults that are not the disk's.
+    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns. A value with
+    another number of rows is left out; if a node has the name of a part of the rollout, its column is written as a
+    call, `mask()`. The file is complete or does not exist. Raises OSError for other faults than the disk's.
     """
     import pyarrow.parquet as pq
 
@@ -320,7 +336,7 @@ class RecordedRollouts:
     kind: type[Value]
 
     def batch(self, step: int) -> Value:
-        """Read the rollout of one step. Raises DataError for a file that cannot be read."""
+        """Return the recorded rollout of one step. Raises DataError if its file cannot be read."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -334,16 +350,16 @@ class RecordedRollouts:
 
 @dataclass(frozen=True)
 class Replay:
-    """A recorded run's rollouts, step by step, in place of the nodes that sample."""
+    """The rollouts of a recorded run, which replace the nodes that sample."""
 
     folder: RunFolder
     graph: Graph
 
     def steps(self) -> int:
-        """Return the number of steps that every sampling node has on record.
+        """Return the number of steps for which every sampling node has a recorded rollout.
 
-        The last rollout of a run that was cut off may be missing. Raises RunFolderError for a run of other nodes, or
-        one with a gap.
+        The last rollout of a run that was interrupted may be missing. Raises RunFolderError if a node has no rollouts,
+        or if an earlier one is missing.
         """
         steps = list[int]()
         for node in rollout_nodes(self.graph):
@@ -359,9 +375,9 @@ class Replay:
         return min(steps, default=0)
 
     def refuse_damaged(self, steps: int) -> None:
-        """Raise RunFolderError where a rollout of the first `steps` does not match the run's list of hashes.
+        """Raise RunFolderError if a rollout of the first `steps` steps does not match the run's list of hashes.
 
-        The list of a run that was cut off may lack the last step, and the end of its last line.
+        The list of an interrupted run may lack the last step, and the end of its last line.
         """
         folder, last, nodes = self.folder.path / ROLLOUTS, self.steps() - 1, rollout_nodes(self.graph)
         with _readable(folder / SUMS) as path:

@@ -1,4 +1,4 @@
-"""One response of a step, as a display shows it: the end of its prompt, its text, and its scores."""
+"""One response of a step in the form that a display shows: the end of its prompt, its text, and its scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHARACTERS_AT_MOST = 2000  # of the prompt and of the response; a display has no
 
 @dataclass(frozen=True, kw_only=True)
 class SampledResponse:
-    """A response; `scores` are those of its row, by the node that computed them."""
+    """A response; `scores` are the scores of its row, by the node that computed them."""
 
     prompt: str
     response: str
@@ -26,16 +26,20 @@ class SampledResponse:
 
 
 def sampled_names(graph: Graph) -> tuple[str, ...]:
-    """Return the items that `sampled_response` reads: the first node that samples, then those that score it alone."""
+    """Return the names of the results that `sampled_response` reads; empty if no node samples.
+
+    These are the first node that samples, then the nodes that score its rollout alone.
+    """
     nodes = rollout_nodes(graph)
     scores = {node.name for node in graph.nodes if node.op.kind == "score"}
     return (nodes[0].name, *(name for name in row_values(graph, nodes[0]) if name in scores)) if nodes else ()
 
 
 def sampled_response(tables: Sequence[pa.Table], names: Sequence[str], place: int) -> SampledResponse | None:
-    """Return the response of row `place` modulo the rows; None where the rollout has no text or no rows.
+    """Return the response of row `place`, modulo the number of rows; None if the rollout has no text or no rows.
 
-    `tables` are the rollout and the scores that are called `names`.
+    The first of `tables` is the rollout; the others are scores, called `names`. Prompt and response are cut to 2,000
+    characters each.
     """
     rollout, *values = tables
     if "text" not in rollout.column_names or not rollout.num_rows:
