@@ -1,4 +1,7 @@
-"""`resume`: go on with a run from its newest checkpoint; all but the end and the place is as the run's folder says."""
+"""`resume`: continue a run from its newest checkpoint, with the request saved in the run's folder.
+
+Only the number of steps and the place to run can be changed.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +39,14 @@ MAX_LINES = 8  # of differences that an error shows
 
 
 class NotResumableError(RunFolderError):
-    """A run that cannot go on: its flow, its rows or its weights are not what it began with (exit code 4)."""
+    """A run that cannot be resumed, because its flow, rows or weights have changed since it began (exit code 4)."""
 
     exit_code = ExitCode.NOT_RESUMABLE
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What a run's folder says of the run: its facts, and its request."""
+    """A run as saved in its folder: its facts and its request."""
 
     folder: RunFolder
     facts: Mapping[str, Any]
@@ -51,10 +54,11 @@ class SavedRun:
 
 
 def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
-    """Go on with a run, to `request.workload.steps` in all if said, by its own plan unless the request names a target.
+    """Continue a run from its newest checkpoint up to `request.workload.steps` steps in total; return how it ended.
 
-    A flow of the request takes the place of the run's own, if it is the same. Raises RunFolderError for a run that
-    cannot be resumed: what it began with is not what is there now.
+    Without `steps`, the number of steps is that of the run; without a target, its saved plan is used. A flow in the
+    request replaces the run's flow, and must be equal to it. Raises NotResumableError if the flow, rows or weights have
+    changed, RunFolderError for a folder that holds no run.
     """
     if isinstance(request.target.plan, Path):
         request = request.changed(plan=request.target.plan.absolute())
