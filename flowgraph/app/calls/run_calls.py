@@ -130,8 +130,8 @@ def resume(
         run: the run's folder, or the result of `run`.
         flow: the run's flow, if it is in no file.
         steps: the total number of steps; by default that of the run.
-        cluster, memory, placement, plan, runtime, address, threads: where to continue, as for `run`; by default where the
-            run was.
+        cluster, memory, placement, plan, runtime, address, threads: where to continue, as for `run`; by default as
+            the run did.
         listeners: receive the results of each step.
         say: receives each note as a line.
 

@@ -98,10 +98,10 @@ class DrawTarget:
 
 
 def find_target(request: Request, say: Say) -> DrawTarget:
-    """Return the target that a request's flow names: a run's folder, the file of a plan or a program, or a flow.
+    """Return the target that a request's flow names: a run's folder, a JSON file, or a flow.
 
-    Raises UsageError for a JSON file that holds neither a plan nor a program, and for options that a run's folder or a
-    file already answers.
+    The file holds a plan, a program or a picture. Raises UsageError for any other JSON file, and for options of a flow
+    together with a run's folder or a file, which record them.
     """
     name, path, is_name = request.flow, Path(request.flow), isinstance(request.workload.flow, str)
     is_run = is_name and ((path / "run.json").is_file() or (path.is_dir() and name != path.name))  # flows are one word
@@ -149,7 +149,7 @@ def _drawn(planned: PlanResult) -> DrawnPlan:
 
 
 def _file_target(path: Path, say: Say) -> DrawTarget:
-    """Read a plan, a program or a picture, told apart by what the file holds."""
+    """Return the target of a JSON file: a plan, a program or a picture, recognized by its content."""
     where = str(path)
     try:
         data = read_json(path)
@@ -178,7 +178,7 @@ def _file_target(path: Path, say: Say) -> DrawTarget:
 
 
 def _graph_of(plan: Plan, where: str) -> Graph | None:
-    """Return the graph of a plan's flow, if the flow is found and is still the one that was planned."""
+    """Return the graph of a plan's flow; None if the flow is not found or has changed since it was planned."""
     if plan.assumed is not None:
         return None if _flow_is_gone(plan.assumed.flow) else prepare_from(plan, where).setting.graph
     if not plan.flow.isidentifier():  # a flow's own name: a file's would be run
@@ -191,7 +191,7 @@ def _graph_of(plan: Plan, where: str) -> Graph | None:
 
 
 def _flow_is_gone(name: str) -> bool:
-    """Return whether a name, of no file, is that of no flow."""
+    """Return whether `name` is a name of a flow, not of a file, and no such flow exists."""
     if not name.isidentifier():
         return False
     try:

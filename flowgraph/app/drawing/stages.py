@@ -161,7 +161,7 @@ def values_text(values: Sequence[ValueFacts]) -> str:
 
 
 def _edges(edges: Sequence[report.EdgeFacts]) -> Iterator[str]:
-    """Print each edge with its parts, on as many lines as they take."""
+    """Yield a line for each edge with the bytes of its parts; long ones take several lines."""
     planned = any(edge.crosses is not None for edge in edges)
     rows = [["value", "read by", "bytes", *(["travels"] if planned else [])]]
     for edge in edges:

@@ -137,7 +137,10 @@ def exported(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
 
 
 def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportResult:
-    """Write a plan for a system, and forecast what the system then runs. Raises what `export` raises."""
+    """Return a plan's files for a system, with a forecast of the plan as the system runs it.
+
+    Raises the errors of `export`.
+    """
     files = exported(prepared, plan, target, notes)
     if files.system_run is None:
         return ExportResult(files, None)
@@ -145,9 +148,9 @@ def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
 
 
 def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportResult:
-    """Write a plan for a system; where that does not fit as the system runs it, in the fastest layouts that do.
+    """Return a plan's files for a system; if the plan does not fit there, in the fastest layouts that do.
 
-    A note at the head of what is written says either.
+    The first note of the files says which layouts they have.
     """
     first = _written(prepared, plan, target)
     name, step_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None

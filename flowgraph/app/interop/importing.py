@@ -201,7 +201,7 @@ def _replacement(prepared: PreparedProblem, run: ImportedRun, best: ExportSearch
 
 
 def _unread(read: Imported) -> Iterator[str]:
-    """Yield which keys were not read, each with why, and in one line those that no plan depends on."""
+    """Yield a note for each key that was not read, with the reason, and one for all keys that no plan needs."""
     yield from (f"{key} was not read: {why}" for key, why in read.ignored if why not in (NEEDLESS, UNREAD))
     unread = [f"{key}={read.overrides[key][:MAX_LETTERS]}" for key, why in read.ignored if why == UNREAD]
     if unread:
@@ -214,7 +214,7 @@ def _unread(read: Imported) -> Iterator[str]:
 
 
 def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacement | None) -> Iterator[str]:
-    """Yield what a search finds on the machines of a run, and what of the run's command changes with it."""
+    """Yield lines about the plans that a search finds on the run's machines, and the flags of the run that change."""
     where, system = f"searched on {run.on}", f"{run.target.system} {run.target.version}"
     if best is None:
         yield f"{where}: no plan fits"
@@ -257,7 +257,7 @@ def imported(path: Path) -> Imported:
 
 
 def _prepared(read: Imported, path: Path, device: str, request: Request) -> PreparedProblem:
-    """Pose the question of a run; what it says that no flow takes is an error of its file."""
+    """Return the planning problem of a run. Raises DataError for values that no flow takes."""
     notes = list[str]()
     if read.batch > MOST_PROMPTS:
         raise DataError.unusable(
@@ -279,7 +279,7 @@ def _prepared(read: Imported, path: Path, device: str, request: Request) -> Prep
 
 
 def _request(read: Imported, device: str, request: Request, notes: list[str]) -> Request:
-    """Return the request that another system's run stands for, with its longest lengths unless others are given."""
+    """Return the request that is equivalent to another system's run, at its longest lengths unless others are given."""
     known_names, name = known_devices(), device.lower()
     if "," in name or not any(name == known_name or name.startswith(f"{known_name}-") for known_name in known_names):
         hint = nearest(name, known_names)
@@ -300,10 +300,11 @@ def _request(read: Imported, device: str, request: Request, notes: list[str]) ->
 
 
 def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ...]:
-    """Return the models of a run, those that the request names in place of its own.
+    """Return the models of a run, replaced by those that the request names.
 
-    What the run starts from the policy's weights is the policy's too, and adapters stay. A model in a folder that is
-    not here is planned with the sizes of the model that the folder is named after.
+    Models that the run initializes from the policy's weights are replaced by the policy's model too; adapters stay. A
+    model in a folder that does not exist here is planned with the sizes of the known model that the folder is named
+    after.
     """
     requested = dict[str, str]()
     for text in request.workload.model:
@@ -328,7 +329,7 @@ def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ..
 
 
 def _base(text: str) -> tuple[str, str]:
-    """Part a model from its adapters.
+    """Return the name of a model and its adapters separately.
 
     >>> _base("org/name+lora=8"), _base("org/name")
     (('org/name', '+lora=8'), ('org/name', ''))
@@ -338,10 +339,10 @@ def _base(text: str) -> tuple[str, str]:
 
 
 def _with_micro_batches(setting: PlanningProblem, read: Imported) -> Imported:
-    """Return a run with the micro-batches that it has at the lengths of a setting.
+    """Return a run with the micro-batches that it has at the lengths of a planning problem.
 
-    A run says how long its rows may be, not how long they are; a budget of many tokens, or of many rows, is seldom
-    full. A micro-batch has at most what a rank has in a minibatch, and at least a row.
+    A run states the maximum length of its rows, not their actual lengths, so a budget of many tokens or rows is seldom
+    full. A micro-batch has at least one row, and at most the rows of one rank in a minibatch.
     """
     running = dict(read.running)
     for role in setting.roles:

@@ -67,7 +67,7 @@ def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None
 
 
 def _measured_run(path: Path, plan: Path | None, measured: Sequence[str], say: Say) -> calibration.MeasuredRun:
-    """Return what was measured: by a run's folder, by a log of a run of `plan`, or on a plan's file by hand."""
+    """Return the measurements of a run's folder, of a log of a run of `plan`, or given by hand for a plan's file."""
     if path.is_file():
         timings = () if plan is not None else tuple(calibration.given_timings(measured, str(path)))
         file = plan or path

@@ -80,7 +80,7 @@ def _faults(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]
 
 
 def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Yield the faults of a plan from a file, for the models, rows and lengths that it or the request names."""
+    """Yield the faults of a saved plan, for the models, rows and lengths that the plan or the request names."""
     where = str(request.target)
     prepared = prepare_again(plan, request, where)
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
@@ -95,7 +95,7 @@ def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterat
 
 
 def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Yield the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
+    """Yield the faults of a flow on the devices of a cluster; note whether it fits if its models are named."""
     prepared, where = prepare(request), str(request.target)
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
     if not request.workload.model and prepared.inputs is None:
@@ -156,7 +156,7 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
 
 
 def _refuse_param(graph: Graph, param: Param) -> None:
-    """Refuse a parameter that nothing reads or updates, whose next version is lost, or that a run cannot give."""
+    """Raise for a parameter that nothing reads or updates, whose next version is lost, or that a run cannot provide."""
     name, kind, carried = param.name, param.type.__name__, param.name in graph.carries()
     trainable = issubclass(param.type, Trainable)
     read = {edge.source for node in graph.nodes for edge in node.edges()}

@@ -176,7 +176,10 @@ def prepare_from(
 
 
 def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Workload | None, where: str) -> None:
-    """Refuse a model of no parameter, a parameter without a model unless models are given, and an unknown engine."""
+    """Raise PlanError for an unknown model parameter, an unknown engine, or a parameter without a model.
+
+    A parameter may lack a model if the workload names models.
+    """
     params = [param.name for param in model_params(graph)]
     for name in assumed.models:
         if name not in params:
@@ -254,7 +257,7 @@ def _shape(source: ModelSource, head: Head) -> ModelShape:
 
 
 def _capped(text: str, graph: Graph, workload: Workload) -> str:
-    """Return lengths of responses, without a longest one, with the most tokens that the request sets a sampler."""
+    """Return response lengths; without a maximum, they get the `max_tokens` that the request sets for a sampler."""
     limits = [
         int(getattr(node.settings, "max_tokens", 0))
         for node in graph.nodes
@@ -299,7 +302,7 @@ def _search_assumptions(search: Search) -> dict[str, Any]:
 
 
 def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None) -> list[str]:
-    """Return what was assumed without being asked for, and what a run would do otherwise."""
+    """Return notes about what was assumed without being requested, and what a run would do differently."""
     notes, workload = list[str](), request.workload
     if not workload.model and setting.shapes and inputs is None:
         notes.append(f"assuming the model `{DEFAULT_MODEL}`; set another with --model")
@@ -364,6 +367,6 @@ def _file_and_column(text: str) -> tuple[str, str]:
 
 
 def _anywhere(text: str) -> str:
-    """Return lengths as they are read from any folder: the path of a file in full."""
+    """Return a text of lengths that is valid in any folder: the path of a file is made absolute."""
     file, column = _file_and_column(text)
     return f"{Path(file).expanduser().absolute()}:{column}" if file and column else text

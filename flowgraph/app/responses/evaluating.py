@@ -175,7 +175,7 @@ def _evaluate_saved(path: Path, request: Request, progress: Progress) -> EvalRes
 
 
 def _refuse_unknown_rule(rule: str, table: pa.Table) -> None:
-    """Refuse a rule that is not there, as far as is known without running it; for "data" a source that has none."""
+    """Raise RuleError for a rule that does not exist; for "data", if a data source of the table has no rule."""
     if rule != "data":
         refuse_missing(resolve(rule))
         return

@@ -184,7 +184,7 @@ def prepare_sampling(
 
 
 def _plan(inputs: FlowInputs, request: Request, model: ModelUnderTest, say: Say) -> PlanResult:
-    """Plan, or read a plan: one of this flow, or one of a flow that samples, such as a run's, whose place is taken."""
+    """Return a plan for sampling: search one, or use the given plan, of this flow or of another that samples."""
     target, where = request.target, str(request.target)
     plan = plan_of(target)
     question = Request(

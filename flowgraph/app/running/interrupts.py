@@ -76,7 +76,7 @@ class Interrupts:
 
 
 def _interrupted() -> bool:
-    """Return whether an interrupt is handled right now: one that something swallowed is not."""
+    """Return whether a KeyboardInterrupt is being handled right now, or caused the exception that is."""
     error = sys.exception()
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__

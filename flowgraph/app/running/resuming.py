@@ -94,7 +94,7 @@ def _saved(folder: RunFolder) -> SavedRun:
 
 @contextlib.contextmanager
 def _where_it_began(saved: SavedRun) -> Generator[SavedRun]:
-    """Work in the folder that the run began in, if it is still there: relative paths start from it."""
+    """Open a context in the working folder that the run began in, if it exists: relative paths start from it."""
     began, current = Path(saved.facts["folder"]), Path.cwd()
     if began == current or not began.is_dir():
         yield saved
@@ -153,12 +153,12 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
 
 
 def _files_changed(saved: SavedRun) -> list[str]:
-    """Return which of the files that the run's rows were read from are not what they were, with both hashes."""
+    """Return which of the files with the run's rows have changed, with both hashes."""
     return list(faults(Path(), saved.facts["data"].get("files", {})))
 
 
 def _with_target(saved: SavedRun, changes: Request) -> Request:
-    """Return the run's request with where to run: by the plan or cluster that is given, else by the run's own plan."""
+    """Return the run's request with the plan or cluster that is given, or else with the run's plan."""
     execution = changes.execution
     address = execution.address or saved.request.execution.address
     if changes.target != Target():
@@ -174,10 +174,10 @@ def _with_target(saved: SavedRun, changes: Request) -> Request:
 
 
 def _flow(saved: SavedRun, copies: Path, say: Say) -> FlowLike:
-    """Return the name of the flow: its own file if that still reads as it did, else a copy of the run's copy of it.
+    """Return the name of the run's flow: its file if that has not changed, else a copy of the run's copy of it.
 
-    Neither runs unless its hash is the one that the run noted. A copy keeps the file's name, which its values and nodes
-    are known by, and imports from beside the file.
+    A file runs only if its hash is the one that the run recorded. The copy has the name of the file, which types and
+    nodes are known by, and imports modules from the folder of the file.
     """
     flow_name, file, backup = saved.request.flow, Path(saved.facts["file"]), saved.folder.path / "flow.py"
     try:

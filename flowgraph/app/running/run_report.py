@@ -139,7 +139,7 @@ def _lead(facts: Mapping[str, Any], curves: Mapping[str, Points]) -> list[str]:
 
 
 def _node_seconds(run: RunFolder) -> dict[str, float]:
-    """Return the mean seconds a step of each node, slowest first."""
+    """Return the mean seconds per step of each node, slowest first."""
     sums, steps = defaultdict[str, float](float), 0
     for line in run.metrics():
         nodes = line.get("time", {}).get("nodes_s", {})

@@ -255,7 +255,7 @@ def carry_out(
 
 
 def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
-    """Report what became of a run that failed; return its steps if it can be resumed or begun again, else None."""
+    """Report how a run failed; return its finished steps if it can be resumed or started again, else None."""
     hint, steps_done = "", 0
     if folder.begun:
         with contextlib.suppress(OSError):  # the disk may be what failed
@@ -280,7 +280,7 @@ def goes_on(folder: RunFolder) -> str:
 def _train(
     ready: PreparedRun, folder: RunFolder, interrupts: Interrupts, observers: Observers, checkpoint: Checkpoint | None
 ) -> int:
-    """Load, train and save the weights; return the steps that are done."""
+    """Load the models, train, and save the weights; return the number of finished steps."""
     graph, job, start = ready.inputs.graph, ready.job, checkpoint.steps if checkpoint is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
     profiles = Profiles(folder.path.absolute(), _profiled(ready.request))
@@ -367,7 +367,10 @@ def _job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | None
 
 
 def _held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
-    """Check held-out prompts by the flow's own rule, with greedy responses of the first trained policy."""
+    """Return the check of held-out prompts: greedy responses of the first trained policy, scored by the flow's rule.
+
+    Return None if there are no held-out prompts, checks are disabled, or no policy is trained.
+    """
     flow, held_out, every = inputs.graph, inputs.data.held_out, request.training.eval_every
     trained = {node.root for node in flow.nodes}
     policy = next((p.name for p in model_params(flow) if issubclass(p.type, Policy) and p in trained), None)
