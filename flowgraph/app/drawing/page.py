@@ -70,7 +70,7 @@ def page_of(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
 def single_page(title: str, drawing: Drawing, pools: tuple[str, ...] = ()) -> str:
     """Return an HTML page with one picture and the table of its numbers.
 
-    `pools` are the names of the plan's pools, in the order of their colours.
+    `pools` are the names of the plan's pools, by which a reader can filter the page.
     """
     return page_html(Page(title, sections=(_section(drawing.title, drawing, pools),), pools=pools))
 

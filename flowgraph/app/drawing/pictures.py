@@ -54,7 +54,7 @@ def refuse_unknown_picture(name: str) -> None:
 
 
 def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
-    """Draw the flow: nodes are coloured by kind, edges by type of value, and each loss is a frame.
+    """Draw the flow: each node with its kind, each edge with the type of its value, each loss as a frame.
 
     Raises UsageError if the flow is not found or has changed since it was planned.
     """
