@@ -11,7 +11,10 @@ from flowgraph.errors import UsageError
 def make_data(
     name: str, *, out: Path | None = None, source: Path | None = None, seed: int = 0, cache: Path | None = None
 ) -> dict[Path, int]:
-    """Write train and held-out rows of a task; return the files with their numbers of rows."""
+    """Write the train and held-out rows of a task as Parquet files; return the number of rows by file.
+
+    `source` is the folder of the original gsm8k files. Raises UsageError for gsm8k without it.
+    """
     import pyarrow.parquet as pq
 
     from nodes.data import gsm8k, sets

@@ -1,4 +1,4 @@
-"""What this machine has, as a person pastes it into a report of a fault."""
+"""Facts about this machine, as a user pastes them into a bug report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGES = (
 
 
 def machine_facts() -> dict[str, Any]:
-    """Collect what this machine has; what cannot be told is None."""
+    """Return this machine's software, cores, memory in bytes, GPUs and network settings; None is unknown."""
     try:
         import torch
 
@@ -68,7 +68,7 @@ def _free(path: Path) -> int | None:
 
 
 def engine_facts(cache: Path | None) -> list[dict[str, str]]:
-    """Return the engines with an environment of their own, and those of this one, each with the versions known."""
+    """Return the name, versions and folder of each engine: first those with a separate environment."""
     where = cache_folder(cache)
     facts = [
         {
@@ -96,10 +96,10 @@ def engine_facts(cache: Path | None) -> list[dict[str, str]]:
 
 
 def listed_models(cache: Path | None) -> tuple[list[BuiltInModel], list[ListedModel]]:
-    """Return the models that need no folder or hub, and those whose sizes are known without one."""
+    """Return the built-in models, and the models whose sizes are known without their files."""
     return built_in_models(cache_folder(cache)), sorted(table().values(), key=lambda model: model.name.casefold())
 
 
 def install_engine(name: str, cache: Path | None, say: Say) -> Path:
-    """Make an engine's environment, unless it is there; return its folder."""
+    """Install an engine's environment unless it is installed; return its folder."""
     return environments.install(environment(name), cache_folder(cache), say=say)

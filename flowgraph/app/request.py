@@ -1,4 +1,4 @@
-"""What you ask for: one request, built by keyword, with a part for each question that it answers."""
+"""The request of one command or call, with a part for each kind of option; it is built by keyword."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ Text = Annotated[str, BeforeValidator(_text)]
 
 
 class Part(BaseModel):
-    """A part of a request; it cannot be changed, and has no other fields."""
+    """A part of a request; it is immutable and refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
 class Workload(Part):
-    """What is trained on what: a flow, its models, its rows and their lengths.
+    """The flow to train, its models, its rows and their lengths.
 
     Lengths are texts that `LengthDistribution.parse` reads, or `FILE.parquet:COLUMN`.
     """
@@ -72,7 +72,7 @@ class Workload(Part):
     cache: Path | None = None
 
     def sets(self, name: str) -> bool:
-        """Return whether a setting of this name is set."""
+        """Return whether `settings` contains a value for this name."""
         return any(text.startswith(f"{name}=") for text in self.settings)
 
     @field_serializer("flow")
@@ -81,7 +81,7 @@ class Workload(Part):
 
 
 class Target(Part):
-    """Where it runs: a cluster ("" is this machine, with `memory` of it), or a plan, which has its own.
+    """Where to run: a cluster ("" is this machine, `memory` how much of it to use), or a plan with its cluster.
 
     `placement` is a named placement on that cluster, such as `split`.
     """
@@ -107,10 +107,10 @@ class Target(Part):
 
 
 class Search(Part):
-    """How a plan is searched: the engines and their constants, the objective, what is fixed, what may lag.
+    """How a plan is searched: engines and their constants, the objective, fixed roles, and staleness.
 
     `engine` has texts such as `train=megatron`; `constants` is a file of constants of engines, and a `calibration`
-    scales what is forecast.
+    scales forecast seconds.
     """
 
     engine: Texts = ()
@@ -128,9 +128,9 @@ class Search(Part):
 
 
 class Execution(Part):
-    """What runs it: `runtime` is "local" (this process) or "ray", `address` that of a Ray cluster.
+    """How a plan is run: `runtime` is "local" (this process) or "ray", `address` that of a Ray cluster.
 
-    `threads` are those of each process, `attach` a file of engines' servers that run already.
+    `threads` are those of each process; `attach` is a file that lists running servers of engines.
     """
 
     runtime: str | None = None
@@ -142,7 +142,7 @@ class Execution(Part):
 
 
 class Training(Part):
-    """How a run is checked, recorded and saved; `checkpoint_every` 0 makes no checkpoints, not even at the end.
+    """How a run is checked, recorded and saved; `checkpoint_every=0` writes no checkpoints, not even at the end.
 
     `log` names trackers that also receive the metrics, `profile` the steps to profile.
     """
@@ -157,10 +157,10 @@ class Training(Part):
 
 
 class Sampling(Part):
-    """Which responses are generated and how they are scored; None is for what the model or the data suggest.
+    """Which responses are generated and how they are scored; None selects the default of the model or the data.
 
-    `subject` is a model, or the folder of a run, whose model `param` is meant; `generations` are responses in a file,
-    to be scored without a model, `prompt` texts in place of a data set. `by` is the rule that scores.
+    `subject` is a model, or the folder of a run, with `param` to choose one of its models. `generations` is a file of
+    responses to score without a model, and `prompt` are texts that replace a data set. `by` is the scoring rule.
     """
 
     subject: str | None = None
@@ -176,14 +176,14 @@ class Sampling(Part):
 
 
 class Output(Part):
-    """Which file or folder is written; one that is there is replaced if `overwrite`."""
+    """The file or folder to write; an existing one is replaced only if `overwrite`."""
 
     out: Path | None = None
     overwrite: bool = False
 
 
 class Request(Part):
-    """All that one command, or one call, asks for."""
+    """Everything that one command or call asks for."""
 
     workload: Workload = Workload()
     target: Target = Target()
@@ -195,11 +195,14 @@ class Request(Part):
 
     @property
     def flow(self) -> str:
-        """Return how the flow is named."""
+        """Return the flow as text: `grpo`, `my.py:name`, or the name of a flow that is in no file."""
         return flow_text(self.workload.flow)
 
     def changed(self, **values: Any) -> Request:
-        """Return the request with other values of these fields, whatever part each is in."""
+        """Return the request with changed fields, given by name regardless of their part.
+
+        Raises UsageError for a name that is no field. Values are not validated.
+        """
         parts = {name: getattr(self, name).model_copy(update=fields) for name, fields in _by_part(values).items()}
         return self.model_copy(update=parts)
 
@@ -240,7 +243,7 @@ def make_request(**values: Any) -> Request:
 
 
 def fields(arguments: Mapping[str, Any], *, but: str = "") -> dict[str, Any]:
-    """Return the arguments of a function, its `locals()`, that are fields of a request: all but those named.
+    """Return the arguments of a function, its `locals()`, without the names in `but`, separated by spaces.
 
     >>> fields({"flow": "grpo", "json": True}, but="json")
     {'flow': 'grpo'}
@@ -249,7 +252,7 @@ def fields(arguments: Mapping[str, Any], *, but: str = "") -> dict[str, Any]:
 
 
 def option(name: str) -> str:
-    """Return the option of the command line that is a field.
+    """Return the command-line option of a request's field.
 
     >>> option("eval_every"), option("settings")
     ('--eval-every', '--set')
@@ -258,7 +261,7 @@ def option(name: str) -> str:
 
 
 def saved_request(saved: Mapping[str, Any]) -> Request:
-    """Read the request of a run's folder, also one from before `flowgraph.app`. Raises ValueError for another."""
+    """Return the request saved in a run's folder; older formats are read too. Raises ValueError for other data."""
     flat, names = dict(saved), {"sets": "settings", "models": "model"}
     for part in ("asked", "where", *Request.model_fields):
         inner = flat.pop(part, {})

@@ -10,7 +10,11 @@ from flowgraph.files.untrusted import MOST_BYTES, read_text
 
 
 def text_of(path: Path, kind: str, refusal: Callable[[str], FlowError], most_bytes: int = MOST_BYTES) -> str:
-    """Return the text of a file; raise the `refusal` of the reason if it cannot be read or is not text."""
+    """Return the text of a file that a user names.
+
+    If the file cannot be read or is not text, raises `refusal(reason)`; `kind` is the expected kind of file in the
+    reason.
+    """
     try:
         return read_text(path, most_bytes)
     except OSError as error:
@@ -20,12 +24,12 @@ def text_of(path: Path, kind: str, refusal: Callable[[str], FlowError], most_byt
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of text."""
+    """Write a text file in UTF-8. Raises UsageError if it cannot be written."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file. Raises UsageError where it cannot be written."""
+    """Write a file. Raises UsageError if it cannot be written."""
     try:
         path.write_bytes(data)
     except OSError as error:

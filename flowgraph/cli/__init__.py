@@ -1,4 +1,4 @@
-"""The command line: the only place that knows the compiler, the vocabulary and the planner."""
+"""The command line: the only package that imports the compiler, the vocabulary and the planner together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_SHOWN = 200  # characters of a path
 
 
 def main() -> None:
-    """Run a command; an error of ours is printed whole and ends with its exit code."""
+    """Run the command line of this process, and exit; an error of ours is printed in full, and sets the exit code."""
     from flowgraph.cli.application import run_command
     from flowgraph.flows.flow_files import refuse_shadowed_packages
 

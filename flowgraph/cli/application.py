@@ -1,4 +1,4 @@
-"""The commands, in the sections and the order in which `--help` lists them."""
+"""The commands, in the sections and the order of `--help`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ for section, members in SECTIONS.items():
 
 
 def run_command() -> int:
-    """Run the command that the arguments of this process name; return its exit code."""
+    """Run the command in the arguments of this process; return its exit code."""
     try:
         code = commands(standalone_mode=False)
     except typer.Abort:

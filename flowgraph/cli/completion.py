@@ -1,6 +1,6 @@
-"""What a shell offers for an option or an argument: names that exist here, found without importing a flow or torch.
+"""Shell completion of options and arguments, without importing a flow or torch.
 
-Only names of plain characters are offered: the scripts of some shells evaluate what they are given.
+Only names of plain characters are offered, because the scripts of some shells evaluate their input.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _merged(*offers: list[str]) -> list[str]:
 
 
 def one_of(*names: str) -> Completer:
-    """Return what completes these names.
+    """Return a completer that offers these names.
 
     >>> one_of("local", "ray")("l")
     ['local']
@@ -77,7 +77,7 @@ def _holds_flow(path: Path) -> bool:
 
 
 def named_flows(incomplete: str) -> list[str]:
-    """Return the names of the shipped and the installed flows."""
+    """Return the matching names of shipped and installed flows."""
     from flowgraph.files.shipped import flows_folder
     from flowgraph.flows.entry_points import names
 
@@ -86,22 +86,22 @@ def named_flows(incomplete: str) -> list[str]:
 
 
 def flows(incomplete: str) -> list[str]:
-    """Return the named flows, and the files here that define one."""
+    """Return the matching named flows, and the matching Python files that define a flow."""
     return [*named_flows(incomplete), *_offered(_paths(incomplete, _holds_flow), incomplete)]
 
 
 def plans(incomplete: str) -> list[str]:
-    """Return the JSON files here; which of them are plans is known when one is read."""
+    """Return the matching JSON files; they are not opened, so some may not be plans."""
     return _offered(_paths(incomplete, lambda path: path.suffix == ".json"), incomplete)
 
 
 def flows_and_plans(incomplete: str) -> list[str]:
-    """Return what `check` takes."""
+    """Return the matching arguments of `check`: flows and plans."""
     return _merged(flows(incomplete), plans(incomplete))
 
 
 def runs(incomplete: str) -> list[str]:
-    """Return the run folders here and in `runs`."""
+    """Return the matching run folders in this folder and in `runs`."""
 
     def is_run(path: Path) -> bool:
         return (path / "run.json").is_file()
@@ -111,7 +111,7 @@ def runs(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
-    """Return the built-in models, those of the shipped table, and the folders here; also after `PARAM=`."""
+    """Return the matching built-in models, models of the shipped table, and model folders; also after `PARAM=`."""
     from flowgraph.models.sources import BUILT_IN
     from flowgraph.models.table import table
 
@@ -122,22 +122,22 @@ def models(incomplete: str) -> list[str]:
 
 
 def models_and_runs(incomplete: str) -> list[str]:
-    """Return what `eval` and `generate` take."""
+    """Return the matching arguments of `eval` and `generate`: runs and models."""
     return _merged(runs(incomplete), models(incomplete))
 
 
 def drawable(incomplete: str) -> list[str]:
-    """Return what `draw` and `diff` take."""
+    """Return the matching arguments of `draw` and `diff`: flows, plans and runs."""
     return _merged(flows_and_plans(incomplete), runs(incomplete))
 
 
 def placements(incomplete: str) -> list[str]:
-    """Return the named placements; their variants after a colon."""
+    """Return the matching named placements; after a colon, their variants."""
     return _offered(iter(VARIANTS if ":" in incomplete else PLACEMENTS), incomplete)
 
 
 def clusters(incomplete: str) -> list[str]:
-    """Return the short forms of small clusters and the TOML files here; after `8x`, the known devices."""
+    """Return the matching short forms of small clusters and TOML files; after `8x`, also the known devices."""
     counts = _DEVICES.fullmatch(incomplete)
     spec = find_spec("placements")
     folders = list(spec.submodule_search_locations or ()) if counts and spec is not None else []
@@ -147,21 +147,21 @@ def clusters(incomplete: str) -> list[str]:
 
 
 def data(incomplete: str) -> list[str]:
-    """Return the data sets that are made here, and the files and folders here."""
+    """Return the matching data sets that can be generated, and the matching data files and folders."""
     names = ("digits", "digits:copy", "digits:max", "digits:sort", "digits:reverse", "addition", "gsm8k", "rg/")
     files = _paths(incomplete, lambda path: path.suffix in (".parquet", ".jsonl", ".json"))
     return _offered(iter([*names, *files]), incomplete)
 
 
 def engines(incomplete: str) -> list[str]:
-    """Return the engines after each use: `train=fsdp`."""
+    """Return the matching pairs of use and engine, such as `train=fsdp`."""
     from flowgraph.engines.table import ENGINES, VERBS
 
     return _offered((f"{use}={name}" for use in VERBS for name in ENGINES), incomplete)
 
 
 def environments(incomplete: str) -> list[str]:
-    """Return the environments of engines that `engines install` takes."""
+    """Return the matching engines that `engines install` can install."""
     from flowgraph.engines.table import ENGINES
 
     names = (engine.environment.name for engine in ENGINES.values() if engine.environment is not None)
@@ -169,6 +169,6 @@ def environments(incomplete: str) -> list[str]:
 
 
 def pictures(incomplete: str) -> list[str]:
-    """Return the pictures that `draw` makes."""
+    """Return the matching names of pictures that `draw` can draw."""
     names = ("flow", "plan", "sequence", "timeline", "memory", "placements", "search", "run")
     return _offered(iter(names), incomplete)

@@ -1,7 +1,7 @@
-"""What a run shows as it goes: how far it is, its speed, its headline metrics with curves, and one sample response.
+"""The live display of a run: progress, speed, headline metrics with curves, and one sample response.
 
-A terminal gets a live view on stderr, whose height changes only when a first response comes; anything else gets a line
-now and then. Nothing of a response or a name can move the cursor: all of it goes through `one_line`.
+On a terminal, a view on stderr is updated in place, and its height changes only when the first response arrives;
+elsewhere, a line is printed now and then. Responses and names go through `one_line`, so they cannot move the cursor.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Shown:
 
 
 class Display:
-    """Show a run; a context manager."""
+    """A context in which a run is displayed."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Display:
             say(self.line(), file=sys.stderr)
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
-        """Show a step."""
+        """Record the results of a step that took `seconds`, and update the display; `step` counts from 0."""
         for name, mean in ran.observed.means().items():
             self.curves[name].append(mean)
         self.step, self.step_s, self.seconds = step + 1, seconds, dict(ran.observed.seconds)
@@ -109,7 +109,7 @@ class Display:
         self._show(force=False)
 
     def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Show a check on held-out data."""
+        """Record the accuracy of a check on held-out data, and update the display."""
         means = observed.means()
         if "accuracy.accuracy" in means:
             self.curves["eval/accuracy"].append(means["accuracy.accuracy"])
@@ -117,7 +117,10 @@ class Display:
 
     @property
     def steps_per_s(self) -> float:
-        """Return the mean speed of the last steps, with what is saved and checked between them; 0 before the first."""
+        """Return the mean steps per second over the last steps; 0 before the first step.
+
+        The time of saves and checks between the steps is included.
+        """
         (first, start_s), (last, end_s) = (self._ends[0], self._ends[-1]) if self._ends else ((0, 0.0), (0, 0.0))
         if last > first and end_s > start_s:
             return (last - first) / (end_s - start_s)
@@ -125,7 +128,7 @@ class Display:
 
     @property
     def left_s(self) -> float | None:
-        """Return the seconds that the remaining steps take at this speed; None before the first."""
+        """Return the estimated seconds until the last step; None before the first step."""
         return (self.steps - self.step) / self.steps_per_s if self.steps_per_s else None
 
     def _take_sample(self) -> None:
@@ -144,7 +147,7 @@ class Display:
             say(self.line(), file=sys.stderr)
 
     def line(self) -> str:
-        """Sum up where the run stands in one line."""
+        """Return the progress, headline metrics and speed of the run in one line."""
         names = short(name for name, _ in self._headlines())
         metrics = [f"{names[name]} {values[-1]:.3f}" for name, values in self._headlines() if values]
         return f"step {self.step}/{self.steps}  " + "  ".join([*metrics, *self._speeds()])
@@ -216,7 +219,9 @@ def _cut(text: str, columns: int, style: str = "") -> Text:
 
 
 def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
-    r"""Return text as one line that a terminal shows as it is: white space is a space, and controls are written out.
+    r"""Return text as one line that is safe to print: white space becomes a space, control characters are escaped.
+
+    The line has at most `characters` characters.
 
     >>> one_line("two\nlines\x1b[2J")
     'two lines\\x1b[2J'
@@ -226,7 +231,7 @@ def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Return a duration in its two largest units.
+    """Return a duration in seconds as text with its two largest units.
 
     >>> show_duration(7.2), show_duration(200), show_duration(3900), show_duration(200000)
     ('7s', '3m 20s', '1h 05m', '2d 7h')

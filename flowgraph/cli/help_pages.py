@@ -1,4 +1,4 @@
-"""How `--help` is laid out: commands and options in sections, each line whole, in the columns of the terminal."""
+"""The layout of `--help`: commands and options in sections, in the columns of the terminal, without cutting lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE = 10**6  # a larger maximum only guards against mistakes, and says nothing
 
 
 def first_sentence(text: str) -> str:
-    """Return what the list of commands says of a command: the first sentence of its help, without the full stop.
+    """Return the first sentence of a command's help, without the full stop, for the list of commands.
 
     >>> first_sentence("Train a flow. The first Ctrl-C stops it.")
     'Train a flow'
@@ -31,7 +31,7 @@ def first_sentence(text: str) -> str:
 
 
 def plain_range(text: str) -> str:
-    """Write the range of a number in words.
+    """Return an option's help with the range of its number in words; a range without a practical limit is removed.
 
     >>> plain_range("Steps.  [default: 2; 1<=x<=100]"), plain_range("Seed.  [0<=x<=9999999]")
     ('Steps.  [default: 2; 1 to 100]', 'Seed.')
@@ -49,7 +49,7 @@ def plain_range(text: str) -> str:
 
 
 def write_rows(formatter: Any, rows: Rows) -> None:
-    """Write rows by section; every section has the same first column, and no text is cut."""
+    """Write rows of help by section; all sections have the same first column, and no text is cut."""
     widest = max((len(first) for section in rows.values() for first, _ in section), default=0)
     for name, section in rows.items():
         with formatter.section(name):
@@ -57,7 +57,7 @@ def write_rows(formatter: Any, rows: Rows) -> None:
 
 
 def option_rows(params: Iterable[Any], context: Any) -> Rows:
-    """Return the arguments and the options by their section, those without one last."""
+    """Return the help of the arguments and options by section; options without a section come last."""
     arguments, options, rest = list[tuple[str, str]](), Rows(), list[tuple[str, str]]()
     for param in params:
         record = param.get_help_record(context)
@@ -74,10 +74,10 @@ def option_rows(params: Iterable[Any], context: Any) -> Rows:
 
 
 class OneCommand(TyperCommand):
-    """A command whose help has its options in sections."""
+    """A command whose help lists its options in sections."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the arguments as manuals write them: `FLOW`, `[FLOW]`, `RUN...`."""
+        """Return the arguments in the notation of manuals: `FLOW`, `[FLOW]`, `RUN...`."""
         return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -86,7 +86,7 @@ class OneCommand(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Commands whose help lists them in sections, each with its whole first sentence."""
+    """A group of commands whose help lists them in sections, each with the first sentence of its help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options and the commands."""
@@ -100,7 +100,7 @@ class Commands(TyperGroup):
 
 
 def show_version(flag: bool) -> None:
-    """Print the installed version, "unknown" where the files of flowgraph only lie on the path, and end."""
+    """Print the installed version and exit if `flag`; the version is "unknown" if no package is installed."""
     if flag:
         try:
             say(f"flowgraph {version('flowgraph')}")

@@ -1,4 +1,4 @@
-"""The options and arguments that commands share: their names, what completes them, and the section of `--help`."""
+"""The options and arguments that commands share: their names, their completers, and their sections of `--help`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def in_section(
     min: float | None = None,
     max: float | None = None,
 ) -> Any:
-    """Return an option of a section of `--help`, for numbers from `min` to `max`.
+    """Return an option in a section of `--help`, with `min` and `max` as the limits of a number.
 
-    `flags` are its names and that of its value, as in `-o, --out FILE`; `completer` may be the words that complete it.
+    `flags` has its names and the name of its value, as in `-o, --out FILE`; `completer` may be a text of words to
+    offer.
     """
     words = flags.split()
     names = [word.rstrip(",") for word in words if word.startswith("-")]
@@ -43,7 +44,7 @@ sampling, searching = partial(in_section, "Responses"), partial(in_section, "Sea
 
 
 def argument(name: str, about: str, completer: complete.Completer | None = None) -> Any:
-    """Return an argument; `name` is that in `--help`."""
+    """Return an argument; `name` is its name in `--help`."""
     return typer.Argument(help=about, metavar=name, autocompletion=completer)
 
 
@@ -94,7 +95,10 @@ MeasuredOn = Annotated[
 
 
 class RequestOptions:
-    """The options that are fields of a request, with their defaults. One name may have several, as in `batch=N`."""
+    """The options that are fields of a request, with their defaults.
+
+    A field may have several options, of which a command selects one, as in `batch=N`.
+    """
 
     flow: Annotated[
         str,
@@ -325,11 +329,11 @@ Fields = dict[str, Any]
 
 
 def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds options of a request to a command, which gets them together as `fields`.
+    """Return a decorator that adds options of a request to a command, and passes their values to it as `fields`.
 
     Args:
-        names: all options in the order of `--help`, the command's own ones included: a field of a request, or
-            `field=option` where the option of that field is another of `RequestOptions`.
+        names: all options in the order of `--help`, including the command's own parameters: a field of a request, or
+            `field=option` where another of `RequestOptions` is the option of that field.
     """
     options = {field: option or field for field, _, option in (name.partition("=") for name in names.split())}
 

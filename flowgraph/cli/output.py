@@ -1,6 +1,6 @@
-"""How commands print: the one place that writes to stdout and stderr, and keeps terminals from obeying what is printed.
+"""How commands print: the only module that writes to stdout and stderr, with control characters escaped.
 
-Results go to stdout, notes and the files that were written to stderr. Not here: the live display of a run (`display`).
+Results go to stdout; notes and the names of written files go to stderr. Not here: the live display (`display`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _JOINERS = "\u200c\u200d"  # of letters of one word, and of the parts of an emoj
 
 
 def visible(text: str) -> str:
-    r"""Return text with its control and direction characters written out, so that no terminal obeys them.
+    r"""Return text with control and direction characters escaped, so that it cannot control a terminal.
 
     >>> print(visible("two\nlines\x1b[31m\u202e"))
     two
@@ -41,29 +41,29 @@ def visible(text: str) -> str:
 
 
 def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str = "\n") -> None:
-    """Print text to stdout, or to `file`; with `fit`, in the columns that are asked for."""
+    """Print text to stdout, or to `file`; `fit` breaks lines at the requested number of columns."""
     plain = visible(str(text))
     columns = columns_asked() if fit else None
     print(plain if columns is None else fitted(plain, columns), end=end, file=file, flush=file is not None)
 
 
 def note(line: object) -> None:
-    """Print a line beside the result: a note, or a file that was written."""
+    """Print a line to stderr: a note, or the name of a written file."""
     say(line, fit=True, file=sys.stderr)
 
 
 def print_json(data: Any, *, default: Any = None) -> None:
-    """Print data as JSON, exactly: it escapes what a terminal would obey."""
+    """Print data as JSON, which escapes control characters."""
     print(json.dumps(data, indent=1, default=default))
 
 
 def print_exact(text: str) -> None:
-    """Print text whose writer has made every name in it harmless: a picture with its own colours, a file's format."""
+    """Print text unchanged; its writer must have escaped every name in it."""
     print(text)
 
 
 def write(path: Path | None, text: str) -> None:
-    """Write a file that the command line names, if it names one."""
+    """Write text to a file; do nothing if `path` is None. Raises UsageError if the file cannot be written."""
     from flowgraph.app.user_files import write_text
 
     if path is not None:
@@ -77,13 +77,13 @@ def print_table(
     right: Collection[int] = (),
     columns: int | None = None,
 ) -> None:
-    """Print a plain table; its cells are data, never markup, and continue below where there are too few columns.
+    """Print a plain table; cells are data, never markup, and continue on further lines if there are too few columns.
 
     Args:
         head: the heads of the columns.
         rows: the cells of each row.
-        right: the places of columns of numbers, which are never broken.
-        columns: the columns of the terminal to use; by default those asked for, or else as many as it takes.
+        right: the indices of columns of numbers, which are right-aligned and never broken.
+        columns: the columns of the terminal to use; by default the requested ones, or else as many as the table needs.
     """
     from rich.console import Console
     from rich.table import Table
@@ -100,7 +100,7 @@ def print_table(
 
 
 def print_result(result: Any, *, as_json: bool, **detail: int) -> None:
-    """Print what a function of `app` returned: its data as JSON, or its text in the columns that are asked for."""
+    """Print the result of a function of `app`: its data as JSON, or its text in the requested number of columns."""
     from placements.format import text_columns
 
     columns = columns_asked()
@@ -109,19 +109,19 @@ def print_result(result: Any, *, as_json: bool, **detail: int) -> None:
 
 
 def columns_asked() -> int | None:
-    """Return the columns of the terminal or of COLUMNS, or None in a file or a pipe without that."""
+    """Return the columns of the terminal or of COLUMNS; None if stdout is a file or a pipe and COLUMNS is not set."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", ""):
         return shutil.get_terminal_size((COLUMNS_ELSEWHERE, 24)).columns
     return None
 
 
 def columns_there() -> int:
-    """Return the columns to lay text out in: those asked for, else COLUMNS_ELSEWHERE."""
+    """Return the columns for text layout: `columns_asked()`, or COLUMNS_ELSEWHERE if that is None."""
     return columns_asked() or COLUMNS_ELSEWHERE
 
 
 def fitted(text: str, columns: int) -> str:
-    """Return text whose lines are broken between words where they are longer, under the last column of their table.
+    """Return text with long lines broken between words; broken lines continue below the last cell of a table's row.
 
     >>> print(fitted("  policy  one two three four five six", 34))
       policy  one two three four five
@@ -161,7 +161,7 @@ def _hanging(line: str, columns: int) -> int:
 
 
 def width(text: str) -> int:
-    """Return the columns that a line of text takes."""
+    """Return the number of terminal columns that a line of text occupies."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -170,7 +170,7 @@ def width(text: str) -> int:
 
 
 class Progress:
-    """Show on stderr how far it is: a line that is written anew on a terminal, else one now and then."""
+    """Progress on stderr: a line that is rewritten on a terminal, or printed now and then elsewhere."""
 
     def __init__(self, verb: str, count: int, what: str) -> None:
         self.verb, self.count, self.what, self.done = verb, count, what, 0

@@ -1,4 +1,4 @@
-"""A run's report and trace, as tables."""
+"""The report and the trace of a run as tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN_NAME = 36  # characters of a task's name in the table, so that it fits in 
 
 
 def print_report(report: app.RunReport) -> None:
-    """Print how far a run is, each headline metric, the seconds of its nodes and the peaks of its memory."""
+    """Print the progress of a run, each headline metric, the seconds of its nodes and its memory peaks."""
     from flowgraph.diagrams.write.terminal.sparkline import sparkline
 
     facts = report.facts
@@ -43,7 +43,7 @@ def print_report(report: app.RunReport) -> None:
 
 
 def print_tasks(trace: app.RunTrace) -> None:
-    """Print each task as forecast and as measured."""
+    """Print the forecast and measured seconds and memory of each task of a run."""
     peak = "peak forecast" if columns_there() >= WIDE else "peak\nforecast"
     heads = ("task", "pool", "forecast", "measured", "ratio", peak, "measured", "ratio")
     rows = list[list[str]]()

@@ -1,4 +1,4 @@
-"""Scores of responses as tables, as `eval` prints them."""
+"""The scores of responses as tables, for `eval`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOST = ("rule_failures", "unreadable")
 
 
 def print_scores(result: app.EvalResult) -> None:
-    """Print scores, pass@k and lengths with their intervals, of all rows and by data source."""
+    """Print scores, pass@k and lengths with their intervals, over all rows and by data source."""
     from nodes.evaluation.estimates import INTERVAL
 
     assert result.report is not None, "something was scored"

@@ -1,4 +1,4 @@
-"""A picture to the terminal, to stdout in a format, to a file, or to this machine's viewer."""
+"""Show a picture: on the terminal, on stdout in a format, in a file, or in this machine's viewer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def show_picture(picture: app.DrawResult, out: Path | None, to: str, *, show: bool) -> None:
-    """Print a picture, or write it or the page that it is on; its notes go to stderr."""
+    """Print a picture, or write it to a file; its notes go to stderr.
+
+    `to` is a format to print in. With `show`, the file, by default a temporary page, is opened in this machine's
+    viewer. Raises UsageError for `to` together with `out`.
+    """
     if out is not None and to:
         raise UsageError(
             "cannot be combined with -o, whose file ending sets the format", where=f"--to {to}", hint="leave it out"

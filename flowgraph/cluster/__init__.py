@@ -1,1 +1,1 @@
-"""Clusters, plans and calibrations as data: they import errors, files and pydantic only."""
+"""Clusters, plans and calibrations as data, without the planner."""

@@ -23,10 +23,11 @@ Factor = Annotated[float, Field(ge=MIN_SCALE, le=MAX_SCALE, allow_inf_nan=False)
 
 
 class Scale(Data):
-    """The factor of one phase on one device model, of one role or, where `role` is "", of all other roles.
+    """The factor from forecast to measured seconds of one phase on one device model, for one role.
 
-    The true factor lies between `low` and `high` with 90% probability. `measurements` counts the measurements of this
-    phase; 0 if the factor comes from other phases or whole steps only.
+    If `role` is "", the factor is for all roles without a separate scale. The true factor lies between `low` and `high`
+    with 90% probability. `measurements` counts the measurements of this phase; 0 if the factor comes only from other
+    phases or whole steps.
     """
 
     phase: Phase
@@ -39,7 +40,7 @@ class Scale(Data):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return the phase, role and device of a scale, which are unique."""
+        """Return the phase, role and device of a scale, which are unique in a calibration."""
         return self.phase, self.role, self.device
 
     @model_validator(mode="after")
@@ -50,7 +51,7 @@ class Scale(Data):
 
 
 class Calibration(Data):
-    """Scales of forecast seconds, and their source: runs, logs, or seconds from a command line."""
+    """Scales of forecast seconds, and the source of the measurements: runs, logs, or a command line."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -66,12 +67,12 @@ class Calibration(Data):
         return self
 
     def scale_of(self, phase: Phase, role: str, device: str) -> Scale | None:
-        """Return the scale of a role's phase on a device, else the scale of any role, else None."""
+        """Return the scale of a role's phase on a device model; without one, the scale for all roles, or None."""
         by_key = {scale.key: scale for scale in self.scales}
         return by_key.get((phase, role, device)) or by_key.get((phase, "", device))
 
     def factor_of(self, phase: Phase, role: str, device: str) -> float:
-        """Return the factor of a role's phase on a device; 1 where nothing was measured on such devices."""
+        """Return the factor by which to multiply the forecast seconds of a role's phase; 1.0 without a scale."""
         scale = self.scale_of(phase, role, device)
         return 1.0 if scale is None else scale.factor
 
@@ -81,12 +82,12 @@ class Calibration(Data):
         return tuple(dict.fromkeys(scale.device for scale in self.scales))
 
     def to_json(self) -> str:
-        """Return it as JSON, which `from_json` reads."""
+        """Return the calibration as JSON, in the form that `from_json` reads."""
         return self.model_dump_json(indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str = "calibration") -> Calibration:
-        """Return the calibration of a JSON text; `where` is the file's name. Raises DataError for any other text."""
+        """Read a calibration from JSON; `where` is the file's name in errors. Raises DataError for any other text."""
         hint = "`calibrate RUN -o FILE` writes a calibration"
         try:
             return json_as(cls, text)

@@ -1,6 +1,7 @@
-"""A cluster as data: its machines, their devices, and the memory of each device, always in bytes.
+"""A cluster as data: its machines, their devices, and the memory of each device in bytes.
 
-Not here: a cluster's short form and its file (`short_form`), this machine as a cluster (`this_machine`), and plans.
+Not here: the short form and the file of a cluster (`short_form`), this machine as a cluster (`this_machine`), and
+plans.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ Price = Annotated[float, Field(ge=0, le=MOST_PRICE, allow_inf_nan=False)]
 
 
 class Data(BaseModel):
-    """Frozen data that refuses unknown keys and does not convert one type to another."""
+    """Immutable data that refuses unknown keys and does not convert types."""
 
     # built when first used: `--help` uses none
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class CompactData(Data):
-    """Data whose JSON leaves out fields that have their defaults."""
+    """Data whose JSON omits fields that are equal to their defaults."""
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -64,11 +65,11 @@ class Device(CompactData):
 
 
 class Machine(CompactData):
-    """One machine: its devices in order, the memory of the host, the cores that we may use, and its connections.
+    """One machine: its devices in order, host memory in bytes, the cores that we may use, and its connections.
 
-    NVLink joins `domain` successive devices. The whole machine sends `network_bytes_per_s` in one direction, hangs on
-    the switch `leaf`, and costs `price_per_hour` in any currency. Where a field is None, the profile of the devices
-    counts; what no profile has stays unknown.
+    NVLink joins each `domain` successive devices. `network_bytes_per_s` is what the whole machine sends in one
+    direction, `leaf` names its switch, and `price_per_hour` is in any currency. A field that is None takes the value of
+    the devices' profile; without one in the profile, it is unknown.
     """
 
     name: str
@@ -88,7 +89,7 @@ class Machine(CompactData):
 
 
 class Cluster(Data):
-    """Machines that a flow may run on, each by its own name."""
+    """The machines that a flow may run on, with unique names."""
 
     nodes: Annotated[tuple[Machine, ...], Field(min_length=1)]
 
@@ -99,7 +100,7 @@ class Cluster(Data):
         return self
 
     def device(self, node: str, index: int) -> Device | None:
-        """Return the device at `index` of the node of this name, or None if there is none."""
+        """Return the device at `index` of the node with this name; None if there is none."""
         devices = self._devices.get(node, ())
         return devices[index] if 0 <= index < len(devices) else None
 
@@ -115,7 +116,7 @@ class Cluster(Data):
 
 
 def of_unknown_speed(cluster: Cluster) -> str:
-    """Name the first device of a cluster whose speed is not known, and its node; "" if all are known."""
+    """Return words for the first device whose speed is not known, with its node; "" if all are known."""
     for node in cluster.nodes:
         for place, device in enumerate(node.devices):
             if not device.model:
@@ -125,7 +126,7 @@ def of_unknown_speed(cluster: Cluster) -> str:
 
 
 def domain_fault(domain: int, devices: int) -> str:
-    """Return why a machine with this number of devices cannot have domains of this size.
+    """Return the reason why a machine with this number of devices cannot have NVLink domains of this size.
 
     >>> domain_fault(3, 8)
     'domains of 3 do not divide the 8 devices of the machine'
@@ -136,12 +137,12 @@ def domain_fault(domain: int, devices: int) -> str:
 
 
 def key_names(kind: type[BaseModel]) -> list[str]:
-    """Return the names of a model's fields in JSON."""
+    """Return the JSON names of the fields of a pydantic model."""
     return [str(field.validation_alias or name) for name, field in kind.model_fields.items()]
 
 
 def dotted(place: Sequence[int | str]) -> str:
-    """Return a place in nested data as one text.
+    """Return a path of keys and indices in nested data as text.
 
     >>> dotted(("pools", 0, "name"))
     'pools[0].name'
@@ -150,7 +151,7 @@ def dotted(place: Sequence[int | str]) -> str:
 
 
 def parse_bytes(text: str, setting: str = "memory") -> int:
-    """Return the bytes of an amount of memory: a number and its unit, binary (GiB) or decimal (GB).
+    """Return an amount of memory in bytes, from a number with a binary (GiB) or decimal (GB) unit.
 
     >>> parse_bytes("2GiB"), parse_bytes("1.5 kB")
     (2147483648, 1500)
@@ -164,7 +165,7 @@ def parse_bytes(text: str, setting: str = "memory") -> int:
 
 
 def amount_bytes(text: str) -> int:
-    """Return the bytes of an amount of memory as `parse_bytes` does; raises ValueError with the reason only."""
+    """Return an amount of memory in bytes, as `parse_bytes` does. Raises ValueError with only the reason."""
     number, unit = _number_and_unit(text, "2GiB", _BINARY | _DECIMAL)
     amount = int(number * _UNITS[unit.lower()])
     if amount < 1:
@@ -173,7 +174,9 @@ def amount_bytes(text: str) -> int:
 
 
 def amount_bytes_per_s(text: str) -> float:
-    """Return the rate of a network, in bits or bytes a second, as bytes a second; raises ValueError with the reason.
+    """Return a network rate, written in bits or bytes per second, as bytes per second.
+
+    Raises ValueError with the reason for any other text.
 
     >>> amount_bytes_per_s("200 Gbps"), amount_bytes_per_s("25 GB/s")
     (25000000000.0, 25000000000.0)
@@ -196,7 +199,7 @@ def _number_and_unit(text: str, example: str, units: Mapping[str, float]) -> tup
 
 
 def show_rate(bytes_per_s: float) -> str:
-    """Return the rate of a network as text, in the largest decimal unit that it fills.
+    """Return a network rate as text in the largest decimal unit it fills.
 
     >>> show_rate(25e9), show_rate(1.25e6), show_rate(12.5)
     ('25 GB/s', '1.25 MB/s', '12.5 B/s')
@@ -207,7 +210,7 @@ def show_rate(bytes_per_s: float) -> str:
 
 
 def show_bytes(amount: int) -> str:
-    """Return an amount of memory as text, in the largest binary unit that it fills.
+    """Return a number of bytes as text in the largest binary unit it fills.
 
     >>> show_bytes(1610612736), show_bytes(640), show_bytes(2**20 - 1)
     ('1.5 GiB', '640 B', '1.0 MiB')

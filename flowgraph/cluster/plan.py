@@ -1,6 +1,6 @@
 """A plan as data: the pool, layout and engine of each role, and the forecast of memory and time.
 
-You can write a plan by hand. Not here: whether it fits a graph (`check_plan`), and the search.
+A plan can be written by hand. Not here: the check against a graph (`check_plan`), and the search.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def _not_host(name: str) -> str:
 class Layout(Data):
     """How a model is split over the devices of its pool: the degree of each kind of parallelism.
 
-    Each of the `data` ranks works on rows of its own. `sharding` also splits the model over them: "optimizer" its
-    states, "gradients" these too, "full" the weights too, so that each rank holds 1/data (ZeRO stages 1, 2, 3). The
-    tokens of a row are split over `sequence` devices. Experts are split over `expert` of the data and sequence ranks,
-    whose number it divides, and so take no further devices. Full sharding may keep `replicas` whole copies, such as one
-    on each node: then each rank holds a share of one copy.
+    Each of the `data` ranks works on different rows. `sharding` also splits the model over them: "optimizer" splits the
+    optimizer states, "gradients" the gradients too, "full" the weights too, so that each rank holds 1/data (ZeRO stages
+    1, 2, 3). The tokens of a row are split over `sequence` devices. Experts are split over `expert` of the data and
+    sequence ranks, a divisor of their number, so they need no further devices. Full sharding may have `replicas`
+    complete copies, such as one on each node: each rank then holds a share of one copy.
     """
 
     data: Positive = 1
@@ -60,12 +60,12 @@ class Layout(Data):
 
     @property
     def shards(self) -> int:
-        """Return the number of devices over which full sharding splits the weights; 1 without."""
+        """Return the number of devices over which full sharding splits the weights; 1 without full sharding."""
         return max(1, self.data * self.sequence // self.replicas) if self.sharding == "full" else 1
 
     @property
     def devices(self) -> int:
-        """Return the number of devices it takes."""
+        """Return the number of devices that the layout needs."""
         return self.data * self.tensor * self.pipeline * self.sequence
 
     def __str__(self) -> str:
@@ -76,12 +76,13 @@ class Layout(Data):
 
 
 class RoleSettings(Data):
-    """How a role computes, and how it saves memory; the defaults are those of an executor.
+    """How a role computes and saves memory; the defaults are those of an executor.
 
-    `checkpointing` selects the activations that are recomputed, `offload` what stays in host memory until it is used,
-    and `micro_batch_tokens` the tokens of one pass. Their `logits` are held together ("whole"), or in chunks of tokens
-    that the backward pass recomputes (a fused loss). For a role that samples, `cache_share` is the part of a device's
-    memory for weights and KV cache. A role that `sleeps` frees the device while other roles work there.
+    `checkpointing` selects the activations that are recomputed, `offload` the parts that stay in host memory until they
+    are used, and `micro_batch_tokens` the tokens of one pass. `logits` of a pass are in memory together ("whole"), or
+    in chunks of tokens that the backward pass recomputes (a fused loss). For a role that samples, `cache_share` is the
+    fraction of a device's memory for weights and KV cache. A role that `sleeps` frees the device while other roles work
+    on it.
     """
 
     precision: Precision = "float32"
@@ -107,9 +108,9 @@ class RoleSettings(Data):
 
 
 class Pool(Data):
-    """Devices that roles share, each as (node name, index among the node's devices).
+    """Devices that roles share, each as (node name, index in the node).
 
-    Its name is used in file names, and cannot be `host`, the place of nodes that read no model.
+    The name is used in file names, and cannot be `host`, the place of nodes that read no model.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"), AfterValidator(_not_host)]
@@ -117,9 +118,9 @@ class Pool(Data):
 
 
 class PlacedRole(Data):
-    """One role on one pool. `memory` is its forecast peak by part, in bytes on each of its devices.
+    """One role on one pool. `memory` is the forecast peak on each of its devices, in bytes by part.
 
-    `lag` is, for a role that samples, how many updates old its copy of the weights may be before it is synced.
+    `lag` is, for a role that samples, the number of updates by which its copy of the weights may be old before a sync.
     """
 
     role: str
@@ -132,14 +133,14 @@ class PlacedRole(Data):
 
     @property
     def late(self) -> str:
-        """Return its lag as text, "" if it has none: `lag=2`."""
+        """Return the lag as text, such as `lag=2`; "" without a lag."""
         return f"lag={self.lag}" if self.lag else ""
 
 
 class PhasePeak(CompactData):
-    """The peak memory on each device of a pool in one phase of the step, and the role that works then.
+    """The peak memory in bytes on each device of a pool in one phase of the step, and the role that works in it.
 
-    `held` are its bytes by role, and those of the program itself as `process`; empty if unknown.
+    `held` is this memory by role, with the process itself as `process`; empty if unknown.
     """
 
     phase: str
@@ -152,7 +153,10 @@ class PhasePeak(CompactData):
 
 
 class PoolForecast(Data):
-    """The memory of a pool's devices: `process_bytes` of the program itself, and the peak of each phase with these."""
+    """The forecast memory of each device of a pool: the bytes of the process itself, and the peak of each phase.
+
+    The peaks include `process_bytes`.
+    """
 
     pool: str
     process_bytes: NonNegativeInt
@@ -160,15 +164,15 @@ class PoolForecast(Data):
 
     @property
     def worst(self) -> PhasePeak | None:
-        """Return the largest peak, the first of equals; None if no role works there."""
+        """Return the largest peak, the first one of equals; None if no role works on the pool."""
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
 class TimedTask(Data):
     """One task of a step by its name in the program: its role, the pools that it occupies, and its seconds by part.
 
-    An unknown part is None. Where steps overlap, a task works on rows sampled `shift` steps earlier, and so does not
-    run in the first steps.
+    An unknown part is None. If steps overlap, a task works on rows sampled `shift` steps earlier, so it does not run in
+    the first `shift` steps.
     """
 
     name: str
@@ -180,15 +184,15 @@ class TimedTask(Data):
 
     @property
     def seconds(self) -> float | None:
-        """Return the sum of its parts, None if one of them is unknown."""
+        """Return the sum of the parts in seconds; None if one of them is unknown."""
         seconds = [part for part in self.parts.values() if part is not None]
         return sum(seconds) if len(seconds) == len(self.parts) else None
 
 
 class TaskOrder(Data):
-    """In each step, `after` begins `pause_s` after the end of `before`, a task of `delay` steps earlier.
+    """In each step, `after` begins `pause_s` seconds after the end of `before`, a task of `delay` steps earlier.
 
-    A pause between steps is time of the driver, which logs, checks and writes.
+    A pause between steps is time in which the driver logs, checks and writes.
     """
 
     before: str
@@ -198,10 +202,10 @@ class TaskOrder(Data):
 
 
 class StepForecast(Data):
-    """The forecast of a step: its tasks in the order of each pool, what they wait for, and the time of a step.
+    """The forecast of a step: its tasks in the order of each pool, the tasks they wait for, and the time of a step.
 
-    `period_s` is the time between successive steps, which the critical `cycle` of tasks decides; None if the seconds of
-    a task are unknown.
+    `period_s` is the seconds between successive steps, the length of the critical `cycle` of tasks; None if the seconds
+    of a task are unknown.
     """
 
     tasks: tuple[TimedTask, ...]
@@ -211,14 +215,15 @@ class StepForecast(Data):
 
 
 class PlanAssumptions(Data):
-    """The request that a plan answers: with it and the cluster the same plan and forecast can be made again.
+    """The request that a plan answers; with it and the cluster, the same plan and forecast can be made again.
 
-    Flow, models, data and passes are named as in the request; rows and lengths are of a step, and come from the `data`
-    set if there is one. `engines` are the requested ones by use, `precision` is that of the weights that generate
-    responses; defaults come from the devices. `constants` are those of engines that differ from the shipped ones, and a
-    `calibration` scales the forecast seconds. `staleness` lets rollouts lag further than the flow does, `ratio` fixes
-    rollout devices to training devices, `streamed` lets generation continue across steps, and a run goes `without` some
-    models of the flow. `sample_rows` and `forward_tokens` are of engines that run in the process of a device.
+    Flow, models, data and passes are named as in the request. `batch` is the prompts of a step; rows and lengths come
+    from the `data` set if there is one. `engines` are the requested ones by use, and `precision` is that of the weights
+    that generate responses; their defaults come from the devices. `constants` are the constants of engines that differ
+    from the shipped ones, and `calibration` scales the forecast seconds. `staleness` allows rollouts a larger lag than
+    the flow does, `ratio` fixes rollout devices to training devices, `streamed` lets generation continue across steps,
+    and `without` lists models of the flow that the run does not load. `sample_rows` and `forward_tokens` are for
+    engines that run in the process of a device.
     """
 
     flow: str
@@ -242,10 +247,10 @@ class PlanAssumptions(Data):
 
 
 class Plan(Data):
-    """The place of every role of a flow, for the graph of one structure hash.
+    """The place of every role of a flow, for the graph with this structure hash.
 
-    It may name engines, layouts and settings that are only modelled: `checks.placed.unsupported` returns those that
-    cannot be run here.
+    A plan may name engines, layouts and settings that can only be forecast: `checks.placed.unsupported` returns those
+    that cannot run here.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -261,14 +266,15 @@ class Plan(Data):
     assumed: PlanAssumptions | None = None
 
     def to_json(self) -> str:
-        """Return it as JSON, which `from_json` reads."""
+        """Return the plan as JSON, in the form that `from_json` reads."""
         return self.model_dump_json(indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str = "plan") -> Plan:
-        """Return the plan of a JSON text; `where` is the file's name.
+        """Read a plan from JSON; `where` is the file's name in errors.
 
-        Raises PlanError for any other text, with the place of the fault, and for an unknown key with the nearest name.
+        Raises PlanError for any other text, with the place of the fault; for an unknown key, with the nearest known
+        one.
         """
         try:
             data = parse_json(text)
@@ -289,12 +295,12 @@ class Plan(Data):
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Return the existing devices of all pools, pool by pool."""
+        """Return the devices of all pools, pool by pool; devices that the cluster does not have are left out."""
         devices = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
         return [device for device in devices if device is not None]
 
     def pool(self, name: str) -> Pool | None:
-        """Return the pool of this name, if there is one."""
+        """Return the pool with this name; None if there is none."""
         return next((pool for pool in self.pools if pool.name == name), None)
 
 

@@ -1,6 +1,6 @@
-"""Clusters as text: the short form of a command line, the TOML file with all details, and one line to read.
+"""Clusters as text: the short form of a command line, the TOML file with all details, and a one-line summary.
 
-Not here: the cluster itself (`cluster`), and what the caller brings: this machine, and the known device models.
+Not here: the cluster itself (`cluster`). The caller provides this machine and the known device models.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _SHOWN_CHARACTERS = 60
 
 
 def read_cluster(text: str, here: Callable[[int], Cluster], models: Mapping[str, Device] | None = None) -> Cluster:
-    """Return the cluster of a short form, or of the TOML file that the text names; `here(devices)` is this machine.
+    """Return the cluster that a short form describes, or that a TOML file with this name defines.
 
     The short form is `[NODESx]DEVICESxKIND[-MEMORY]`, several joined by commas: `2xcpu`, `8xgpu-80GiB`,
-    `2x8xgpu-80GiB,1x4xgpu-40GiB`; its nodes are node-1, node-2, … CPU devices without a memory are this machine's, and
-    `laptop` is `2xcpu`. A kind is `cpu`, `gpu`, or one of `models` in lower case: `2x8xh100`, or `8xh100-64GiB` with
-    another memory than the model has. The short form assumes that another machine has as much host memory as its
-    devices together, and a core for each CPU device and 16 for each GPU. A file says these exactly, and how a machine
-    is connected and what it costs.
+    `2x8xgpu-80GiB,1x4xgpu-40GiB`; the nodes are named node-1, node-2, …. CPU devices without a memory are those of this
+    machine, `here(devices)`, and `laptop` is `2xcpu`. A kind is `cpu`, `gpu`, or one of `models` in lower case:
+    `2x8xh100`, or `8xh100-64GiB` with another memory than the model's. The short form assumes that another machine has
+    as much host memory as its devices together, with one core per CPU device and 16 per GPU. A file defines these
+    exactly, and also the connections and the price of a machine.
 
     Raises ClusterError, which names the file and the place in it, or the part of the short form.
     """
@@ -286,7 +286,9 @@ def _fault(path: str, error: ValidationError) -> ClusterError:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """Return a cluster as one line: equal neighbours are joined, host memory is shown where it is not the devices'.
+    """Return a cluster as one line of text.
+
+    Equal successive machines are joined; host memory is shown if it differs from the sum of the devices' memory.
 
     >>> device = Device(kind="cpu", memory_bytes=2**30)
     >>> cluster_text(Cluster(nodes=(Machine(name="laptop", devices=(device,) * 2, host_memory_bytes=2**31, cores=2),)))

@@ -1,4 +1,4 @@
-"""This machine as a cluster: one node, its virtual CPU devices, its plannable memory and its free memory."""
+"""This machine as a cluster: one node, with virtual CPU devices, its memory for plans and its free memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
-    """Return this machine as one node of virtual CPU devices with equal shares of its memory, by default plannable.
+    """Return this machine as one node of virtual CPU devices that share `memory_bytes` equally.
 
-    Raises SettingError for an impossible number of devices or amount of memory.
+    `memory_bytes` is `plannable_bytes()` by default. Raises SettingError for an impossible number of devices or amount
+    of memory.
     """
     if not 1 <= devices <= MOST_DEVICES:
         raise SettingError.refused("", "devices", devices, f"should be 1 to {MOST_DEVICES:,}")
@@ -45,10 +46,10 @@ def warnings_for(cluster: Cluster) -> tuple[str, ...]:
 
 
 def plannable_bytes() -> int:
-    """Return the bytes that plans for this machine may use: its memory less `SYSTEM_SHARE`, in whole GiB.
+    """Return the bytes that plans for this machine may use: its memory less 1/`SYSTEM_SHARE`, in whole GiB.
 
-    Its memory is that of the system, or the minimum that our control groups allow. It does not depend on the memory
-    that other processes use at the moment, so that the same request gives the same plan.
+    The memory is that of the system, or the smallest limit of our control groups. It does not depend on how much memory
+    other processes use, so the same request gives the same plan.
     """
     import psutil
 
@@ -58,17 +59,17 @@ def plannable_bytes() -> int:
 
 
 def free_bytes() -> int:
-    """Return the bytes that are free to us: those that the system has available, or that our control groups leave."""
+    """Return the free memory in bytes: the system's available memory, or less if a control group leaves less."""
     import psutil
 
     return max(1, min([int(psutil.virtual_memory().available), *cgroup_free_bytes(CGROUPS, MEMBERSHIP)]))
 
 
 def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the free bytes of each control group that contains us, and of its parents: limit - use + droppable cache.
+    """Yield the free bytes of each control group of this process, and of its parents: limit - use + droppable cache.
 
-    `root` is where control groups are mounted, `membership` the file that lists ours. A group whose file is missing has
-    no limit.
+    `root` is the mount point of control groups, `membership` the file that lists those of this process. A group without
+    a readable limit is skipped.
     """
     for folder, (limit_file, use_file, cache_key) in _groups(root, membership):
         limit, used = _read(folder / limit_file), _read(folder / use_file)
@@ -79,7 +80,10 @@ def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
 
 
 def cgroup_limits(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the memory limit in bytes of each control group that contains us; arguments as of `cgroup_free_bytes`."""
+    """Yield the memory limit in bytes of each control group of this process, and of its parents.
+
+    The arguments are those of `cgroup_free_bytes`.
+    """
     limits = (_read(folder / limit_file) for folder, (limit_file, *_) in _groups(root, membership))
     return (int(limit) for limit in limits if limit.isdecimal())
 
@@ -105,7 +109,7 @@ def _read(file: Path) -> str:
 
 
 def available_cores() -> int:
-    """Return the cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What every error is: where, what, the other side, and a hint if one is truly known."""
+"""The base class of errors, with the place, the fault, notes on its context, and a hint where one is certain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowgraph.errors.exit_codes import ExitCode
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint that names the closest of the names, or lists a few of them.
+    """Return a hint that names the closest of `names`, or lists up to 12 of them; "" if there are no names.
 
     >>> nearest("epz", ["eps", "mask"])
     'did you mean `eps`?'
@@ -26,7 +26,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def with_article(word: str) -> str:
-    """Put `a` or `an` before a word.
+    """Return a word with `a` or `an` before it.
 
     >>> with_article("Mask"), with_article("Advantages")
     ('a Mask', 'an Advantages')
@@ -35,7 +35,7 @@ def with_article(word: str) -> str:
 
 
 class FlowError(Exception):
-    """An error that says what is wrong, where, what stands on the other side, and what you can do.
+    """An error that says what is wrong, where, what conflicts with it, and what the user can do.
 
     Printed as::
 

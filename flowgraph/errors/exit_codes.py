@@ -1,4 +1,4 @@
-"""The exit codes of the command line: one for each class of outcome. Each class of errors names its own."""
+"""The exit codes of the command line, one for each class of outcome. Each error class has one of these codes."""
 
 from __future__ import annotations
 

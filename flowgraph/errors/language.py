@@ -1,4 +1,4 @@
-"""Errors of a flow as it is written: types, settings, laws, names, and what its own code raises."""
+"""Errors in a flow's text: types, settings, laws, names, and exceptions of user code."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class FlowTypeError(FlowError, TypeError):
     def wrong_type(
         cls, where: str, port: str, expected: str, got: str, origin: str = "", hint: str = ""
     ) -> FlowTypeError:
-        """Report what a port takes, what it got, and where that came from."""
+        """Return the error for a port that got a value of another type; `origin` says where the value came from."""
         return cls(f"{port} takes {expected}, but got {got}", where=where, notes=[origin] if origin else [], hint=hint)
 
     @classmethod
     def not_data(cls, where: str, value: str, use: str, origin: str) -> FlowTypeError:
-        """Report that an edge has no value yet, so Python cannot branch on it or read it."""
+        """Return the error for Python code that reads an edge or branches on it, which has no value yet."""
         return cls(
             f"{use} {with_article(value)}, which has no value while the flow is described",
             where=where,
@@ -31,17 +31,17 @@ class FlowTypeError(FlowError, TypeError):
 
     @classmethod
     def bad_node(cls, where: str, name: str, why: str, hint: str = "") -> FlowTypeError:
-        """Report why a function cannot be a node."""
+        """Return the error for a function that cannot be a node, with the reason."""
         return cls(f"@node{name and f' {name}'}: {why}", where=where, hint=hint)
 
     @classmethod
     def bad_flow(cls, where: str, name: str, why: str, hint: str = "") -> FlowTypeError:
-        """Report why a function cannot be a flow."""
+        """Return the error for a function that cannot be a flow, with the reason."""
         return cls(f"@flow {name}: {why}", where=where, hint=hint)
 
     @classmethod
     def bad_call(cls, where: str, name: str, why: str, hint: str = "") -> FlowTypeError:
-        """Report why a node or a flow cannot be called with these arguments."""
+        """Return the error for a call of a node or a flow with invalid arguments, with the reason."""
         return cls(f"{name}: {why}", where=where, hint=hint)
 
 
@@ -62,19 +62,19 @@ class SettingError(FlowError, ValueError):
     def unknown(
         cls, where: str, owner: str, setting: str, names: Iterable[str], aliases: Iterable[str] = ()
     ) -> SettingError:
-        """Report which setting is unknown, and name the nearest; `aliases` are other names of the owner."""
+        """Return the error for an unknown setting of `owner`; the hint names the nearest of `names` and `aliases`."""
         hint = nearest(setting, [*names, *aliases])
         hint = hint if hint.startswith("did you mean") else nearest(setting, names)
         return cls(f"{owner} has no setting `{setting}`", where=where, hint=hint)
 
     @classmethod
     def refused(cls, where: str, setting: str, value: object, why: str) -> SettingError:
-        """Report which value a setting refuses, and why."""
+        """Return the error for a value that a setting refuses, with the reason."""
         return cls(f"{setting}={_short_repr(value)}: {why}", where=where)
 
     @classmethod
     def no_owner(cls, name: str, names: Iterable[str]) -> SettingError:
-        """Report that nothing in the flow has this dotted name."""
+        """Return the error for a dotted name that no node or setting of the flow has; the hint names the nearest."""
         return cls(f"the flow has no node or setting `{name}`", where="--set", hint=nearest(name, names))
 
 
@@ -83,52 +83,52 @@ class LawError(FlowError, ValueError):
 
     @classmethod
     def not_there(cls, task: str, value: str, place: str) -> LawError:
-        """Report which task of a program reads a value that no other task brought to its place."""
+        """Return the error for a task of a program that reads a value which no earlier task brought to its place."""
         what = f"`{' '.join(task.split())}` reads `{value}`, which is not in the store of {place}"
         return cls(what, hint="a transfer or a sync that brings it there is missing before")
 
     @classmethod
     def other_rows(cls, where: str, first: str, rows: str, second: str, second_rows: str, hint: str) -> LawError:
-        """Report which two inputs have different rows, so that they cannot be read row by row."""
+        """Return the error for two inputs of a node that have different rows."""
         what = f"{second} has the rows of {second_rows}, but {first} those of {rows}"
         return cls(what, where=where, hint=hint)
 
     @classmethod
     def other_weights(cls, where: str, port: str, wants: str, got: str, origin: str, hint: str) -> LawError:
-        """Report which weights a port asks for, and which weights made its value."""
+        """Return the error for a port that requires values of some weights, but got values of others."""
         return cls(f"{port} wants values of {wants}, but got those of {got}", where=where, notes=[origin], hint=hint)
 
     @classmethod
     def narrowed(cls, record: str, part: str, declared: Iterable[str]) -> LawError:
-        """Report which part of a record a body reads that its node does not declare."""
+        """Return the error for a node body that reads a part of a record which the node does not declare."""
         what = f"it reads the part `{part}` of {record}, and declares {', '.join(declared) or 'none'}"
         return cls(what, hint=f'add "{part}" to the Parts(…) of its port')
 
     @classmethod
     def not_stored(cls, place: str, why: str) -> LawError:
-        """Report why a text is not a stored graph, and where in it."""
+        """Return the error for a text that is not a stored graph, with the place of the fault and the reason."""
         return cls(f"this is not a stored graph: {f'{place}: ' if place else ''}{why}")
 
     @classmethod
     def not_counted(cls, region: str, where: str) -> LawError:
-        """Report that a term of a loss is under a mask that the loss does not count over all ranks."""
+        """Return the error for a loss with a term under a mask that the loss does not count over all ranks."""
         what = f"the loss `{region}` has a term under a mask that it does not count"
         return cls(what, where=where, hint="the pass count_masks says which masks a loss counts")
 
     @classmethod
     def not_aligned(cls, value: str, second: str, why: str) -> LawError:
-        """Report that two values which one node reads have different rows."""
+        """Return the error for two values that one node reads and that have different rows."""
         return cls(f"the rows of `{value}` are not those of `{second}`: {why}")
 
     @classmethod
     def no_identity(cls, value: str, ranks: int) -> LawError:
-        """Report that rows without identity cannot be split over ranks."""
+        """Return the error for rows that have no identity, so that they cannot be split over ranks."""
         what = f"the rows of `{value}` have no identity, so they cannot be split over {ranks} ranks"
         return cls(what, hint="make it from a record with Group, Sample and Trajectory, or run its reader with data=1")
 
     @classmethod
     def not_told(cls, port: str, lacking: int, tokens: int) -> LawError:
-        """Report how many tokens lack the log-probs that they were sampled with."""
+        """Return the error for tokens without the log-probs they were sampled with: `lacking` of `tokens`."""
         what = f"{port} wants the log-probs that rows were sampled with, but {lacking} of {tokens} tokens have none"
         return cls(what, hint="sample on an engine that reports them, or leave the correction out")
 
@@ -138,7 +138,7 @@ class UnknownNameError(FlowError, LookupError):
 
     @classmethod
     def of(cls, what: str, name: str, names: Iterable[str], where: str = "") -> UnknownNameError:
-        """Report which name is unknown, and name the nearest."""
+        """Return the error for an unknown name of the kind `what`; the hint names the nearest of `names`."""
         return cls(f"no {what} `{name}`", where=where, hint=nearest(name, names))
 
 
@@ -158,25 +158,25 @@ class UserCodeError(FlowError, RuntimeError):
 
     @classmethod
     def raised(cls, what: str, error: BaseException, where: str, hint: str = "") -> UserCodeError:
-        """Report what the user's code was doing when it raised, and at which of its lines."""
+        """Return the error for an exception in user code, with what the code was doing, and the line that raised."""
         line = "" if isinstance(error, RecursionError) else _raised_at(error, str(Path(__file__).parents[1]))
         notes = [f"at {line}"] if line and not where.startswith(line.partition(":")[0]) else []
         return cls(_with_message(what, error), where=where, notes=notes, hint=hint)
 
     @classmethod
     def shadows(cls, path: str, name: str) -> UserCodeError:
-        """Report which file hides one of our packages by its name."""
+        """Return the error for a user's file that has the name of one of our packages, and so hides it."""
         what = f"this file hides flowgraph's package `{name}` from every import of it"
         return cls(what, where=path, hint=f"rename it, for example to my_{name}.py")
 
     @classmethod
     def another_module(cls, path: str, name: str, got: str) -> UserCodeError:
-        """Report which module a file got by a name that a file in its folder has too."""
+        """Return the error for an import that gave another module than the file of that name in the same folder."""
         what = f"`{name}` is beside this file, but importing that name gives {got}"
         return cls(what, where=path, hint="a process has one module of a name: rename the file, or run it alone")
 
     @classmethod
     def in_node(cls, name: str, error: BaseException, where: str) -> UserCodeError:
-        """Report which node raised, at which line of the flow, and at which line of its body."""
+        """Return the error for an exception in a node's body, with its line in the flow and in the body."""
         line = _raised_at(error)
         return cls(_with_message(name, error), where=where, notes=[f"at {line}"] if line else [])

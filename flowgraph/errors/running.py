@@ -1,4 +1,4 @@
-"""Errors of where a flow runs: plans, clusters, memory, processes."""
+"""Errors of planning and running a flow: plans, clusters, memory, processes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def unreadable(cls, where: str, place: str, why: str) -> PlanError:
-        """Report which place of a file is wrong in a plan, and why."""
+        """Return the error for a plan's file that is wrong at `place`, with the reason."""
         return cls(f"{place}: {why}" if place else why, where=where)
 
     @classmethod
     def unknown_key(cls, where: str, place: str, key: str, names: Iterable[str]) -> PlanError:
-        """Report which key is unknown, and name the nearest."""
+        """Return the error for an unknown key in a plan's file; the hint names the nearest of `names`."""
         return cls(f"{place}: a plan has no `{key}` here", where=where, hint=nearest(key, names))
 
     @classmethod
     def other_graph(cls, where: str, planned: str, planned_hash: str, flow: str, flow_hash: str) -> PlanError:
-        """Report which structure a plan is for, and which the flow has."""
+        """Return the error for a plan whose structure hash differs from the flow's."""
         notes = [f"plan: {planned} {planned_hash[:16]}", f"flow: {flow} {flow_hash[:16]}"]
         what = "this plan is for another structure" if planned == flow else f"a plan of {planned}, not of {flow}"
         hint = "plan this flow again" if planned == flow else f"flowgraph plan {flow}, or run without a flow"
@@ -30,58 +30,58 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def unknown(cls, where: str, what: str, name: str, names: Iterable[str]) -> PlanError:
-        """Report which name is unknown, and name the nearest."""
+        """Return the error for an unknown name of the kind `what` in a plan; the hint names the nearest of `names`."""
         return cls(f"no {what} `{name}`", where=where, hint=nearest(name, names))
 
     @classmethod
     def twice(cls, where: str, what: str, name: str, verb: str) -> PlanError:
-        """Report what is placed or named more than once."""
+        """Return the error for a name that is placed or defined more than once in a plan."""
         return cls(f"the {what} `{name}` is {verb} twice", where=where)
 
     @classmethod
     def not_placed(cls, where: str, roles: Sequence[str]) -> PlanError:
-        """Report which roles of the flow have no place."""
+        """Return the error for roles of the flow that the plan does not place."""
         return cls(f"not placed: {', '.join(roles)}", where=where, hint="each role of the flow is placed once")
 
     @classmethod
     def shared_device(cls, where: str, device: str, first: str, second: str) -> PlanError:
-        """Report which device two pools hold."""
+        """Return the error for a device that is in two pools."""
         hint = "roles share a pool, not a device"
         return cls(f"{device} is in two pools, `{first}` and `{second}`", where=where, hint=hint)
 
     @classmethod
     def too_few_devices(cls, where: str, role: str, layout: str, needs: int, has: int) -> PlanError:
-        """Report how many devices a layout takes, and how many its pool has."""
+        """Return the error for a layout that needs `needs` devices, while its pool has `has`."""
         counted = f"{needs} device{'' if needs == 1 else 's'}"
         return cls(f"{role}: {layout} takes {counted}, its pool has {has}", where=where)
 
     @classmethod
     def not_offered(cls, where: str, role: str, engine: str, what: str, runs: str) -> PlanError:
-        """Report what an engine does not run, and what it does."""
+        """Return the error for a feature that an engine does not run; the hint `runs` says what it does run."""
         return cls(f"{role}: the engine `{engine}` does not run {what}", where=where, hint=runs)
 
     @classmethod
     def not_spread(cls, where: str, role: str, expert: int, has: str) -> PlanError:
-        """Report over how many ranks a role spreads its experts, and why they do not go into these."""
+        """Return the error for an `expert` degree that does not divide the experts or the ranks of a role."""
         hint = "experts go in equal parts to equal parts of the ranks: `expert` divides both"
         return cls(f"{role}: expert={expert}, but {has}", where=where, hint=hint)
 
     @classmethod
     def not_together(cls, where: str, node: str, at: str, first: str, second: str) -> PlanError:
-        """Report which node reads models that the plan places on different homes."""
+        """Return the error for a node that reads models which the plan places on different homes."""
         hint = "place both on one pool, with the same data="
         what = f"{node} reads models on {first} and on {second}"
         return cls(what, where=where, notes=[f"in the flow at {at}"], hint=hint)
 
     @classmethod
     def not_split(cls, where: str, node: str, at: str, ranks: int) -> PlanError:
-        """Report which node needs the whole batch, but is split."""
+        """Return the error for a node that needs all rows together, but is split over data ranks."""
         what = f"{node} reads all rows together, so it cannot be split over data={ranks}"
         return cls(what, where=where, notes=[f"in the flow at {at}"], hint="place its role with data=1")
 
     @classmethod
     def not_supported(cls, where: str, flow: str, names: Sequence[str]) -> PlanError:
-        """Report what a plan names that can be forecast and exported, but not run here."""
+        """Return the error for a plan with features that can be forecast and exported, but cannot run here."""
         first, *rest = names
         what = f"this plan of {flow} names {first}, which cannot be run here"
         notes = [f"nor {name}" for name in rest]
@@ -90,7 +90,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def lags_too_far(cls, where: str, role: str, lag: int, node: str, at_most: int, at: str) -> PlanError:
-        """Report how far a role would lag, and how far a node of it may."""
+        """Return the error for a role whose lag, in updates, exceeds what one of its nodes allows."""
         may = f"weights at most {at_most} update{'s' if at_most > 1 else ''} old" if at_most else "the newest weights"
         hint = f"lag={at_most} at most" if at_most else "in the flow, stale(model, at_most=…) lets a generate node lag"
         what = f"{role}: lag={lag}, but {node} reads {may}"
@@ -98,7 +98,7 @@ class PlanError(FlowError, ValueError):
 
     @classmethod
     def lags_in_place(cls, where: str, role: str, lag: int, why: str) -> PlanError:
-        """Report why a role has no copy of weights that could lag."""
+        """Return the error for a lag of a role that has no separate copy of the weights, with the reason."""
         hint = "leave lag out, or place it in another pool, engine or layout than training"
         return cls(f"{role}: lag={lag}, but {why}, so no copy could lag", where=where, hint=hint)
 
@@ -108,12 +108,12 @@ class ClusterError(FlowError, ValueError):
 
     @classmethod
     def unreadable(cls, where: str, place: str, why: str, hint: str = "") -> ClusterError:
-        """Report why a text or file describes no cluster; `place` is in the file."""
+        """Return the error for a text or file that describes no cluster; `place` is the faulty key or part."""
         return cls(f"{place}: {why}" if place else why, where=where, hint=hint)
 
     @classmethod
     def unknown_key(cls, where: str, place: str, key: str, names: Iterable[str]) -> ClusterError:
-        """Report which key is unknown, and name the nearest."""
+        """Return the error for an unknown key in a cluster's file; the hint names the nearest of `names`."""
         return cls(f"{place}: a cluster has no `{key}` here", where=where, hint=nearest(key, names))
 
 
@@ -122,12 +122,16 @@ class ResourceError(FlowError, MemoryError):
 
     @classmethod
     def no_placement(cls, flow: str, on: str, overflow: str, notes: Sequence[str], hint: str) -> ResourceError:
-        """Report which role overflows its device in which phase, what it holds, and the smallest changes that fit."""
+        """Return the error for a flow that fits nowhere.
+
+        `overflow` says which role overflows its device in which phase, `notes` what the device holds, and `hint` names
+        the smallest changes that fit.
+        """
         return cls(f"no placement for {flow} on {on}: {overflow}", notes=notes, hint=hint)
 
     @classmethod
     def not_here(cls, what: str, needs: str, has: str, hint: str = "") -> ResourceError:
-        """Report what a plan needs, and what this machine has."""
+        """Return the error for a plan that needs more than this machine has."""
         return cls(f"the plan counts on {needs}; {has}", where=what, hint=hint)
 
 
@@ -139,13 +143,13 @@ class WorkerError(FlowError, RuntimeError):
 
     @classmethod
     def died(cls, worker: str, doing: Sequence[str], how: Sequence[str]) -> WorkerError:
-        """Report which process ended, its task, and how it ended if that is known."""
+        """Return the error for a process that ended, with its task and, if known, how it ended."""
         notes = [*(f"it was to run {task}" for task in doing[:1]), *how]
         return cls(f"{worker} ended while the run needed it", notes=notes, hint=_ENDED)
 
     @classmethod
     def stuck(cls, worker: str, doing: Sequence[str], waited_s: float) -> WorkerError:
-        """Report which process does not answer, and its task."""
+        """Return the error for a process that has not answered for `waited_s` seconds, with its task."""
         what = f"{worker} does not answer for {waited_s:.0f} s: it is stopped, or its machine is not reached"
         return cls(what, notes=[f"it was to run {task}" for task in doing[:1]])
 
@@ -153,23 +157,27 @@ class WorkerError(FlowError, RuntimeError):
     def overdue(
         cls, worker: str, doing: str, limit_s: float, waiting: Sequence[str], stacks: Sequence[str]
     ) -> WorkerError:
-        """Report which task does not finish, which tasks wait for it, and the stacks of the processes."""
+        """Return the error for a task that exceeds its limit of `limit_s` seconds.
+
+        `waiting` are the tasks that wait for it, of which three are named, and `stacks` are the stacks of the
+        processes.
+        """
         behind = [f"behind it waits {task}" for task in waiting[:3]]
         hint = f"it was given {limit_s:.0f} s, by what the plan forecasts or by how long it took before"
         return cls(f"{worker} does not finish {doing}", notes=[*behind, *stacks], hint=hint)
 
     @classmethod
     def stopped(cls, worker: str, doing: Sequence[str]) -> WorkerError:
-        """Report which process a signal has stopped, and its task."""
+        """Return the error for a process that a signal such as SIGSTOP has stopped, with its task."""
         return cls(f"{worker} is stopped, as by SIGSTOP", notes=[f"it was to run {task}" for task in doing[:1]])
 
     @classmethod
     def failed(cls, doing: str, error: str) -> WorkerError:
-        """Report what failed for a reason outside the user's code."""
+        """Return the error for a failure outside user code, with the last lines of its traceback."""
         lines = [line for line in error.strip().splitlines() if line.strip()]
         return cls(f"{doing} failed: {lines[-1].strip() if lines else 'no reason given'}", notes=lines[-6:-1])
 
     @classmethod
     def not_started(cls, what: str, why: str, hint: str = "") -> WorkerError:
-        """Report what could not be started, and why."""
+        """Return the error for a process or service that could not be started, with the reason."""
         return cls(f"{what} could not be started: {why}", hint=hint)

@@ -1,1 +1,1 @@
-"""Files that anyone may have written, read with bounds; hashes of files; where the shipped flows lie."""
+"""Read files safely, with bounds on size and depth; hash files; find the folder of the shipped flows."""

@@ -1,6 +1,7 @@
-"""SHA-256 of files, and lists of them as `sha256sum` writes and checks them.
+"""SHA-256 hashes of files, and lists of them in the format of `sha256sum`.
 
-A list goes with files that other tools read: exported weights, recorded rollouts. A checkpoint has its own manifest.
+A list is written next to files that other tools read: exported weights, recorded rollouts. A checkpoint has a separate
+manifest.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
 def sha256(path: Path, size_bytes: int | None = None) -> str:
-    """Return the hash of a file, or of its first bytes, as 64 hexadecimal digits. Raises OSError."""
+    """Return the SHA-256 hash of a file, or of its first `size_bytes` bytes, in hexadecimal. Raises OSError."""
     if size_bytes is None:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -31,12 +32,12 @@ def sha256(path: Path, size_bytes: int | None = None) -> str:
 
 
 def text_hash(text: str) -> str:
-    """Return the hash of a text in UTF-8, the same as that of its file."""
+    """Return the SHA-256 hash of a text in UTF-8, in hexadecimal; a file with this text has the same hash."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def line_of(name: str, digest: str) -> str:
-    """Return a line of a list, with its line break.
+    """Return the line for one file in a list of hashes, with its line break.
 
     >>> line_of("model.safetensors", "0" * 4).split()
     ['0000', 'model.safetensors']
@@ -45,14 +46,14 @@ def line_of(name: str, digest: str) -> str:
 
 
 def write_sums(folder: Path) -> None:
-    """Write the list of all files in a folder into that folder."""
+    """Write the hashes of all files in a folder and its subfolders to `SHA256SUMS` in that folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
     lines = [line_of(path.relative_to(folder).as_posix(), sha256(path)) for path in files]
     (folder / SUMS).write_text("".join(lines), "utf-8")
 
 
 def read_sums(text: str) -> dict[str, str]:
-    """Return the hashes of a list by the names of files in its folder. Raises ValueError for any other text."""
+    """Return the hashes in a list's text, by file name relative to its folder. Raises ValueError for other text."""
     hashes = dict[str, str]()
     for number, line in enumerate(text.splitlines(), start=1):
         entry = _LINE.fullmatch(line)
@@ -63,7 +64,7 @@ def read_sums(text: str) -> dict[str, str]:
 
 
 def sums_fault(folder: Path) -> str:
-    """Return which file of a folder differs from its list, and how; "" if none does, or without a list."""
+    """Return the first fault of a folder's files compared with its list; "" if there is none, or no list."""
     path = folder / SUMS
     if not path.is_file():
         return ""
@@ -75,7 +76,7 @@ def sums_fault(folder: Path) -> str:
 
 
 def faults(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
-    """Yield what is wrong with each file that is missing, or whose hash is not the listed one."""
+    """Yield a sentence for each file that is missing, cannot be read, or has another hash than the listed one."""
     for name, expected in listed.items():
         path = folder / name
         if path.exists() and not path.is_file():

@@ -8,8 +8,8 @@ from pathlib import Path
 def flows_folder() -> Path:
     """Return the folder of the shipped flows, one `.py` file each.
 
-    A wheel has them as `flowgraph/examples`, which goes first: an `examples` next to an installed package may belong to
-    another project.
+    An installed wheel has them in `flowgraph/examples`, which is checked first: an `examples` folder next to an
+    installed package may belong to another project.
 
     >>> flows_folder().name
     'examples'

@@ -1,6 +1,6 @@
-"""Read files that anyone may have written: plain files of bounded size, and JSON of bounded depth and unique keys.
+"""Read files from untrusted sources: plain files of bounded size, and JSON of bounded depth without duplicate keys.
 
-Every JSON and TOML file, and every JSON text of a command line, is read here. The caller checks its content, most often
+Every JSON and TOML file, and every JSON text of a command line, is read here. The caller checks the content, usually
 with a pydantic model: `json_as`.
 """
 
@@ -28,10 +28,10 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a plain file.
+    """Return the bytes of a plain file of at most `most_bytes` bytes.
 
-    Raises OSError with the reason in `strerror`: the file does not exist, is not a plain file (a pipe or a device may
-    have no end), is larger than `most_bytes`, or its path cannot be one.
+    Raises OSError with the reason in `strerror` if the file does not exist, is larger, is not a plain file (a pipe or a
+    device may have no end), or if the path is invalid.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -50,7 +50,7 @@ def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
-    """Return a plain file's text. Raises OSError as `read_bytes` does, and ValueError for what is not UTF-8."""
+    """Return the text of a plain file. Raises OSError as `read_bytes` does, and ValueError if it is not UTF-8."""
     return read_bytes(path, most_bytes).decode("utf-8")
 
 
@@ -60,10 +60,11 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) -> Any:
-    """Return the content of a JSON text; `finite` refuses NaN and infinite numbers, `whole` half characters.
+    """Return the content of a JSON text.
 
-    Raises ValueError with the reason in one line: the text is not UTF-8, not JSON, too long or nested too deep, an
-    object has a key twice, or other readers would refuse a number or a string.
+    `finite` refuses NaN and infinite numbers, `whole` refuses strings with half of a surrogate pair. Raises ValueError
+    with a one-line reason if the text is not UTF-8 or not JSON, is too long or nested too deep, has a key twice in one
+    object, or has a number or string that other readers would refuse.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -92,13 +93,13 @@ def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) ->
 
 
 def json_as(kind: type[Kind], text: str | bytes) -> Kind:
-    """Return a JSON text as a pydantic model. Raises ValueError as `parse_json` does, ValidationError as pydantic."""
+    """Return a JSON text as a pydantic model. Raises ValueError as `parse_json` does, or pydantic's ValidationError."""
     parse_json(text)
     return kind.model_validate_json(text)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the content of a TOML text. Raises ValueError for any other text, and for one that is nested too deep.
+    """Return the content of a TOML text. Raises ValueError if it is not TOML, or is nested too deep.
 
     >>> parse_toml("a = [1]")
     {'a': [1]}

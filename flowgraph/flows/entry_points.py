@@ -1,6 +1,6 @@
-"""Flows, scoring rules and passes of installed packages, found in their metadata as entry points.
+"""Flows, scoring rules and passes that installed packages register as entry points.
 
-A package registers them with `[project.entry-points."flowgraph.flows"] NAME = "package.module:function"`.
+A package registers one with `[project.entry-points."flowgraph.flows"] NAME = "package.module:function"`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ WORDS: dict[Group, str] = {"flowgraph.flows": "flow", "flowgraph.rules": "rule",
 
 
 def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name, sorted; nothing is imported.
+    """Return the entry points of a group by name, sorted, without importing them.
 
-    Raises `UnknownNameError` for a name that two packages register, or that is among the `shipped` ones.
+    Raises `UnknownNameError` for a name that two packages register, or that is in `shipped`.
     """
     return {name: entry for name in names(group) if (entry := find(group, name, shipped)) is not None}
 
 
 def names(group: Group) -> list[str]:
-    """Return the distinct names of the entry points of a group, sorted; nothing is imported."""
+    """Return the distinct names of the entry points of a group, sorted, without importing them."""
     return sorted({entry.name for entry in entry_points(group=group)})
 
 
 def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint | None:
-    """Return the entry point of this name, or None; nothing is imported.
+    """Return the entry point with this name without importing it; None if there is none.
 
-    Raises `UnknownNameError` if two packages register it, or one does and it is among the `shipped` ones.
+    Raises `UnknownNameError` if two packages register the name, or if one does and the name is in `shipped`.
     """
     entries = list(entry_points(group=group, name=name))
     packages = [package_of(entry) for entry in entries]
@@ -46,10 +46,10 @@ def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint |
 
 
 def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
-    """Import the object that a package registers under this name.
+    """Import the object that a package registers under this name, and return it.
 
-    Raises `UnknownNameError` for a name that no package registers, with the nearest, or that several do;
-    `UserCodeError`, which names the package, if its module does not import or lacks the object.
+    Raises `UnknownNameError`, with the nearest name, if no package or more than one registers it; `UserCodeError`,
+    which names the package, if its module cannot be imported or lacks the object.
     """
     entry = find(group, name, shipped)
     if entry is None:
@@ -58,7 +58,10 @@ def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
 
 
 def load_entry(entry: EntryPoint) -> object:
-    """Import the object that an entry point names; raises `UserCodeError`, which names its package."""
+    """Import the object that an entry point names, and return it.
+
+    Raises `UserCodeError`, which names the package, if the module cannot be imported or lacks the object.
+    """
     module, path = target(entry)
     try:
         __import__(module)  # not importlib's function, whose frames would stand in the error
@@ -75,7 +78,7 @@ def load_entry(entry: EntryPoint) -> object:
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:
-    """Return the module and the name in it that an entry point names; raises `UserCodeError` for any other text."""
+    """Return the module and the dotted name in it that an entry point names. Raises `UserCodeError` for other text."""
     module, _, path = entry.value.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *path.split(".")]):
         raise _wrong(entry, "which is not package.module:name")

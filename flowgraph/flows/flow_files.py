@@ -1,6 +1,6 @@
-"""Flows in files: `file.py:name` names a flow of yours, a bare name a shipped one or one of an installed package.
+"""Find flows: `file.py:name` is a flow in a user's file, a single word a shipped or installed flow.
 
-A file gets one stable module name, so that its types are the same classes wherever it is read.
+A file is always imported under the same module name, so that its types are the same classes wherever it is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ USER_MODULES = "flowgraph_flow"  # a user's file is imported as `flowgraph_flow.
 
 @dataclass(frozen=True)
 class FlowFile:
-    """A flow, its file, and the package that provides it, with its version; "" for a user's own file."""
+    """A flow, its file, and the name and version of the package that provides it; "" for a user's file."""
 
     flow: Flow[..., Any]
     path: Path
@@ -37,7 +37,7 @@ class FlowFile:
 
     @property
     def source(self) -> str:
-        """Return the file's text; of a flow that is in no file, its function's text."""
+        """Return the text of the flow's file; without a file, the text of its function, or "" if that is unknown."""
         if self.path.is_file():
             return self.path.read_text(encoding="utf-8")
         try:
@@ -47,12 +47,12 @@ class FlowFile:
 
     @property
     def named(self) -> bool:
-        """Return whether other processes find the flow: it was found by a name or in a file, not defined here."""
+        """Return whether other processes can find the flow: it is in a package or was imported from a file by name."""
         return bool(self.package) or (self.flow.fn.__module__ or "").startswith(f"{USER_MODULES}.")
 
 
 def flow_text(flow: str | Flow[..., Any]) -> str:
-    """Return how a flow is named: `grpo`, `my.py:name`, or the bare name of a flow that is in no file."""
+    """Return the text that names a flow: `grpo`, `/path/my.py:name`, or the bare name of a flow that is in no file."""
     if isinstance(flow, str):
         return flow
     path = Path(flow.signature.at.file)
@@ -66,10 +66,11 @@ def _is_shipped(path: Path) -> bool:
 
 
 def find_flow(text: str | Flow[..., Any]) -> FlowFile:
-    """Find the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`; a flow is itself.
+    """Return the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`.
 
-    Raises `UnknownNameError` for a file or name that does not exist, or that two packages register; `UserCodeError` for
-    a file or package that does not import.
+    A Flow is returned with its file. Raises `UnknownNameError` for a file or name that does not exist, for a file with
+    several flows and no name, and for a name that two packages register; `UserCodeError` for a file or package that
+    cannot be imported.
     """
     if isinstance(text, Flow):
         place = Path(text.signature.at.file)
@@ -112,9 +113,10 @@ def _installed(entry: EntryPoint) -> FlowFile:
 
 
 def known_flows() -> dict[str, FlowFile]:
-    """Return the flows that have names of their own: the shipped ones, then those of installed packages.
+    """Return all flows that have a short name: the shipped ones, then those of installed packages.
 
-    Raises `UserCodeError` for a package that does not import, `UnknownNameError` for a name that two register.
+    Raises `UserCodeError` for a package that cannot be imported, `UnknownNameError` for a name that two packages
+    register.
     """
     shipped = {name: FlowFile(flow, path, SHIPPED) for path in shipped_files() for name, flow in flows_in(path).items()}
     entries = named("flowgraph.flows", [path.stem for path in shipped_files()])
@@ -122,12 +124,12 @@ def known_flows() -> dict[str, FlowFile]:
 
 
 def shipped_files() -> Iterator[Path]:
-    """Return the files of the shipped flows, sorted by name."""
+    """Yield the files of the shipped flows, sorted by name."""
     return (path for path in sorted(flows_folder().glob("*.py")) if not path.stem.startswith("_"))
 
 
 def flows_in(path: Path) -> dict[str, Flow[..., Any]]:
-    """Return the flows that a file defines, by name; the file is imported."""
+    """Import a file, and return the flows that it defines, by name; flows that it imports are left out."""
     module = import_file(path)
     flows = {name: flow for name, flow in vars(module).items() if isinstance(flow, Flow)}
     flows = {name: flow for name, flow in flows.items() if flow.fn.__module__ == module.__name__}
@@ -135,10 +137,10 @@ def flows_in(path: Path) -> dict[str, Flow[..., Any]]:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a user's file under its one name, `flowgraph_flow.<stem>`; it can import the modules of its folder.
+    """Import a user's file as the module `flowgraph_flow.<stem>`; it can import the modules in its folder.
 
-    A file whose text has not changed is not run again, so that its types stay the same classes. Raises `UserCodeError`
-    with the line at fault, or if a file in its folder has the name of one of our packages.
+    A file whose text has not changed is not executed again, so that its types stay the same classes. Raises
+    `UserCodeError` with the faulty line, or if a file in its folder has the name of one of our packages.
     """
     path = path.resolve()
     for package in OURS:
@@ -194,7 +196,7 @@ def _refuse_namesakes(path: Path) -> None:
 
 
 def refuse_shadowed_packages() -> None:
-    """Raise UserCodeError if Python finds something else under the name of one of our packages."""
+    """Raise UserCodeError if Python would import another module under the name of one of our packages."""
     for name in OURS:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin and not Path(spec.origin).resolve().is_relative_to(HOME):

@@ -1,6 +1,6 @@
 """Settings and their origins: a node's default, a suggestion for a model or data set, the flow, or `--set`.
 
-Later origins win; every resolved setting keeps its origin.
+A later origin in this list overrides an earlier one; every resolved setting records its origin.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from flowgraph.language.signature import make_settings
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Settings by "op.setting" that are known to work, their source, and the model parameter (None: any node)."""
+    """Suggested settings by "op.setting", and their origin.
+
+    They apply to nodes that read the model parameter `param`; None applies them to all nodes.
+    """
 
     origin: str
     values: Mapping[str, object]
@@ -28,7 +31,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class ResolvedSetting:
-    """One setting as a run uses it, and where it comes from."""
+    """One setting with the value that a run uses, and the origin of this value."""
 
     name: str
     value: Any
@@ -36,7 +39,7 @@ class ResolvedSetting:
 
 
 def parse_assignment(text: str) -> tuple[str, object]:
-    """Return the name and value of `name=value`; the value is JSON if it can be, else text.
+    """Return the name and value of a text `name=value`; the value is parsed as JSON if possible, else it is text.
 
     >>> parse_assignment("policy.generate.n=16"), parse_assignment("score.by=exact")
     (('policy.generate.n', 16), ('score.by', 'exact'))
@@ -54,7 +57,7 @@ def parse_assignment(text: str) -> tuple[str, object]:
 def split_assignments(
     graph_settings: Sequence[str], texts: Sequence[str]
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """Return `--set` texts as settings of the flow itself and settings of its nodes."""
+    """Return `--set` texts as two mappings: settings of the flow, listed in `graph_settings`, and of its nodes."""
     pairs = dict(parse_assignment(text) for text in texts)
     of_flow = {name: pairs.pop(name) for name in [*pairs] if name in graph_settings}
     return of_flow, pairs
@@ -65,8 +68,8 @@ def resolve_settings(
 ) -> tuple[Graph, tuple[ResolvedSetting, ...]]:
     """Return a named graph with its settings resolved, and each setting with its origin.
 
-    `chosen` is by `node.setting` and wins over everything; suggestions fill in only what the flow's text leaves open.
-    Raises `SettingError` for an unknown name (with the nearest) and a value out of range.
+    `chosen` has values by `node.setting`, which override all others; suggestions apply only to settings that the flow's
+    text does not set. Raises `SettingError` for an unknown name, with the nearest one, and for a value out of range.
     """
     chosen_by_node = _by_node(graph, chosen)
     origins: dict[str, str] = {}
@@ -95,9 +98,10 @@ def resolve_settings(
 
 
 def settings_compared(first: Graph, second: Graph) -> tuple[Graph, Graph]:
-    """Return two named graphs whose nodes of one name and op show the same settings: those that either has changed.
+    """Return two named graphs with the same set of settings shown on each pair of nodes with equal name and op.
 
-    A difference between their texts is then a difference of values, never a default that one of them spells out.
+    These are the settings that differ from their defaults in at least one of the graphs. The texts of the graphs then
+    differ only where values differ, not where one of them writes a default explicitly.
     """
     nodes = {(node.name, node.op.module, node.op.name): node for node in first.all_nodes}
     pairs = ((nodes.get((node.name, node.op.module, node.op.name)), node) for node in second.all_nodes)
@@ -117,7 +121,7 @@ def _changed(node: Node) -> set[str]:
 
 
 def setting_faults(graph: Graph, chosen: Mapping[str, object]) -> list[SettingError]:
-    """Return every fault in the settings that are chosen by `node.setting` for a named graph, one by one."""
+    """Return every fault in `chosen`, values by `node.setting` for a named graph; each is checked separately."""
     faults = list[SettingError]()
     for name, value in chosen.items():
         try:

@@ -26,24 +26,27 @@ PictureName = Literal["flow", "plan", "sequence", "timeline", "memory", "placeme
 
 
 def request_of(**values: Any) -> Request:
-    """Return the request of these arguments."""
+    """Return the request of these arguments; a PlanResult as `plan` is replaced by its plan."""
     plan = values.get("plan")
     return make_request(**values | {"plan": plan.plan if isinstance(plan, PlanResult) else plan})
 
 
 def subject_of(model: PathLike | RunResult | None) -> str | None:
-    """Return the text that names a model or a run's folder."""
+    """Return the name of a model, or the folder of a run, as text; None for None."""
     return None if model is None else str(folder_of(model))
 
 
 def folder_of(run: PathLike | RunResult) -> Path:
-    """Return a run's folder."""
+    """Return the folder of a run, given as a path or as the result of `run`."""
     return run.path if isinstance(run, RunResult) else Path(run)
 
 
 @contextmanager
 def arguments() -> Generator[None]:
-    """Let an error that names an option name the argument too: `staleness= (--staleness x)`."""
+    """Open a context in which errors that name a command-line option name the Python argument too.
+
+    `--staleness x` becomes `staleness= (--staleness x)`.
+    """
     try:
         yield
     except FlowError as error:

@@ -1,4 +1,4 @@
-"""`plan` and what you ask of a plan, a flow or a picture, as functions of Python."""
+"""Python functions that plan, check, draw, export, import, explain, compare, simulate and calibrate."""
 
 from __future__ import annotations
 
@@ -74,40 +74,40 @@ def plan(
     cache: PathLike | None = None,
     say: Say = silent,
 ) -> PlanResult:
-    """Return where each role runs, the memory it needs and, on devices of known speed, the seconds of a step.
+    """Return a plan: the devices and memory of each role and, on devices of known speed, the seconds of a step.
 
     Args:
         flow: a shipped flow (`"grpo"`), one in a file (`"my.py:name"`), or a flow itself.
         model: the trained model, or models by parameter: a name, a folder or a hub id, with `+lora=RANK` for adapters.
         data: a data set, file or folder; without one, devices of a known kind are planned with lengths of rows.
         batch: prompts in a step.
-        prompt_tokens: lengths of prompts in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`.
-        response_tokens: lengths of responses in tokens; by default as long as the flow allows.
+        prompt_tokens: prompt lengths in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`.
+        response_tokens: response lengths in tokens; by default the longest that the flow allows.
         settings: settings of the flow and its nodes by name.
-        passes: passes of your own, run last: `"my.py:name"`.
+        passes: additional passes, run last: `"my.py:name"`.
         cluster: a cluster such as `"2x8xh100"` or a `.toml` file; by default this machine.
         memory: the memory of this machine to plan for, such as `"2GiB"`.
         placement: a named placement, such as `"split"`.
-        plan: a plan to forecast again, in place of a search.
-        engine: the engine of each use: `{"train": "megatron", "sample": "vllm"}`.
+        plan: a plan to forecast again, instead of a search.
+        engine: the engine for each use: `{"train": "megatron", "sample": "vllm"}`.
         precision: the precision of the weights that generate responses: bfloat16, fp8 or fp4.
-        constants: a file of constants of engines.
-        calibration: scales of seconds, or their file.
-        measured: seconds that nodes of a plan took, by node; they calibrate the forecast.
-        measured_on: the plan that `measured` is of; by default `plan`.
-        objective: what is least: the seconds of a step, its cost, or the devices.
-        method: how the search is done.
-        pin: a pool for a role: roles with one pool share its devices.
-        what_if: changes to search again with, such as `"devices=4x8xh200"`.
+        constants: a file with constants of engines.
+        calibration: scales of forecast seconds, or a file of them.
+        measured: measured seconds by node of a plan; they calibrate the forecast.
+        measured_on: the plan whose nodes were measured; by default `plan`.
+        objective: what to minimize: the seconds of a step, its cost, or the devices.
+        method: the search algorithm.
+        pin: a pool for each role; roles with the same pool share its devices.
+        what_if: changes for which to repeat the search, such as `"devices=4x8xh200"`.
         robust: prefer the plan that loses least if costs differ from the forecast.
         staleness: the most updates by which rollouts may lag, or `"auto"`.
         ratio: rollout devices to training devices where they are separate, such as `(3, 1)`.
         streamed: let partial rollouts continue across steps.
-        cache: the folder for fetched models and made data.
-        say: receives notes as they arise.
+        cache: the folder for downloaded models and generated data.
+        say: receives each note as a line.
 
     Raises:
-        UsageError: arguments that contradict each other or mean nothing.
+        UsageError: arguments that contradict each other or are invalid.
         UnknownNameError: a flow, setting or name that does not exist.
         ResourceError: nothing fits; the error names the smallest changes that do.
         PlanError: a plan that is not for this flow, or breaks a law.
@@ -137,9 +137,9 @@ def check(
     cache: PathLike | None = None,
     say: Say = silent,
 ) -> CheckResult:
-    """Return every fault of a flow, its settings and its plan that can be found before anything is loaded.
+    """Return the faults of a flow, its settings and its plan that can be found before models are loaded.
 
-    The arguments are those of `plan`. Nothing is raised for a fault of the flow.
+    The arguments are those of `plan`. Faults of the flow are returned, not raised.
     """
     values = fields(locals(), but="say")
     with arguments():
@@ -166,19 +166,19 @@ def draw(
     cache: PathLike | None = None,
     say: Say = silent,
 ) -> DrawResult:
-    """Return a picture of a flow, a plan or a run; notebooks show it, `save` writes it in any format.
+    """Return a picture of a flow, a plan or a run; notebooks display it, and `save` writes it in any format.
 
     Args:
         what: a flow, a plan, a run, or the file or folder of one.
-        picture: which of its pictures; by default the one that is meant.
-        steps: steps of a timeline.
-        unfold: each machine of a pool, however many there are.
-        model, data, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, cache: of
+        picture: the picture to draw; by default the flow, the plan or the curves of the run.
+        steps: the number of steps in a timeline.
+        unfold: draw each machine of a pool, however many there are.
+        model, data, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, cache: for
             a flow, as for `plan`.
-        say: receives notes as they arise.
+        say: receives each note as a line.
 
     Raises:
-        UsageError: a picture that does not exist or that this has not, or options of a flow for anything else.
+        UsageError: a picture that does not exist or cannot be drawn here, or a flow's options for another target.
     """
     values = fields(locals(), but="what picture steps unfold say")
     with arguments():
@@ -195,10 +195,10 @@ def draw(
 
 
 def export(plan: PlanLike, to: System, *, version: str = "") -> ExportResult:
-    """Return a plan as the flags and files that another system starts from, with what it cannot express.
+    """Return a plan as the flags and files of another system, with notes about what that system cannot express.
 
-    `version` is that of the system, by default the newest that is known. Raises UsageError for another system,
-    PlanError for a plan that it cannot run.
+    `version` is the version of the system, by default the newest known one. Raises UsageError for an unknown system,
+    PlanError for a plan that the system cannot run.
     """
     with arguments():
         return export_plan(plan, to, version)
@@ -215,10 +215,10 @@ def import_run(
     calibration: Calibration | None = None,
     cache: PathLike | None = None,
 ) -> ImportResult:
-    """Return another system's run as a flow and a plan: its memory, its step, and what a search finds instead.
+    """Return another system's run as a flow and a plan with its memory and step time, and faster plans for its devices.
 
-    `command` is a launch script of verl or OpenRLHF, or verl's YAML, `device` what its devices are. The other arguments
-    are those of `plan`. Raises DataError, with the line, for a file that cannot be read.
+    `command` is a launch script of verl or OpenRLHF, or verl's YAML; `device` is the model of its devices. The other
+    arguments are those of `plan`. Raises DataError, with the line, for a file that cannot be read.
     """
     values = fields(locals(), but="command device")
     with arguments():
@@ -227,19 +227,25 @@ def import_run(
 
 
 def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
-    """Return why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
+    """Return why each role of a plan is on its pool: the seconds of a step with the role on each other pool.
+
+    `role` selects one role, and its layouts are then compared too. Raises UsageError for an unknown role.
+    """
     with arguments():
         return explain_plan(plan, role)
 
 
 def compare(*plans: PlanLike) -> ComparedPlans:
-    """Return plans beside each other, as a table or as data."""
+    """Return plans side by side, as a table or as data. Raises UsageError for fewer than two plans."""
     with arguments():
         return compare_plans(plans)
 
 
 def simulate(plan: PlanLike, steps: int = 2) -> SimulatedPlan:
-    """Play the steps of a plan without a GPU: when each pool works, and what it waits for."""
+    """Simulate `steps` steps of a plan, without a GPU: when each pool works, and what it waits for.
+
+    Raises PlanError for a plan without known seconds.
+    """
     with arguments():
         return simulate_plan(plan, steps)
 
@@ -250,9 +256,10 @@ def calibrate(
     measured: Mapping[str, float] | Names | None = None,
     say: Say = silent,
 ) -> fits.CalibrationResult:
-    """Fit scales to the seconds that runs have measured, by phase, role and device, each with its 90% interval.
+    """Fit scales of the forecast to measured seconds, by phase, role and device, each with its 90% interval.
 
-    `runs` are run folders, logs or traces of runs of `plan`, or one plan's file with its `measured` seconds by node.
+    `runs` are run folders, logs or traces of runs of `plan`, or the file of one plan with its `measured` seconds by
+    node.
     """
     with arguments():
         texts = request_of(settings=measured).workload.settings

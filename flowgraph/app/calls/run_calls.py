@@ -1,4 +1,4 @@
-"""`run`, `resume`, `evaluate` and `generate`, as functions of Python."""
+"""The Python functions `run`, `resume`, `evaluate` and `generate`."""
 
 from __future__ import annotations
 
@@ -60,48 +60,48 @@ def run(
     listeners: Sequence[Listener] = (),
     say: Say = silent,
 ) -> RunResult:
-    """Train by a plan, into a run folder, and return how the run ended.
+    """Train a flow by its plan, record the run in a folder, and return how it ended.
 
-    The first Ctrl-C stops after the step that runs, the next at once; the result then says "interrupted".
+    The first Ctrl-C stops after the current step, a second one at once; the status is then "interrupted".
 
     Args:
         flow: as for `plan`; with `plan`, by default the flow that it was made for.
         model: as for `plan`; a tiny model by default.
         data: a data set, file or folder; `digits` by default.
         held_out: a file of held-out rows.
-        steps: how many steps.
+        steps: the number of steps.
         batch: prompts in a step.
         seed: the random seed.
         settings: settings of the flow and its nodes by name.
-        passes: passes of your own, run last.
+        passes: additional passes, run last.
         eval_every: check held-out prompts every this many steps; 0: never.
-        eval_rows: how many held-out prompts at most.
+        eval_rows: the most held-out prompts of a check.
         out: the run's folder; by default `runs/FLOW-N`.
-        checkpoint_every: save what `resume` needs every this many steps; 0: never.
-        keep: how many checkpoints stay.
-        replay: use the rollouts of this run.
-        sample_rows: responses that a rank decodes together.
-        forward_tokens: padded tokens in a pass without gradients.
+        checkpoint_every: write a checkpoint for `resume` every this many steps; 0: never.
+        keep: the number of newest checkpoints to keep on disk.
+        replay: the folder of a run whose recorded rollouts are used instead of new ones.
+        sample_rows: the number of responses that a rank decodes together.
+        forward_tokens: the number of padded tokens in a pass without gradients.
         cluster: as for `plan`.
         memory: as for `plan`.
         placement: as for `plan`.
-        plan: run by this plan, in place of a search.
-        runtime: `"local"`, this process, or `"ray"`; by default by the plan's devices.
-        address: a Ray cluster that runs already.
-        threads: threads of each process.
+        plan: the plan to run, instead of a search.
+        runtime: `"local"` (this process) or `"ray"`; by default local for a plan with one device.
+        address: the address of a running Ray cluster.
+        threads: the number of threads of each process.
         log: trackers that also receive the metrics: `"tensorboard,wandb"`.
         profile: the steps to profile, from 0: `"3,7"`.
-        attach: a file of engines' servers that run already.
-        cache: the folder for fetched models and made data.
+        attach: a file that lists running servers of engines.
+        cache: the folder for downloaded models and generated data.
         listeners: receive the results of each step, and of each check of held-out data.
-        say: receives notes as they arise.
+        say: receives each note as a line.
 
     Raises:
         UsageError: arguments that contradict each other, or a flow that Ray's workers cannot find.
         PlanError: a plan that is not for this flow.
-        ResourceError: more than this machine has.
-        RunFolderError: a folder that is taken.
-        WorkerError: a process that failed; `resume` goes on with the run.
+        ResourceError: a plan that needs more than this machine has.
+        RunFolderError: a folder that already exists.
+        WorkerError: a process that failed; `resume` continues the run.
     """
     values = fields(locals(), but="listeners say")
     with arguments():
@@ -124,19 +124,19 @@ def resume(
     listeners: Sequence[Listener] = (),
     say: Say = silent,
 ) -> RunResult:
-    """Go on with a run from its newest checkpoint, and return how it ended.
+    """Continue a run from its newest checkpoint, and return how it ended.
 
     Args:
-        run: the run's folder, or what `run` returned.
-        flow: the run's flow, where it is in no file.
-        steps: how many steps in all.
-        cluster, memory, placement, plan, runtime, address, threads: where to go on, as for `run`; by default where the
-            run was.
+        run: the run's folder, or the result of `run`.
+        flow: the run's flow, if it is in no file.
+        steps: the total number of steps; by default that of the run.
+        cluster, memory, placement, plan, runtime, address, threads: where to continue, as for `run`; by default as
+            the run did.
         listeners: receive the results of each step.
-        say: receives notes as they arise.
+        say: receives each note as a line.
 
     Raises:
-        NotResumableError: the flow, the rows or the weights are not what the run began with.
+        NotResumableError: the flow, rows or weights have changed since the run began.
         RunFolderError: a folder that holds no run.
     """
     values = fields(locals(), but="run listeners say")
@@ -146,7 +146,7 @@ def resume(
 
 
 def without_error(result: RunResult) -> RunResult:
-    """Raise the error of a run that failed and can be resumed."""
+    """Return the result of a run; raise its error if the run failed and can be resumed."""
     if result.error is not None:
         raise result.error
     return result
@@ -181,25 +181,25 @@ def evaluate(
     say: Say = silent,
     progress: Progress = no_progress,
 ) -> EvalResult:
-    """Score a model's or a run's responses to held-out prompts: mean, pass@k, lengths.
+    """Score the responses of a model, or of a run's model, to held-out prompts: mean score, pass@k, lengths.
 
     Args:
         model: a model, or a run's folder.
-        generations: a file of responses to score again, in place of a model.
+        generations: a file of responses to score again, instead of a model.
         by: the rule that scores: its name, `"path.py:name"`, or `"data"`.
-        n: responses to each prompt.
-        temperature: of the sampler; 0 is greedy, the default for one response.
+        n: the number of responses to each prompt.
+        temperature: the temperature of sampling; 0 is greedy, the default for one response.
         data, held_out, split, rows: the prompts; by default the held-out ones of the run's data.
-        max_tokens: the longest response in tokens.
-        batch: prompts at once.
+        max_tokens: the most tokens of a response.
+        batch: the number of prompts to sample together.
         seed: the random seed; by default that of the run.
-        param: which of a run's models.
+        param: the parameter of a run's model, if it has several.
         settings: settings of the nodes that sample and score.
         sample_rows, cluster, memory, plan, runtime, address, threads, cache: as for `run`.
-        out: a file for the responses with their scores (`.parquet`) or for the figures (`.json`).
+        out: a file for the responses with their scores (`.parquet`) or for the statistics (`.json`).
         overwrite: replace the file if it exists.
-        say: receives notes as they arise.
-        progress: shows how far it is.
+        say: receives each note as a line.
+        progress: shows the progress.
 
     Raises:
         UsageError: arguments that contradict each other.
@@ -240,9 +240,10 @@ def generate(
     say: Say = silent,
     progress: Progress = no_progress,
 ) -> GenerateResult:
-    """Return a model's or a run's responses to prompts; those of a data set go into the Parquet file `out`.
+    """Return the responses of a model, or of a run's model, to prompts.
 
-    `prompt` is one text or several; the other arguments are those of `evaluate`.
+    `prompt` is one text or several; the other arguments are those of `evaluate`. Responses to a data set are written to
+    the Parquet file `out`.
 
     Raises:
         UsageError: neither a prompt nor a file to write, or arguments that contradict each other.

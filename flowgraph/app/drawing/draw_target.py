@@ -1,6 +1,6 @@
-"""What `draw` and `diff` are about: a flow, a plan's or a program's file, or a run's folder. No torch is loaded.
+"""The target of `draw` and `diff`: a flow, a plan's or a program's file, or a run's folder. No torch is loaded.
 
-Each part is found when a picture first asks for it: the flow alone needs no plan, and a plan no search.
+Each part is computed when a picture first needs it: a picture of the flow needs no plan, and one of a plan no search.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Kind = Literal["flow", "plan", "program", "run", "picture"]
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnPlan:
-    """A plan that is drawn; its flow, and the sizes of what travels, where these are known."""
+    """A plan to draw, with its flow and the sizes of transferred values where these are known."""
 
     plan: Plan
     where: str
@@ -51,14 +51,14 @@ class DrawnPlan:
 
     @cached_property
     def program(self) -> Program | None:
-        """Return what the runtime would run; None where the flow is not known."""
+        """Return the program that the runtime would run for this plan; None if the flow is not known."""
         if self.lowered is not None or self.graph is None:
             return self.lowered
         return lower(self.graph, self.plan, where=self.where, watch=watch_engines)
 
     @cached_property
     def sizes(self) -> ArrowSizes:
-        """Return the bytes of what travels; none where lengths and models are not known."""
+        """Return the bytes of each value that is transferred; empty if lengths and models are not known."""
         if self.planned is None:
             return ArrowSizes()
         setting, graph = self.planned.setting, self.planned.graph if self.program is None else self.program.graph
@@ -66,15 +66,16 @@ class DrawnPlan:
 
     @cached_property
     def search(self) -> report.SearchResult | None:
-        """Return the search that found the plan, or that would; None where no seconds are known."""
+        """Return the search that found the plan, or run it now; None if the plan's problem is not known."""
         return None if self.planned is None else self.planned.search or search_plan(self.planned.setting)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawTarget:
-    """A flow, plan, program or run that was named on a command line; `first` is the picture that is meant of it.
+    """A flow, plan, program or run to draw, as named on a command line.
 
-    A picture from a file is itself all there is to draw.
+    `first` is the name of the picture that is drawn by default. A picture read from a file is in `drawing`; no other
+    picture can be drawn of it.
     """
 
     name: str
@@ -87,19 +88,20 @@ class DrawTarget:
 
     @cached_property
     def graph(self) -> Graph | None:
-        """Return the flow's graph; None for a plan that does not name its flow."""
+        """Return the flow's graph; None if the flow of a plan is not found or has changed."""
         return self.flow()
 
     @cached_property
     def placement(self) -> DrawnPlan:
-        """Return the plan, and what is known around it."""
+        """Return the plan with its flow, problem and program where these are known."""
         return self.placed()
 
 
 def find_target(request: Request, say: Say) -> DrawTarget:
-    """Find what a request's flow names: a run's folder, a file of a plan or a program, or else a flow.
+    """Return the target that a request's flow names: a run's folder, a JSON file, or a flow.
 
-    Raises UsageError for a file of JSON that holds neither, and for options that say of a flow what a file says itself.
+    The file holds a plan, a program or a picture. Raises UsageError for any other JSON file, and for options of a flow
+    together with a run's folder or a file, which record them.
     """
     name, path, is_name = request.flow, Path(request.flow), isinstance(request.workload.flow, str)
     is_run = is_name and ((path / "run.json").is_file() or (path.is_dir() and name != path.name))  # flows are one word
@@ -130,7 +132,7 @@ def find_target(request: Request, say: Say) -> DrawTarget:
 
 
 def plan_target(plan: Plan | PlanResult, where: str, say: Say) -> DrawTarget:
-    """Return the target of a plan that is here already; `where` names it."""
+    """Return the target for a plan in memory; `where` is its name in errors and titles."""
     if isinstance(plan, PlanResult):
         return DrawTarget(name=where, kind="plan", flow=lambda: plan.graph, placed=lambda: _drawn(plan))
 
@@ -147,7 +149,7 @@ def _drawn(planned: PlanResult) -> DrawnPlan:
 
 
 def _file_target(path: Path, say: Say) -> DrawTarget:
-    """Read a plan, a program or a picture, told apart by what the file holds."""
+    """Return the target of a JSON file: a plan, a program or a picture, recognized by its content."""
     where = str(path)
     try:
         data = read_json(path)
@@ -176,7 +178,7 @@ def _file_target(path: Path, say: Say) -> DrawTarget:
 
 
 def _graph_of(plan: Plan, where: str) -> Graph | None:
-    """Return the graph of a plan's flow, if the flow is found and is still the one that was planned."""
+    """Return the graph of a plan's flow; None if the flow is not found or has changed since it was planned."""
     if plan.assumed is not None:
         return None if _flow_is_gone(plan.assumed.flow) else prepare_from(plan, where).setting.graph
     if not plan.flow.isidentifier():  # a flow's own name: a file's would be run
@@ -189,7 +191,7 @@ def _graph_of(plan: Plan, where: str) -> Graph | None:
 
 
 def _flow_is_gone(name: str) -> bool:
-    """Return whether a name, of no file, is that of no flow."""
+    """Return whether `name` is a name of a flow, not of a file, and no such flow exists."""
     if not name.isidentifier():
         return False
     try:

@@ -1,4 +1,4 @@
-"""`draw` and `diff`: a picture of a flow, plan or run in any format, or a page; two of them as a picture or a text."""
+"""`draw` and `diff`: a picture of a flow, plan or run, or of the differences between two, in any format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = 100  # of a picture as text
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DrawResult:
-    """A picture, made when it is first asked for; as SVG, PNG, text, Mermaid, Graphviz, JSON or a page."""
+    """A picture, drawn on first use, to be written as SVG, PNG, text, Mermaid, Graphviz, JSON or an HTML page."""
 
     name: str
     make: Callable[[], Drawing]
@@ -42,24 +42,25 @@ class DrawResult:
 
     @cached_property
     def drawing(self) -> Drawing:
-        """Return the picture as data."""
+        """Return the picture as data, in no format yet."""
         return self.make()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the published errors of the forecasts in the picture."""
+        """Return the published errors of the forecasts in the picture, one line each; empty without forecasts."""
         return tuple(self.find_notes())
 
     def written(self, to: str = "text", *, columns: int = COLUMNS, colour: bool = False) -> str:
-        """Return the picture as text, svg, mmd, md, dot or json.
+        """Return the picture in a text format: text, svg, mmd, md, dot or json.
 
-        Raises UsageError for another format, and for one that has no way to draw this picture.
+        `columns` is the width of the format `text` in characters, and `colour` adds terminal colours to it. Raises
+        UsageError for any other format, and for a format that cannot draw this picture.
         """
         self.refuse_format(to)
         return text_in(self.drawing, to, columns=columns, colour=colour)
 
     def refuse_format(self, to: str) -> None:
-        """Raise UsageError for a format that is not a text."""
+        """Raise UsageError if `to` is not a text format, such as `png` or `html`."""
         if to not in PRINTED:
             hint = nearest(to, PRINTED) or f"known: {', '.join(PRINTED)}; a page or PNG needs -o FILE"
             raise UsageError(f"cannot print `{to}`", where="--to", hint=hint)
@@ -69,13 +70,14 @@ class DrawResult:
         return self.written("svg")
 
     def html(self) -> str:
-        """Return a page, of a flow, a plan or a run with everything that can be drawn of it."""
+        """Return the HTML page of the target: one picture if one was named, else all that can be drawn."""
         return self.make_page()
 
     def save(self, path: str | Path, say: Say = lambda line: None) -> Path:
-        """Write the picture in the format of the file's ending; return its path.
+        """Write the picture to a file in the format of its suffix; return the path.
 
-        `say` receives which letters the font of a PNG lacks.
+        `say` receives a line that lists the letters that the font of a PNG lacks. Raises UsageError for an unknown
+        suffix, and if the file cannot be written.
         """
         file = Path(path)
         format_name = format_of(file.suffix, str(file))
@@ -97,7 +99,7 @@ class DrawResult:
 
 
 def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> DrawResult:
-    """Return the picture of a target that is named, or the one that is meant if none is."""
+    """Return the named picture of a target; if `picture` is "", the target's default picture."""
 
     def errors() -> Iterable[str]:
         forecast = target.kind in ("flow", "plan", "run") and (picture or target.first) in FORECASTS
@@ -112,23 +114,23 @@ def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> Draw
 
 
 def make_drawing(request: Request, picture: str, detail: PictureDetail, say: Say) -> DrawResult:
-    """Return the picture that a request asks for: of a flow, of a plan's or program's file, or of a run's folder."""
+    """Return the picture that a request asks for: of a flow, of the file of a plan or program, or of a run's folder."""
     return draw_result(find_target(request, say), picture, detail)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedTargets:
-    """Two flows with the settings whose values differ, or two plans."""
+    """Two flows, or two plans, to compare. Flows show only the settings that at least one of them changes."""
 
     old: DrawTarget
     new: DrawTarget
 
     def text(self) -> str:
-        """Return a unified diff with all lines; "" when they are the same."""
+        """Return a unified diff that contains all lines; "" if both texts are equal."""
         return unified_diff(seen(_text(self.old)), seen(_text(self.new)), self.old.name, self.new.name)
 
     def drawn(self, detail: PictureDetail) -> DrawResult:
-        """Return both as one picture: their flows, else their plans."""
+        """Return one picture of the differences: between the two flows, or else between the two plans."""
 
         def picture() -> Picture:
             draw = pictures.flow if self.old.kind == "flow" else pictures.plan
@@ -139,7 +141,7 @@ class ComparedTargets:
 
 
 def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
-    """Return two flows or two plans to be compared; raises UsageError for a flow and a plan."""
+    """Return two flows or two plans as a pair to compare. Raises UsageError if only one of them is a flow."""
     if (old.kind == "flow") != (new.kind == "flow"):
         what = f"is a {new.kind}, and {old.name} a {old.kind}: nothing to compare"
         raise UsageError(what, where=new.name, hint="two flows, or two plans: `flowgraph plan FLOW -o plan.json`")

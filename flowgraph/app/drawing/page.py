@@ -1,4 +1,4 @@
-"""All that can be drawn of a flow, a plan or a run, put together as the sections of one page."""
+"""The HTML page of a flow, a plan or a run: each picture that can be drawn is a section."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ TITLES: Mapping[str, str] = {
 
 
 def page_of(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
-    """Return the page of a target: every picture that it has, or `only` one of them."""
+    """Return the HTML page of a target, with every picture that can be drawn of it, or with the one named by `only`.
+
+    The last section lists the pictures that cannot be drawn, with the reason for each.
+    """
     if only or target.drawing is not None:
         has_pools = only not in ("", "flow", "run")
         pools = tuple(pool.name for pool in target.placement.plan.pools) if has_pools else ()
@@ -65,7 +68,10 @@ def page_of(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
 
 
 def single_page(title: str, drawing: Drawing, pools: tuple[str, ...] = ()) -> str:
-    """Return a page of one picture and its table."""
+    """Return an HTML page with one picture and the table of its numbers.
+
+    `pools` are the names of the plan's pools, by which a reader can filter the page.
+    """
     return page_html(Page(title, sections=(_section(drawing.title, drawing, pools),), pools=pools))
 
 

@@ -1,4 +1,4 @@
-"""The pictures of a flow, a plan or a run, by name: what each needs, and what is said where it cannot be made."""
+"""The pictures of a flow, a plan or a run, by name, and the errors for those that cannot be drawn."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ PLANNED = "flowgraph plan FLOW -o plan.json"  # a plan that has every picture bu
 
 @dataclass(frozen=True)
 class PictureDetail:
-    """How much of a picture is shown: the steps of a timeline, and each device of a pool or folded."""
+    """How much a picture shows: the steps of a timeline, and whether each device of a pool is drawn."""
 
     steps: int = STEPS
     unfold: bool = False
 
 
 def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawing:
-    """Make one picture. Raises UsageError for a name that none has, and where the target has no such picture."""
+    """Return the picture of this name for a target.
+
+    Raises UsageError for an unknown name, for a name where the target is itself one picture, and if the target lacks
+    what the picture shows.
+    """
     if target.drawing is not None:
         if name:
             raise UsageError("is one picture already", where=target.name, hint=f"leave out --picture {name}")
@@ -43,14 +47,17 @@ def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawi
 
 
 def refuse_unknown_picture(name: str) -> None:
-    """Raise UsageError for a name that no picture has."""
+    """Raise UsageError if no picture has this name."""
     if name not in PICTURES:
         hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
         raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)
 
 
 def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
-    """Draw the flow: nodes by kind, values by type, each loss as a frame."""
+    """Draw the flow: each node with its kind, each edge with the type of its value, each loss as a frame.
+
+    Raises UsageError if the flow is not found or has changed since it was planned.
+    """
     if target.graph is None:
         flow = target.placement.plan.flow
         raise _lacks("flow", target, f"flow `{flow}` is not found, or is no longer the one that was planned")
@@ -58,7 +65,10 @@ def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
 
 
 def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture:
-    """Draw the plan: pools as frames, in them each copy of weights with what runs on it; roles alone without a flow."""
+    """Draw the plan: each pool is a frame that contains its copies of weights and the nodes that run on them.
+
+    If the flow is not known, only the roles are drawn.
+    """
     program = target.placement.program
     if program is None:
         return roles_picture(target.placement.plan, unfold=detail.unfold)
@@ -66,7 +76,7 @@ def plan(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Picture
 
 
 def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Draw the calls of a step: who sends what to whom."""
+    """Draw the calls of a step: who sends which values to whom. Raises UsageError if the flow is not known."""
     program = target.placement.program
     if program is None:
         raise _lacks("sequence", target, "the plan's flow is not known")
@@ -74,7 +84,10 @@ def sequence(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 
 
 def timeline(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Lanes:
-    """Draw when each pool works and what it waits for: as forecast, and of a run as measured beside it."""
+    """Draw when each pool works and what it waits for; a run's measured steps are drawn next to the forecast.
+
+    Raises UsageError if nothing was measured and the plan forecasts no seconds.
+    """
     plan = target.placement.plan
     steps = [] if target.run is None else read_measured(target.run.path)[-detail.steps :]
     forecast: Lanes | None = None
@@ -95,7 +108,10 @@ def timeline(target: DrawTarget, detail: PictureDetail = PictureDetail()) -> Lan
 
 
 def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Draw what each device holds, phase by phase, against what it has."""
+    """Draw the bytes that each device holds in each phase, next to its capacity.
+
+    Measured bytes of a run are drawn too. Raises UsageError if memory is neither forecast nor measured.
+    """
     steps = [] if target.run is None else read_measured(target.run.path)
     measured = [pool for step in steps for pool in step.forecast]
     plan = target.placement.plan
@@ -105,21 +121,21 @@ def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 
 
 def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
-    """Draw the plan beside the named placements, by the seconds of a step."""
+    """Draw the plan next to the named placements, by the seconds of a step. Raises UsageError if there is no search."""
     if target.placement.search is None:
         raise _lacks("placements", target, "nothing was searched", PLANNED)
     return report.comparison_chart(target.placement.search, plan=target.placement.plan)
 
 
 def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Draw the candidates of the search by seconds and memory."""
+    """Draw the candidates of the search by seconds of a step and memory. Raises UsageError if there is no search."""
     if target.placement.search is None:
         raise _lacks("search", target, "nothing was searched", PLANNED)
     return report.search_chart(target.placement.search, plan=target.placement.plan)
 
 
 def run(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
-    """Draw the numbers of a run over its steps."""
+    """Draw the recorded numbers of a run as curves over its steps. Raises UsageError if the target is no run."""
     if target.run is None:
         raise _lacks("run", target, "it is not a run's folder", "flowgraph draw runs/grpo-1")
     return curves_picture(target.run)

@@ -1,4 +1,4 @@
-"""`show`: a flow at a stage, as text or data; two stages side by side; its facts. No torch is loaded."""
+"""`show`: a flow at a stage, as text or data; the diff of two stages; facts about a step. No torch is loaded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FlowStage:
-    """A flow at a stage: as it was described, as its passes left it, placed by a plan, or lowered."""
+    """A flow at one stage of compilation.
+
+    The stages are `described` (as written), `named` (after passes), `placed` (with a plan), and the lowered program.
+    """
 
     request: Request
     stage: str
@@ -49,7 +52,7 @@ class FlowStage:
             raise UsageError(f"no stage `{self.stage}`", where="--stage", hint=hint)
 
     def text(self, *, sites: bool = True) -> str:
-        """Return it as text; `sites` adds the flow's file and line."""
+        """Return the flow at this stage as text; `sites` adds the file and line of each node."""
         if (graph := self._graph) is not None:
             return graph_text(graph, sites=sites)
         planned = self._planned
@@ -58,7 +61,7 @@ class FlowStage:
         return program_text(self._lowered)
 
     def data(self) -> dict[str, Any]:
-        """Return it as data, with its schema's version."""
+        """Return the flow at this stage as JSON-compatible data, with the version of its schema."""
         if (graph := self._graph) is not None:
             hashes = {"structure_hash": structure_hash(graph), "full_hash": full_hash(graph)}
             return flat(graph) | (hashes if self.stage == "named" else {})
@@ -68,7 +71,7 @@ class FlowStage:
         return data
 
     def compared_text(self) -> str:
-        """Return it as it is compared: without lines of files, and by names where passes come first."""
+        """Return the text to compare with another stage: all nodes named, without files and lines."""
         if self.stage == "described" and (graph := self._graph) is not None:
             return graph_text(named(graph), sites=False)
         return self.text(sites=False)
@@ -92,13 +95,13 @@ class FlowStage:
 
 
 def compared_stages(old: FlowStage, new: FlowStage) -> str:
-    """Return a unified diff of two stages of a flow; "" when they are the same."""
+    """Return a unified diff of two stages of a flow; "" if they are equal."""
     old_name, new_name = (f"{stage.request.flow} {stage.stage}" for stage in (old, new))
     return unified_diff(old.compared_text(), new.compared_text(), old_name, new_name)
 
 
 def unified_diff(old: str, new: str, old_name: str, new_name: str) -> str:
-    """Return a unified diff of two texts, with all their lines; "" when they are the same."""
+    """Return a unified diff of two texts that contains all their lines; "" if they are equal."""
     old_lines, new_lines = (f"{text}\n".splitlines(keepends=True) for text in (old, new))
     lines = difflib.unified_diff(old_lines, new_lines, old_name, new_name, n=max(len(old_lines), len(new_lines)))
     return "".join(lines)
@@ -106,18 +109,18 @@ def unified_diff(old: str, new: str, old_name: str, new_name: str) -> str:
 
 @dataclass(frozen=True)
 class FlowFacts:
-    """What is known of a step before it runs: work of nodes, bytes on edges, and the state it carries."""
+    """Facts about a step before it runs: operations of nodes, bytes on edges, carried state, and values."""
 
     planned: PlanResult
 
     def text(self) -> str:
-        """Return tables; `?` is what is not known."""
+        """Return the facts as tables; `?` marks a value that is not known."""
         facts, state = self._step_facts, state_of(self.planned.graph)
         values = values_text(values_of(self.planned.graph))
         return f"{facts_text(facts, state)}\n\nwhat is known of each value\n{values}"
 
     def data(self) -> dict[str, Any]:
-        """Return the facts as data."""
+        """Return the facts as JSON-compatible data; None marks a value that is not known."""
         values = [asdict(value) for value in values_of(self.planned.graph)]
         return facts_json(self._step_facts, state_of(self.planned.graph)) | {"values": values}
 
@@ -128,7 +131,7 @@ class FlowFacts:
 
 
 def flow_facts(request: Request, say: Say) -> FlowFacts:
-    """Return what is known of a step of a flow, whether its plan fits or not."""
+    """Return the facts about a step of a flow, even if its plan does not fit."""
     return FlowFacts(planned_for(request, say, fits=False))
 
 
@@ -138,7 +141,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
-    """Print facts and state as plain tables; `?` is what is not known."""
+    """Return the facts about a step, and its state, as plain-text tables; `?` marks a value that is not known."""
     prompts = f"{facts.prompts:,} prompt{'' if facts.prompts == 1 else 's'} of at most {facts.prompt_tokens:,} tokens"
     rows = [["node", "kind", "role", "rows", "tokens", "FLOPs"]]
     for node in facts.nodes:
@@ -151,14 +154,14 @@ def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
 
 
 def values_text(values: Sequence[ValueFacts]) -> str:
-    """Print what is known of each value: whose rows it has, which mask aligns its tokens, which weights made it."""
+    """Return a table of values: whose rows each has, which mask aligns its tokens, and which weights computed it."""
     heads = ["value", "type", "kind", "rows of", "mask", "weights, at temperature"]
     cells = [[value.value, value.type, value.kind, value.rows, value.mask, value.weights] for value in values]
     return "\n".join(_table([heads, *cells]))
 
 
 def _edges(edges: Sequence[report.EdgeFacts]) -> Iterator[str]:
-    """Print each edge with its parts, on as many lines as they take."""
+    """Yield a line for each edge with the bytes of its parts; long ones take several lines."""
     planned = any(edge.crosses is not None for edge in edges)
     rows = [["value", "read by", "bytes", *(["travels"] if planned else [])]]
     for edge in edges:
@@ -185,7 +188,7 @@ def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator
 
 
 def show_flops(flops: int | None) -> str:
-    """Write a number of operations in the largest decimal unit that it fills.
+    """Return a number of floating-point operations as text in the largest decimal unit it fills; `?` for None.
 
     >>> show_flops(1_234_000_000), show_flops(999), show_flops(999_999), show_flops(0), show_flops(None)
     ('1.23 G', '999', '1.00 M', '0', '?')
@@ -199,7 +202,7 @@ def show_flops(flops: int | None) -> str:
 
 
 def facts_json(facts: report.StepFacts, state: Sequence[StateItem]) -> dict[str, Any]:
-    """Return facts and state as JSON does; null is what is not known."""
+    """Return the facts about a step, and its state, as JSON-compatible data; None marks a value that is not known."""
     edges = [
         {
             "value": edge.value,

@@ -1,4 +1,4 @@
-"""`export`: a plan as the flags and files that another system starts from, and whether it fits as that system runs it.
+"""`export`: a plan as the flags and files of another system, and a forecast of the plan as that system runs it.
 
 No torch is loaded.
 """
@@ -32,7 +32,7 @@ WORTH_SHARE = 0.02  # of a step, that another plan has to save before it is writ
 
 @dataclass(frozen=True, kw_only=True)
 class ExportTarget:
-    """A system and its version, "" for the newest that is known."""
+    """A system and its version; "" is the newest known version."""
 
     system: str
     version: str = ""
@@ -40,7 +40,10 @@ class ExportTarget:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """A plan in the words of another system, the plan that it then runs, None if that is not known, and its faults."""
+    """A plan exported to another system.
+
+    `plan` is the plan as that system runs it, None if that is not known; `faults` say why that plan does not fit.
+    """
 
     exported: Exported
     plan: Plan | None
@@ -48,26 +51,26 @@ class ExportResult:
 
     @property
     def step_s(self) -> float | None:
-        """Return the seconds of a step as the system runs it."""
+        """Return the forecast seconds of a step on the other system; None if they are not known."""
         return self.plan.step.period_s if self.plan is not None and self.plan.step is not None else None
 
     @property
     def runs(self) -> bool:
-        """Return whether the system runs what was written, as far as can be forecast."""
+        """Return whether the exported plan has no fault and a known step time on the other system, by forecast."""
         return not self.faults and self.step_s is not None
 
     @property
     def files(self) -> Mapping[str, str]:
-        """Return the texts of the files by their names."""
+        """Return the text of each file by file name."""
         return dict(self.exported.files)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what the system cannot express or does otherwise."""
+        """Return notes about what the system cannot express or does differently."""
         return tuple(self.exported.notes)
 
     def data(self) -> dict[str, Any]:
-        """Return it as `flowgraph export --json` prints it."""
+        """Return the data that `flowgraph export --json` prints."""
         return {
             "system": self.exported.system,
             "version": self.exported.version,
@@ -78,11 +81,14 @@ class ExportResult:
         }
 
     def text(self) -> str:
-        """Return all files, one after another."""
+        """Return the texts of all files, one after another."""
         return "\n".join(text.rstrip() for text in self.files.values())
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write the files into a folder; return their paths."""
+        """Write the files into a folder, which is created if it does not exist; return their paths.
+
+        Raises UsageError if the folder or a file cannot be written.
+        """
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +100,11 @@ class ExportResult:
 
 
 def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
-    """Return a plan as the files that another system starts from."""
+    """Return a plan as the flags and files of another system; version "" is the newest known version.
+
+    If the plan does not fit as that system runs it, the fastest layouts that fit are written instead, and a note says
+    so. Raises PlanError for a plan that does not record what it was made for, or with a role on a part of its pool.
+    """
     saved = NamedPlan.of(plan_like)
     plan, where = saved.plan, saved.where
     if plan.assumed is None:
@@ -116,7 +126,10 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
 
 
 def exported(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
-    """Write a plan for a system, with the lengths that it was forecast for. Raises what `export` raises."""
+    """Return the files of a plan for another system, with the longest prompts and responses of its planning problem.
+
+    Raises the errors of `export`.
+    """
     setting = prepared.setting
     response = int(setting.response.most) if setting.response is not None else None
     longest = LongestLengths(int(setting.prompt.most), response)
@@ -124,7 +137,10 @@ def exported(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
 
 
 def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportResult:
-    """Write a plan for a system, and forecast what the system then runs. Raises what `export` raises."""
+    """Return a plan's files for a system, with a forecast of the plan as the system runs it.
+
+    Raises the errors of `export`.
+    """
     files = exported(prepared, plan, target, notes)
     if files.system_run is None:
         return ExportResult(files, None)
@@ -132,9 +148,9 @@ def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
 
 
 def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportResult:
-    """Write a plan for a system; where that does not fit as the system runs it, in the fastest layouts that do.
+    """Return a plan's files for a system; if the plan does not fit there, in the fastest layouts that do.
 
-    A note at the head of what is written says either.
+    The first note of the files says which layouts they have.
     """
     first = _written(prepared, plan, target)
     name, step_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None
@@ -161,16 +177,16 @@ def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> Exp
 
 @dataclass(frozen=True)
 class ExportSearch:
-    """What a search finds, and of all that it finds the fastest that the system runs, None where it runs none."""
+    """The result of a search, and the fastest of its plans that the other system can run; None if it can run none."""
 
     search: report.SearchResult
     fastest: ExportResult | None
 
 
 def searched(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
-    """Search the devices of a run for what its system runs fastest; None where no plan fits.
+    """Search for the fastest plan that the target system can run on the devices of a run; None if no plan fits.
 
-    Plans are written in their own order, until none can be faster than one that the system runs.
+    Plans are exported from the fastest on, until no later plan can be faster than one that the system runs.
     """
     try:
         search = search_plan(prepared.setting)

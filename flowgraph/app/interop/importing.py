@@ -1,4 +1,4 @@
-"""`import`: another system's run as a flow and a plan, and what a search finds instead. No torch is loaded."""
+"""`import`: another system's run as a flow and a plan, and faster plans for its devices. No torch is loaded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 
 def import_command(path: Path, device: str, request: Request) -> ImportResult:
-    """Read another system's command as a flow and a plan: what that takes, and what a search finds instead."""
+    """Read another system's command as a flow and a plan, forecast its memory and seconds, and search for faster plans.
+
+    `path` is a launch script or a YAML configuration; `device` is the model of its devices. Raises DataError for a file
+    that cannot be read as a run, and UsageError for a device whose speed is not known.
+    """
     as_written = imported(path)
 
     def at(request: Request) -> tuple[PreparedProblem, ImportedRun]:
@@ -66,7 +70,7 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
 
 @dataclass(frozen=True)
 class ShorterLengths:
-    """Lengths of prompts and responses, shorter than a run allows, in tokens."""
+    """Lengths of prompts and responses in tokens, shorter than a run's limits."""
 
     prompt: int
     response: int
@@ -77,10 +81,10 @@ class ShorterLengths:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportResult:
-    """Another system's run as a flow and a plan, and what a search finds instead for the same devices.
+    """Another system's run as a flow and a plan, and the plans that a search finds for the same devices.
 
-    `best` is what the search found, `replaced_by` the fastest of these plans that the system can run, and `shorter`
-    the lengths with which a run fits that does not fit with those that it allows; each None where there is none.
+    `best` is the result of the search, `replaced_by` the fastest of its plans that the system can run, and `shorter`
+    the lengths at which a run fits that does not fit at its own limits. Each is None if there is none.
     """
 
     prepared: PreparedProblem
@@ -92,7 +96,7 @@ class ImportResult:
 
     @property
     def plan(self) -> Plan:
-        """Return the run as a plan."""
+        """Return the imported run as a plan."""
         return self.run.plan
 
     @property
@@ -101,7 +105,7 @@ class ImportResult:
         return self.replaced_by.plan if self.replaced_by is not None else None
 
     def data(self) -> dict[str, Any]:
-        """Return it as `flowgraph import --json` prints it."""
+        """Return the data that `flowgraph import --json` prints."""
         read, shorter = self.run.read, self.shorter
         return {
             "system": read.system,
@@ -117,7 +121,7 @@ class ImportResult:
         }
 
     def text(self) -> str:
-        """Return the plan, its faults, and what changes in the run's own words."""
+        """Return the run's plan, its faults, and the flags of the run that a faster plan changes."""
         read, models = self.run.read, self.prepared.assumed.models
         names = ", ".join(f"{name} {model}" for name, model in models.items() if name not in read.unused)
         head = f"{read.system} {read.version}: {read.flow}, {names}; {read.placement or 'a placement of its own'}"
@@ -128,7 +132,7 @@ class ImportResult:
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """A run that was read from a file: as a plan, and why that does not fit."""
+    """A run that was read from a file, its plan, and the faults that say why this plan does not fit."""
 
     path: Path
     read: Imported
@@ -137,19 +141,19 @@ class ImportedRun:
 
     @property
     def target(self) -> ExportTarget:
-        """Return the system, in the version that was read, or in the oldest after it that is written."""
+        """Return the system and version to export to: the run's version, else the oldest that can be exported."""
         versions = exported_versions(system_of(self.read.system))
         version = self.read.version if self.read.version in versions else versions[0]
         return ExportTarget(system=self.read.system, version=version)
 
     @property
     def step_s(self) -> float | None:
-        """Return the seconds of its step."""
+        """Return the forecast seconds of a step of the run; None if they are not known."""
         return self.plan.step.period_s if self.plan.step is not None else None
 
     @property
     def on(self) -> str:
-        """Name the devices that a search has."""
+        """Return words for the devices that the search uses: the run's devices, or all devices of its machines."""
         machines, per_machine = self.read.machines
         devices = machines * per_machine
         return "the same devices" if devices == self.read.devices else f"all {devices} devices of its machines"
@@ -157,7 +161,10 @@ class ImportedRun:
 
 @dataclass(frozen=True)
 class RunReplacement:
-    """What the system of a run runs instead: the plan, the keys of the run that change, and what it does otherwise."""
+    """A plan that the system of a run can run instead.
+
+    `changes` are the flags of the run that change, and `notes` say what the system does differently.
+    """
 
     plan: Plan
     step_s: float
@@ -165,7 +172,7 @@ class RunReplacement:
     notes: tuple[str, ...]
 
     def data(self) -> dict[str, Any]:
-        """Return it as data."""
+        """Return the step's seconds, the placed roles, the changed flags and the notes as JSON-compatible data."""
         pools = {pool.name: len(pool.devices) for pool in self.plan.pools}
         roles = [
             {
@@ -194,7 +201,7 @@ def _replacement(prepared: PreparedProblem, run: ImportedRun, best: ExportSearch
 
 
 def _unread(read: Imported) -> Iterator[str]:
-    """Yield which keys were not read, each with why, and in one line those that no plan depends on."""
+    """Yield a note for each key that was not read, with the reason, and one for all keys that no plan needs."""
     yield from (f"{key} was not read: {why}" for key, why in read.ignored if why not in (NEEDLESS, UNREAD))
     unread = [f"{key}={read.overrides[key][:MAX_LETTERS]}" for key, why in read.ignored if why == UNREAD]
     if unread:
@@ -207,7 +214,7 @@ def _unread(read: Imported) -> Iterator[str]:
 
 
 def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacement | None) -> Iterator[str]:
-    """Yield what a search finds on the machines of a run, and what of the run's command changes with it."""
+    """Yield lines about the plans that a search finds on the run's machines, and the flags of the run that change."""
     where, system = f"searched on {run.on}", f"{run.target.system} {run.target.version}"
     if best is None:
         yield f"{where}: no plan fits"
@@ -235,9 +242,9 @@ def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacem
 
 
 def imported(path: Path) -> Imported:
-    """Read a launch script or a YAML configuration.
+    """Read another system's run from a launch script or a YAML configuration.
 
-    Raises DataError, with the file and the line, for what is not text, and for what it says wrong.
+    Raises DataError with the file and line for a file that is not text, and for a setting that cannot be read.
     """
     text = text_of(path, "", lambda why: DataError.unusable(path, why), MAX_BYTES).removeprefix("\ufeff")
     try:
@@ -250,7 +257,7 @@ def imported(path: Path) -> Imported:
 
 
 def _prepared(read: Imported, path: Path, device: str, request: Request) -> PreparedProblem:
-    """Pose the question of a run; what it says that no flow takes is an error of its file."""
+    """Return the planning problem of a run. Raises DataError for values that no flow takes."""
     notes = list[str]()
     if read.batch > MOST_PROMPTS:
         raise DataError.unusable(
@@ -272,7 +279,7 @@ def _prepared(read: Imported, path: Path, device: str, request: Request) -> Prep
 
 
 def _request(read: Imported, device: str, request: Request, notes: list[str]) -> Request:
-    """Return the request that another system's run stands for, with its longest lengths unless others are given."""
+    """Return the request that is equivalent to another system's run, at its longest lengths unless others are given."""
     known_names, name = known_devices(), device.lower()
     if "," in name or not any(name == known_name or name.startswith(f"{known_name}-") for known_name in known_names):
         hint = nearest(name, known_names)
@@ -293,10 +300,11 @@ def _request(read: Imported, device: str, request: Request, notes: list[str]) ->
 
 
 def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ...]:
-    """Return the models of a run, those that the request names in place of its own.
+    """Return the models of a run, replaced by those that the request names.
 
-    What the run starts from the policy's weights is the policy's too, and adapters stay. A model in a folder that is
-    not here is planned with the sizes of the model that the folder is named after.
+    Models that the run initializes from the policy's weights are replaced by the policy's model too; adapters stay. A
+    model in a folder that does not exist here is planned with the sizes of the known model that the folder is named
+    after.
     """
     requested = dict[str, str]()
     for text in request.workload.model:
@@ -321,7 +329,7 @@ def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ..
 
 
 def _base(text: str) -> tuple[str, str]:
-    """Part a model from its adapters.
+    """Return the name of a model and its adapters separately.
 
     >>> _base("org/name+lora=8"), _base("org/name")
     (('org/name', '+lora=8'), ('org/name', ''))
@@ -331,10 +339,10 @@ def _base(text: str) -> tuple[str, str]:
 
 
 def _with_micro_batches(setting: PlanningProblem, read: Imported) -> Imported:
-    """Return a run with the micro-batches that it has at the lengths of a setting.
+    """Return a run with the micro-batches that it has at the lengths of a planning problem.
 
-    A run says how long its rows may be, not how long they are; a budget of many tokens, or of many rows, is seldom
-    full. A micro-batch has at most what a rank has in a minibatch, and at least a row.
+    A run states the maximum length of its rows, not their actual lengths, so a budget of many tokens or rows is seldom
+    full. A micro-batch has at least one row, and at most the rows of one rank in a minibatch.
     """
     running = dict(read.running)
     for role in setting.roles:

@@ -1,4 +1,4 @@
-"""`calibrate`, and what calibrates a plan: measured seconds, read and fitted. No torch is loaded."""
+"""`calibrate`: measured seconds are read and fitted, and the calibration of a request is found. No torch is loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ LOG_BYTES = 2**26  # of a log or a trace: as much as a profile of ours has at mo
 def calibrate_runs(
     paths: Sequence[Path], plan: Path | None, measured: Sequence[str], say: Say
 ) -> calibration.CalibrationResult:
-    """Fit scales to the seconds that runs have measured."""
+    """Fit scales to measured seconds.
+
+    The seconds come from run folders, from logs of runs of `plan`, or from `measured`, texts `name=seconds` for one
+    plan's file. Raises UsageError for `measured` with several paths, and for a name for which the plan forecasts no
+    seconds.
+    """
     if measured and len(paths) > 1:
         what = "is of one plan, and several files are named"
         raise UsageError(what, where=f"--measured {measured[0]}", hint="calibrate each plan with its own seconds")
@@ -41,10 +46,10 @@ def calibrate_runs(
 
 
 def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None, say: Say) -> Calibration | None:
-    """Return the calibration of a file, or of seconds `measured` on a plan; None where neither is given.
+    """Return the calibration in a file, or one fitted to seconds `measured` on a plan; None if neither is given.
 
-    Raises UsageError for both, for seconds that do not say on which plan they were measured, and for a file that cannot
-    be read, DataError for one without a calibration.
+    Raises UsageError if both are given, for seconds without a plan, and for a file that cannot be read; DataError for a
+    file that holds no calibration.
     """
     if not measured:
         if file is None:
@@ -62,7 +67,7 @@ def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None
 
 
 def _measured_run(path: Path, plan: Path | None, measured: Sequence[str], say: Say) -> calibration.MeasuredRun:
-    """Return what was measured: by a run's folder, by a log of a run of `plan`, or on a plan's file by hand."""
+    """Return the measurements of a run's folder, of a log of a run of `plan`, or given by hand for a plan's file."""
     if path.is_file():
         timings = () if plan is not None else tuple(calibration.given_timings(measured, str(path)))
         file = plan or path

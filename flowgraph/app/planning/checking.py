@@ -1,4 +1,4 @@
-"""`check`: every fault of a flow, its settings, its passes and its plan that can be found; no torch is loaded."""
+"""`check`: find every fault of a flow, its settings, its passes and its plan, without torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """The faults of a flow; `notes` say what was assumed and not looked at, `pruned` which nodes nothing reads."""
+    """The faults of a flow; `notes` list assumptions and skipped checks, `pruned` nodes that nothing reads."""
 
     flow: str
     faults: tuple[str, ...]
@@ -43,15 +43,15 @@ class CheckResult:
     pruned: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        """Return the faults and the notes."""
+        """Return the flow's name, the faults and the notes as JSON-compatible data."""
         return {"flow": self.flow, "faults": list(self.faults), "notes": list(self.notes)}
 
 
 def check_flow(request: Request, say: Say) -> CheckResult:
-    """Find every fault of a flow.
+    """Return every fault of a flow.
 
-    A stage is looked at when the one before it has no fault: the flow's text; the settings; the passes, the models,
-    the data and the plan.
+    There are three stages, and each is checked only if the previous one has no fault: the flow's text; the settings;
+    the passes, models, data and plan.
     """
     notes = list[str]()
     with verified():
@@ -80,7 +80,7 @@ def _faults(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]
 
 
 def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Yield the faults of a plan from a file, for the models, rows and lengths that it or the request names."""
+    """Yield the faults of a saved plan, for the models, rows and lengths that the plan or the request names."""
     where = str(request.target)
     prepared = prepare_again(plan, request, where)
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
@@ -95,7 +95,7 @@ def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterat
 
 
 def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowError]:
-    """Yield the faults of a flow on devices of a cluster, and note whether it fits if its models are named."""
+    """Yield the faults of a flow on the devices of a cluster; note whether it fits if its models are named."""
     prepared, where = prepare(request), str(request.target)
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
     if not request.workload.model and prepared.inputs is None:
@@ -129,7 +129,10 @@ SCORING = ("score", "refill")  # nodes that score by a rule
 
 
 def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
-    """Refuse a flow that returns no model or takes what a data set cannot give, and rows that it cannot score."""
+    """Raise FlowTypeError for a flow that updates or returns no model, or takes a parameter that a run cannot provide.
+
+    Raises also if the sizes of a step do not go together, or if a scoring rule is missing or lacks ground truths.
+    """
     inputs = prepared.inputs
     if inputs is not None:
         prepared.setting.batch_sizes(**inputs.row_origins())
@@ -153,7 +156,7 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
 
 
 def _refuse_param(graph: Graph, param: Param) -> None:
-    """Refuse a parameter that nothing reads or updates, whose next version is lost, or that a run cannot give."""
+    """Raise for a parameter that nothing reads or updates, whose next version is lost, or that a run cannot provide."""
     name, kind, carried = param.name, param.type.__name__, param.name in graph.carries()
     trainable = issubclass(param.type, Trainable)
     read = {edge.source for node in graph.nodes for edge in node.edges()}
@@ -180,6 +183,6 @@ def _refuse_param(graph: Graph, param: Param) -> None:
 
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:
-    """Refuse a model, such as a teacher, that reads the tokens of another but has other ids for them."""
+    """Raise ModelError if a model, such as a teacher, has other token ids than the model whose tokens it reads."""
     for reader, writer in sorted(readers_of_others(inputs.graph)):
         refuse_other_tokens(reader, writer, inputs.sources, cache_folder(cache), say)

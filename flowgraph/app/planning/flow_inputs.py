@@ -1,4 +1,4 @@
-"""A flow ready to plan or run: its settings, its models and its rows, each with its origin, and its passes."""
+"""The inputs of a flow: its graph after passes, settings, models and rows, each setting with its origin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_STEPS, DEFAULT_BATCH = "tiny", "digits", 10
 
 @dataclass(frozen=True, kw_only=True)
 class FlowInputs:
-    """A flow ready to run or plan."""
+    """A flow with the models, rows and settings that a run or a plan needs."""
 
     file: FlowFile
     graph: Graph
@@ -38,36 +38,36 @@ class FlowInputs:
     resolved: tuple[ResolvedSetting, ...]
 
     def row_origins(self) -> dict[str, Any]:
-        """Return the rows of the data set, and where each setting comes from, for the sizes of a step."""
+        """Return the number of training rows and the origin of each setting, as arguments of `batch_sizes`."""
         origins = {setting.name: setting.origin for setting in self.resolved}
         return {"data_rows": self.data.train.num_rows, "origins": origins}
 
 
 def cache_folder(cache: Path | None) -> Path:
-    """Return the folder for fetched models and made data: the one that is named, or the user's cache."""
+    """Return the folder for downloaded models and generated data: `cache`, or by default the user's cache."""
     if cache is not None:
         return cache.expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
 
 
 def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
-    """Find a flow; return its file, its graph as described, and the settings that are for its nodes."""
+    """Return the file of a flow, its graph before passes, and those of the settings `sets` that are for its nodes."""
     file = find_flow(flow)
     flow_settings, node_settings = split_assignments(list(file.flow.signature.settings.model_fields), sets)
     return file, file.flow.graph(flow_settings), node_settings
 
 
 def compiled_flow(workload: Workload) -> Graph:
-    """Return the graph of a flow as its passes leave it, with the settings that are chosen."""
+    """Return the graph of a workload's flow after passes, with the workload's settings applied."""
     passes = tuple(find_passes(workload.passes))
     _, described, chosen = described_flow(workload.flow, workload.settings)
     return simplified(resolve_settings(named(described), (), chosen)[0], passes)
 
 
 def find_passes(names: Sequence[str]) -> Iterator[Pass]:
-    """Yield the passes of these names: `my.py:name`, or one of the entry points `flowgraph.passes`.
+    """Yield the pass for each name: `my.py:name`, or an entry point of the group `flowgraph.passes`.
 
-    Raises UnknownNameError for a name that is not there, UsageError for one that is not a function.
+    Raises UnknownNameError for a name that does not exist, UsageError for one that is not a function.
     """
     for name in names:
         function: object
@@ -89,7 +89,7 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
 
 
 def read_inputs(workload: Workload) -> FlowInputs:
-    """Find everything that a workload names; nothing heavy is loaded."""
+    """Read the flow, passes, models, rows and settings that a workload names; no weights are loaded."""
     from nodes.data import sets as data_sets
 
     where, data, seed = cache_folder(workload.cache), workload.data or DEFAULT_DATA, workload.seed or 0
@@ -135,15 +135,16 @@ def _pick(name: str, option: Any, default: Any, tip: Any = None, tip_origin: str
 
 
 def model_params(graph: Graph) -> list[Param]:
-    """Return the flow's model parameters, trained ones first."""
+    """Return the model parameters of a graph, trainable ones first."""
     params = [param for param in graph.params if issubclass(param.type, Model)]
     return sorted(params, key=lambda param: not issubclass(param.type, Trainable))
 
 
 def model_sources(graph: Graph, texts: Sequence[str], cache: Path) -> dict[str, ModelSource]:
-    """Return the source of each model parameter: its `PARAM=MODEL`, or the trained model's, which a bare `MODEL` sets.
+    """Return the source of each model parameter by name, from texts `PARAM=MODEL` or `MODEL`.
 
-    A frozen model is as the trained one without its adapters.
+    A parameter without a text gets the model of the first trainable parameter, which a bare `MODEL` sets; frozen
+    parameters get it without its adapters. Raises UsageError for an unknown parameter and for two bare models.
     """
     params = model_params(graph)
     names, named, bare = [param.name for param in params], dict[str, str](), list[str]()

@@ -1,4 +1,4 @@
-"""`plan`, and what `run`, `show`, `draw` and `check` plan by: one search, or a plan's file forecast again. No torch."""
+"""Make a plan for `plan`, `run`, `show`, `draw` and `check`: search it, or forecast a saved one. No torch is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from placements import PlanOptions, report
 
 
 def make_plan(request: Request, say: Say) -> PlanResult:
-    """Return the best plan that a request asks for, or the plan that it names, as it is forecast now."""
+    """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
+
+    `say` receives each note. Raises UsageError for search options with a named plan, ResourceError if nothing fits, and
+    BatchError for sizes that do not go together.
+    """
     notes = list[str]()
 
     def note(line: str) -> None:
@@ -53,7 +57,7 @@ def make_plan(request: Request, say: Say) -> PlanResult:
 
 
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
-    """Search the fastest plan of a problem. Raises ResourceError where nothing fits."""
+    """Search for the fastest plan of a problem. Raises ResourceError if nothing fits."""
     answer = _answer(prepared, PlanOptions(placement=target.placement), say)
     check_plan(answer.plan, prepared.setting.graph, f"plan of {answer.plan.flow}")
     return PlanResult(prepared=prepared, plan=answer.plan, where=str(target), answer=answer)
@@ -71,9 +75,9 @@ Check = Callable[[PreparedProblem], None]
 
 
 def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
-    """Plan a flow on its cluster, or forecast the plan that is named, which has its own.
+    """Search a plan for a request on its cluster, or forecast the plan that the request names on that plan's cluster.
 
-    Refuses a plan that does not fit if it `fits` is asked of it, and first what `check` refuses.
+    `check` is called with the prepared problem first, and may raise. If `fits`, a named plan that does not fit raises.
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)
@@ -85,9 +89,9 @@ def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check |
 
 
 def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequence[str]) -> Path | None:
-    """Return the plan that seconds were measured on: the one named for them, else the one that is forecast again.
+    """Return the plan on which seconds were measured: `measured_on`, or else `plan`.
 
-    Raises UsageError where both are named, for a plan without seconds, and for one that is not there.
+    Raises UsageError if both are given, for `measured_on` without seconds, and if `measured_on` does not exist.
     """
     if measured_on is not None and not measured:
         hint = "--measured policy.generate=142"

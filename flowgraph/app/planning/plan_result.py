@@ -1,4 +1,4 @@
-"""A plan as an answer: what it was made for, the search that found it, the sizes of a step, as text and as data."""
+"""The result of planning: the plan, its problem and search, and the sizes of a step, as text and as data."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ TOP = 5  # of the plans that a search found, how many are shown
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PlanResult:
-    """A plan and how it was found; `answer` is None for a plan from a file.
+    """A plan, its problem, and the answer of the search; `answer` is None for a plan from a file.
 
-    `notes` are for you: what was assumed, and what a run would do otherwise.
+    `notes` tell the user what was assumed, and what a run would do differently.
     """
 
     prepared: PreparedProblem
@@ -41,7 +41,7 @@ class PlanResult:
 
     @property
     def setting(self) -> PlanningProblem:
-        """Return the planning problem."""
+        """Return the planning problem that the plan solves."""
         return self.prepared.setting
 
     @property
@@ -51,42 +51,42 @@ class PlanResult:
 
     @property
     def graph(self) -> Graph:
-        """Return the flow's graph."""
+        """Return the flow's graph after passes."""
         return self.setting.graph
 
     @property
     def inputs(self) -> FlowInputs | None:
-        """Return the rows and settings of a run; None where only lengths are known."""
+        """Return the rows, models and settings of the flow; None if the plan was made from lengths without rows."""
         return self.prepared.inputs
 
     @property
     def step_s(self) -> float | None:
-        """Return the forecast seconds of a step; None where the speed of a device is not known."""
+        """Return the forecast seconds of a step; None if the speed of a device is not known."""
         return self.plan.step.period_s if self.plan.step is not None else None
 
     @property
     def batch(self) -> report.BatchSizes:
-        """Return the sizes of a step: rows, shares of ranks, minibatches. Raises BatchError where they do not fit."""
+        """Return the sizes of a step: rows, rows per rank, minibatches. Raises BatchError if they disagree."""
         return self.setting.batch_sizes(self.plan, **({} if self.inputs is None else self.inputs.row_origins()))
 
     def to_json(self) -> str:
-        """Return the plan's file, which `run`, `draw` and `export` take."""
+        """Return the plan as JSON, in the form that `run`, `draw` and `export` read."""
         return self.plan.to_json()
 
     def save(self, path: str | Path) -> Path:
-        """Write the plan's file, which `run`, `draw` and `export` take; return its path."""
+        """Write the plan as JSON, in the form that `run`, `draw` and `export` read; return the path."""
         write_text(Path(path), self.plan.to_json())
         return Path(path)
 
     def data(self, *, top: int = TOP) -> dict[str, Any]:
-        """Return what `flowgraph plan --json` prints, with at most `top` of the plans that were found."""
+        """Return the data that `flowgraph plan --json` prints, with at most `top` of the found plans."""
         plan = json.loads(self.plan.to_json())
         if self.answer is None:
             return {"plan": plan}
         return {"plan": plan, **report.answer_data(self.answer, top, self.prepared.notes)}
 
     def text(self, *, top: int = TOP) -> str:
-        """Return what `flowgraph plan` prints, with at most `top` of the plans that were found."""
+        """Return the text that `flowgraph plan` prints, with at most `top` of the found plans."""
         if self.answer is None:
             return "\n".join([*report.plan_lines(self.plan), *report.error_lines(self.plan), *self._batch_lines()])
         return "\n\n".join([report.answer_text(self.answer, top), "\n".join(self._batch_lines())])
@@ -111,11 +111,11 @@ PlanLike = str | Path | Plan | PlanResult
 
 
 def plan_of(target: Target) -> Plan | None:
-    """Return the plan of a target: itself, or read from its file; None where a cluster is named."""
+    """Return the plan of a target, read from its file if it names one; None if the target names a cluster."""
     return read_plan(target.plan) if isinstance(target.plan, Path) else target.plan
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan from its file. Raises PlanError for a file that is not there or holds no plan."""
+    """Read a plan from a JSON file. Raises PlanError for a file that cannot be read or holds no plan."""
     text = text_of(path, "plan", lambda why: PlanError.unreadable(str(path), "", why))
     return Plan.from_json(text, str(path))

@@ -1,4 +1,4 @@
-"""From a request, or from what a plan's file says it was made for, to one planning problem. No torch is loaded."""
+"""The planning problem of a request, or of the assumptions in a plan's file. No torch is loaded."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ MANY_STEPS = 16  # optimizer steps of one update, from which on a minibatch is m
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedProblem:
-    """A problem that can be searched: the setting, what its plan will say it was made for, and notes for you.
+    """A planning problem that is ready to be searched.
 
-    `inputs` are the rows and settings of a run, None where only lengths are known.
+    `assumed` is what its plans record as the problem they were made for, and `notes` are for the user. `inputs` are the
+    rows and settings of a run; None if only lengths are known.
     """
 
     setting: PlanningProblem
@@ -60,15 +61,17 @@ class PreparedProblem:
     inputs: FlowInputs | None = None
 
     def having(self, **changes: Any) -> PreparedProblem:
-        """Return the problem with other values of fields that its plan names too, such as `staleness` and `ratio`."""
+        """Return the problem with changed fields, such as `staleness`, in both `setting` and `assumed`."""
         assumed = self.assumed.model_copy(update=changes)
         return replace(self, setting=replace(self.setting, **changes), assumed=assumed)
 
 
 def cluster_of(text: str, memory: str | None = None) -> Cluster:
-    """Return the cluster of a short form or a file; "" is this machine, of whose memory `memory` says how much to use.
+    """Return the cluster of a short form or a TOML file; "" is this machine.
 
-    Raises ClusterError for what is none, UsageError for memory of devices that have their own.
+    `memory`, such as `8GiB`, is how much of this machine's memory to use. Raises ClusterError for a text that describes
+    no cluster, SettingError for an invalid `memory`, and UsageError for `memory` with GPUs, which have memory of their
+    own.
     """
     memory_bytes = None if memory is None else parse_bytes(memory)
     cluster = read_cluster(text or DEFAULT_CLUSTER, lambda devices: laptop(devices, memory_bytes), known_devices())
@@ -79,13 +82,11 @@ def cluster_of(text: str, memory: str | None = None) -> Cluster:
 
 
 def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs | None = None) -> PreparedProblem:
-    """Read everything that a request names, for its own cluster or for another `cluster`.
+    """Return the planning problem of a request, for its cluster or for another `cluster`.
 
-    `inputs` are the flow, rows and settings where they have been read already.
-
-    Rows are those of the data set that is named. Without one, devices of a known model are planned for by lengths, and
-    other devices, this machine's for one, for the data set that a run takes by default. Raises what the parts raise,
-    which names the option.
+    `inputs` are the flow, rows and settings if they have been read already. Without a named data set, devices of known
+    speed are planned by lengths; other devices, such as this machine's, by the rows of the default data set. Raises
+    FlowTypeError for a flow that runs no model, and the errors of the readers, which name the option at fault.
     """
     workload, search = request.workload, request.search
     cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
@@ -118,7 +119,7 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
 
 
 def longest_prompt(inputs: FlowInputs) -> int:
-    """Return an upper estimate of the tokens of the longest prompt of a data set, from its characters."""
+    """Return an upper estimate of the tokens of a data set's longest prompt, computed from its characters."""
     prompts: list[list[dict[str, Any]]] = inputs.data.train.column("prompt").to_pylist()
     longest = max(sum(len(message["content"]) for message in messages) for messages in prompts)
     real = any(source.kind != "tiny" for source in inputs.sources.values())
@@ -128,10 +129,10 @@ def longest_prompt(inputs: FlowInputs) -> int:
 def prepare_from(
     plan: Plan, where: str, cluster: Cluster | None = None, workload: Workload | None = None
 ) -> PreparedProblem:
-    """Prepare again the problem that a plan from a file answers, on its own cluster or on another.
+    """Return the problem that a saved plan solves, on its own cluster or on another.
 
-    What `workload` says goes before what the file says. Raises PlanError for a plan that does not say what it was made
-    for, or that is for another graph than the flow has.
+    Values in `workload` override those in the plan's file. Raises PlanError for a plan that does not record what it was
+    made for, or whose flow now has another graph.
     """
     if plan.assumed is None:
         raise PlanError.unreadable(where, "", "does not say what it was made for, so nothing can be forecast from it")
@@ -175,7 +176,10 @@ def prepare_from(
 
 
 def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Workload | None, where: str) -> None:
-    """Refuse a model of no parameter, a parameter without a model unless models are given, and an unknown engine."""
+    """Raise PlanError for an unknown model parameter, an unknown engine, or a parameter without a model.
+
+    A parameter may lack a model if the workload names models.
+    """
     params = [param.name for param in model_params(graph)]
     for name in assumed.models:
         if name not in params:
@@ -189,7 +193,10 @@ def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Work
 
 
 def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> Workload:
-    """Return what a plan from a file was made for; what `workload` says goes before it."""
+    """Return the workload of a saved plan's assumptions.
+
+    Values in `workload` override those of the plan, except that its settings are appended to the plan's.
+    """
     workload = workload or Workload(flow=assumed.flow)
     return workload.model_copy(
         update={
@@ -250,7 +257,7 @@ def _shape(source: ModelSource, head: Head) -> ModelShape:
 
 
 def _capped(text: str, graph: Graph, workload: Workload) -> str:
-    """Return lengths of responses, without a longest one, with the most tokens that the request sets a sampler."""
+    """Return response lengths; without a maximum, they get the `max_tokens` that the request sets for a sampler."""
     limits = [
         int(getattr(node.settings, "max_tokens", 0))
         for node in graph.nodes
@@ -295,7 +302,7 @@ def _search_assumptions(search: Search) -> dict[str, Any]:
 
 
 def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None) -> list[str]:
-    """Return what was assumed without being asked for, and what a run would do otherwise."""
+    """Return notes about what was assumed without being requested, and what a run would do differently."""
     notes, workload = list[str](), request.workload
     if not workload.model and setting.shapes and inputs is None:
         notes.append(f"assuming the model `{DEFAULT_MODEL}`; set another with --model")
@@ -360,6 +367,6 @@ def _file_and_column(text: str) -> tuple[str, str]:
 
 
 def _anywhere(text: str) -> str:
-    """Return lengths as they are read from any folder: the path of a file in full."""
+    """Return a text of lengths that is valid in any folder: the path of a file is made absolute."""
     file, column = _file_and_column(text)
     return f"{Path(file).expanduser().absolute()}:{column}" if file and column else text

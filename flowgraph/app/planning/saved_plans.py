@@ -1,4 +1,4 @@
-"""A plan from its file: forecast again, its faults; `simulate`, `compare`, `explain`, `check`. No torch is loaded."""
+"""Saved plans: their forecast and faults; `simulate`, `compare`, `explain` and `check`. No torch is loaded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPlan:
-    """A plan with the name that errors have for it, and its flow where that is in no file."""
+    """A plan with its name in errors, and the workload of its flow if that flow is an object in memory."""
 
     plan: Plan
     where: str
@@ -39,7 +39,7 @@ class NamedPlan:
 
     @classmethod
     def of(cls, plan: PlanLike) -> NamedPlan:
-        """Return a plan, or read it from its file."""
+        """Return a plan with its name; a path is read as a file. Raises PlanError for a file that holds no plan."""
         if isinstance(plan, str | Path):
             return cls(plan=read_plan(Path(plan)), where=str(plan))
         if isinstance(plan, Plan):
@@ -49,14 +49,14 @@ class NamedPlan:
         return cls(plan=plan.plan, where=f"plan of {plan.plan.flow}", workload=workload)
 
     def prepare(self, cluster: Cluster | None = None) -> PreparedProblem:
-        """Prepare again the problem that the plan answers, on its own cluster or on another."""
+        """Return the problem that the plan solves, on its own cluster or on another."""
         return prepare_from(self.plan, self.where, cluster, self.workload)
 
 
 def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
-    """Return the problem that a plan from a file answers: the flow, models, rows and lengths that its file names.
+    """Return the problem that a saved plan solves, with the flow, models, rows and lengths that its file names.
 
-    What the request says of them goes before it; a file that names none answers what the request says.
+    Values in the request override them. A plan that records no assumptions gets all of them from the request.
     """
     if plan.assumed is None:
         return prepare(request, cluster=plan.cluster)
@@ -68,9 +68,9 @@ def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
 def saved_plan(
     plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
 ) -> SavedPlan:
-    """Return a plan with the problem that it answers, on its own cluster or on another. Raises the law that it breaks.
+    """Return a plan with the problem that it solves, on its own cluster or on another.
 
-    Another system may have `ran` it.
+    `ran` says that another system ran the plan. Raises the first law that the plan breaks.
     """
     refuse(law_faults(plan, prepared.setting, where))
     return SavedPlan(
@@ -84,7 +84,11 @@ def saved_plan(
 
 
 def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, fits: bool = True) -> PlanResult:
-    """Forecast a plan from a file again. Raises what is wrong with it; if `fits`, that it does not fit too."""
+    """Return a saved plan with a new forecast.
+
+    Raises the first law that the plan breaks. If `fits`, raises also if a role cannot run, if the sizes of a step do
+    not go together, or if a device's memory overflows.
+    """
     for line in warnings_for(prepared.setting.cluster):
         say(line)
     saved = saved_plan(plan, prepared, where)
@@ -100,34 +104,35 @@ def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, f
 def faults_of(
     plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
 ) -> Iterator[FlowError]:
-    """Find what is wrong with a plan on its own cluster, or on another: its laws, its forecast, seconds and bytes.
+    """Yield the faults of a plan on its own cluster or on another: broken laws, its forecast, seconds and bytes.
 
-    What is found last is looked for only in a plan that keeps the laws. Another system may have `ran` it.
+    Seconds and bytes are checked only if the laws and the forecast have no fault. `ran` says that another system ran
+    it.
     """
     broken = [*law_faults(plan, prepared.setting, where)] or [*forecast_faults(plan, where)]
     yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
 def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:
-    """Find the laws that a plan breaks. What its file says of memory and seconds is made anew, whatever it names."""
+    """Yield the laws that a plan breaks in its problem. Memory and seconds in the plan's file are ignored."""
     return laws.faults("placed", PlacedGraph(problem.graph, plan, where, experts_of(problem)))
 
 
 def refuse_broken(plan: Plan, where: str) -> None:
-    """Raise the first fault of a plan that can be seen without its flow: of its pools, its forecast or its step."""
+    """Raise the first fault that can be found without the plan's flow: in its pools, its forecast or its step."""
     refuse(chain(pool_faults(plan, where), forecast_faults(plan, where)))
     if plan.step is not None:
         step_seconds(plan.step, where)
 
 
 def refuse(faults: Iterator[FlowError]) -> None:
-    """Raise the first fault, if there is one."""
+    """Raise the first of the faults, if there is one."""
     for fault in faults:
         raise fault
 
 
 def experts_of(problem: PlanningProblem) -> dict[str, int]:
-    """Return how many experts a layer of each model has; 0 for a model without."""
+    """Return the number of experts per layer of each model; 0 for a model without experts."""
     return {name: shape.experts for name, shape in problem.shapes.items()}
 
 
@@ -136,14 +141,14 @@ SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take w
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedPlan:
-    """The steps of a plan as they are played, and the seconds between steps once they follow each other."""
+    """The simulated steps of a plan, and the seconds from step to step in the steady state (`period_s`)."""
 
     plan: Plan
     played: report.Simulation
     period_s: float
 
     def data(self) -> dict[str, Any]:
-        """Return each task and each time that a pool waits, in seconds."""
+        """Return the start and end, in seconds, of each task and of each wait of a pool, as JSON-compatible data."""
         event_keys, idle_keys = ("task", "pool", "step", "start_s", "end_s"), ("pool", "start_s", "end_s", "why")
         return {
             "period_s": self.period_s,
@@ -153,19 +158,19 @@ class SimulatedPlan:
         }
 
     def text(self, columns: int = 100) -> str:
-        """Return a timeline of at most this many columns."""
+        """Return a text timeline that is at most `columns` characters wide, and the errors of its forecasts."""
         lines, played_s = [self.played.text(columns)], self.played.period_s
         if played_s is None or not isclose(played_s, self.period_s, rel_tol=SETTLED_SHARE):
             lines.append(f"a step takes {self.period_s:,.1f} s once steps follow each other")
         return "\n".join([*lines, "\n".join(report.error_lines(self.plan))])
 
     def trace(self) -> str:
-        """Return it as a Chrome trace, for ui.perfetto.dev."""
+        """Return the simulation as a Chrome trace in JSON, for ui.perfetto.dev."""
         return json.dumps(self.played.trace(f"{self.plan.flow}, predicted"), indent=1) + "\n"
 
 
 def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
-    """Play the steps of a plan."""
+    """Simulate `steps` steps of a plan. Raises PlanError for a broken plan, or one without known seconds."""
     saved = NamedPlan.of(plan)
     refuse_broken(saved.plan, saved.where)
     step, step_s = saved.plan.step, known_step_s(saved.plan.step, saved.where)
@@ -175,21 +180,21 @@ def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
 
 @dataclass(frozen=True)
 class ComparedPlans:
-    """Plans by the names of their files."""
+    """Plans to compare, each with its name."""
 
     plans: tuple[tuple[str, Plan], ...]
 
     def data(self) -> dict[str, Any]:
-        """Return each plan."""
+        """Return each plan as JSON-compatible data, by name."""
         return {name: json.loads(plan.to_json()) for name, plan in self.plans}
 
     def text(self, columns: int = 100) -> str:
-        """Return a table of at most this many columns."""
+        """Return a table of the plans that is at most `columns` characters wide."""
         return compare(self.plans, columns)
 
 
 def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
-    """Return plans that are compared."""
+    """Return plans to compare. Raises UsageError for fewer than two, and PlanError for a broken plan."""
     if len(plans) < 2:
         raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
     saved = [NamedPlan.of(plan) for plan in plans]
@@ -202,7 +207,10 @@ def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainedPlan:
-    """Why each role of a plan is where it is, of one also its `layouts`; `faults` say why the plan does not fit."""
+    """The reasons for the place of each role of a plan; `faults` say why the plan does not fit.
+
+    If one role was asked for, `layouts` is true and the text also compares that role's layouts.
+    """
 
     roles: tuple[str, ...]
     layouts: bool
@@ -212,11 +220,11 @@ class ExplainedPlan:
 
     @cached_property
     def elsewhere(self) -> dict[str, Any]:
-        """Return what a step would take with each role on another pool."""
+        """Return, for each role, the other pools it could be on, with the seconds that a step would then take."""
         return {role: self.explanation.alternatives(role) for role in self.roles}
 
     def data(self) -> list[dict[str, Any]]:
-        """Return for each role its neighbours, and the seconds of a step with it elsewhere."""
+        """Return, for each role, the roles on its pool, and the seconds of a step with it on each other pool."""
         return [
             {
                 "role": role,
@@ -231,7 +239,7 @@ class ExplainedPlan:
         ]
 
     def text(self) -> str:
-        """Return for each role what a step would take with it elsewhere; of one role, its layouts too."""
+        """Return, for each role, the seconds of a step with it on each other pool; for one role, also its layouts."""
         faster = self.explanation.faster_text()
         lines = [faster] if faster else []
         for role in self.roles:
@@ -241,7 +249,10 @@ class ExplainedPlan:
 
 
 def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
-    """Find why each role of a plan, or one, is where it is, and what a step would take with it elsewhere."""
+    """Explain the place of each role of a plan, or of `role` only, by the seconds of a step with it elsewhere.
+
+    Raises UsageError for an unknown role.
+    """
     saved = NamedPlan.of(plan)
     prepared, where = saved.prepare(), saved.where
     roles = [role.name for role in prepared.setting.roles]
@@ -260,7 +271,7 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedPlan:
-    """The faults of a plan's file; `notes` say what it takes now, and what cannot be run here."""
+    """The faults of a plan's file; `notes` say how long a step now takes and what cannot run on this machine."""
 
     plan: str
     faults: tuple[str, ...]
@@ -268,12 +279,12 @@ class CheckedPlan:
     pruned: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        """Return the faults by the plan's file."""
+        """Return the name of the plan's file and its faults as JSON-compatible data."""
         return {"plan": self.plan, "faults": list(self.faults)}
 
 
 def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
-    """Return whether a plan is for its flow and fits its cluster, or another."""
+    """Return the faults of a plan's file: whether it is for its flow and fits its cluster, or the given cluster."""
     saved = NamedPlan.of(path)
     plan, where = saved.plan, saved.where
     elsewhere = None if cluster is None else cluster_of(cluster)

@@ -1,1 +1,1 @@
-"""Responses of a model: sampled, written to a file, scored."""
+"""Responses of a model: sample them, write them to a file, score them."""

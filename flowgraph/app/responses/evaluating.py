@@ -1,4 +1,4 @@
-"""`eval`: sample responses to held-out prompts, score them and sum the scores up; or score those of a file again."""
+"""`eval`: sample responses to held-out prompts and score them, or score responses in a file again."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ ENDINGS = (".parquet", ".json")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EvalResult:
-    """What responses tell: mean score, pass@k and lengths, each with its interval, of all rows and by `data_source`.
+    """Mean score, pass@k and lengths of responses, each with its interval, over all rows and by `data_source`.
 
-    `about` holds the model, the prompts and the settings; `report` is None where nothing was done before an interrupt.
+    `about` holds the model, the prompts and the settings; `report` is None if an interrupt came before the first score.
     """
 
     about: Mapping[str, Any]
@@ -43,7 +43,7 @@ class EvalResult:
     interrupted: bool = False
 
     def data(self) -> dict[str, Any]:
-        """Return it as `flowgraph eval --json` prints it."""
+        """Return the data that `flowgraph eval --json` prints."""
         report = None if self.report is None else asdict(self.report)
         by_source = {name: asdict(source) for name, source in self.by_source.items()}
         return {"about": dict(self.about), "report": report, "by_source": by_source}
@@ -54,16 +54,16 @@ class EvalResult:
 
 
 class ScoreTally:
-    """What a report is made of: some numbers a response, batch by batch."""
+    """Scores and lengths of responses, collected batch by batch for a report."""
 
     def __init__(self) -> None:
         self._columns = defaultdict[str, list[Any]](list)
         self.failures = Counter[str]()
 
     def add(self, table: pa.Table, failures: Mapping[str, int], scores: Any = None) -> str:
-        """Add the rows of a table of generations, and return the mean score so far.
+        """Add the rows of a table of generations; return the mean score so far as text.
 
-        `scores`, one number per row, replace its column `score`; `failures` are of its rules.
+        `scores`, one number per row, replace the column `score`; `failures` count the responses that failed their rule.
         """
         import pyarrow.compute as pc
 
@@ -81,7 +81,7 @@ class ScoreTally:
         return f"  score {mean:.4f}"
 
     def result(self, facts: Mapping[str, Any], out: Path | None, *, interrupted: bool = False) -> EvalResult:
-        """Return what the responses say; write it to a JSON file if one is named."""
+        """Return the evaluation of all added rows; if `out` is a `.json` file, write it there too."""
         import numpy as np
 
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
@@ -105,7 +105,10 @@ class ScoreTally:
 
 
 def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResult:
-    """Evaluate a model, or responses that are there already, whichever is named."""
+    """Evaluate the responses of a model, or those in a file, whichever the request names.
+
+    Raises UsageError for options of a model together with a file of responses.
+    """
     generations, sampling, workload = request.sampling.generations, request.sampling, request.workload
     if generations is None:
         return _evaluate_model(request, say, progress)
@@ -172,7 +175,7 @@ def _evaluate_saved(path: Path, request: Request, progress: Progress) -> EvalRes
 
 
 def _refuse_unknown_rule(rule: str, table: pa.Table) -> None:
-    """Refuse a rule that is not there, as far as is known without running it; for "data" a source that has none."""
+    """Raise RuleError for a rule that does not exist; for "data", if a data source of the table has no rule."""
     if rule != "data":
         refuse_missing(resolve(rule))
         return
@@ -185,7 +188,10 @@ def _refuse_unknown_rule(rule: str, table: pa.Table) -> None:
 
 
 def scored(rule: str, table: pa.Table, settings: Any) -> tuple[Any, Mapping[str, int]]:
-    """Score responses as the node `score` does, without torch: [B] float32, and how many failed or were unreadable."""
+    """Return the scores of a table's responses, [B] float32, and how many failed their rule or were unreadable.
+
+    Scores are computed as in the node `score`, without torch. Raises RuleError for a rule that cannot be used.
+    """
     import numpy as np
 
     rows, places = rule_rows(table), defaultdict[str, list[int]](list)

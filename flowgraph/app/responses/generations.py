@@ -1,7 +1,7 @@
-"""The file of generations: a row a response, with its prompt's own columns, so that it can be scored again later.
+"""The file of generations: one row per response, with its prompt and the columns of its data, to be scored again.
 
-Written in parts, one for each batch, and put together and renamed at the end: the file is whole or not there. Not here:
-where responses come from (`sampling`), what is made of them (`evaluate`).
+Each batch is written as a separate part; the parts are joined and renamed at the end, so that the file is complete or
+absent. Not here: sampling (`sampling`) and scoring (`evaluating`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ RULE_NAMES: Mapping[str, str] = {
 
 
 def table_of(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
-    """Return the rows of a file from a rollout's table (`runtime.batch.to_table`) and, if it is scored, its scores'."""
+    """Return the rows of a generations file from a rollout's table and, if there is one, the table of its scores.
+
+    Columns of the data whose names are taken get a prefix; `facts` are stored as metadata.
+    """
     import pyarrow as pa
 
     rollout, *scores = tables
@@ -67,7 +70,7 @@ def table_of(tables: Sequence[pa.Table], facts: Mapping[str, Any]) -> pa.Table:
 
 
 def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path) -> None:
-    """Write one batch as a file of its own, with page checksums. Raises DataError where it cannot be written."""
+    """Write one batch as a separate Parquet file with page checksums. Raises DataError if it cannot be written."""
     import pyarrow.parquet as pq
 
     try:
@@ -77,7 +80,10 @@ def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path)
 
 
 def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
-    """Write the files of a folder as one, a row group each, and put it in its place by one rename."""
+    """Join the Parquet files of a folder into `out`, one row group each; the complete file is renamed into place.
+
+    Raises DataError if it cannot be written.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -100,7 +106,10 @@ def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def parts_for(out: Path | None) -> Generator[Path]:
-    """Yield a folder for the parts of a file: beside it, so that a rename is enough; else a scratch folder."""
+    """Open a temporary folder for the parts of `out`, in the same folder; without `out`, in the system's.
+
+    The folder is removed on exit. Raises UsageError if it cannot be created.
+    """
     try:
         if out is None:
             folder = make()
@@ -117,7 +126,7 @@ def parts_for(out: Path | None) -> Generator[Path]:
 
 
 def partial_path(out: Path) -> Path:
-    """Name the file for what was done when not all was.
+    """Return the path of the file for the finished part of an interrupted job.
 
     >>> partial_path(Path("a/out.parquet")).name
     'out.partial.parquet'
@@ -126,7 +135,7 @@ def partial_path(out: Path) -> Path:
 
 
 def check_out(out: Path, endings: Sequence[str], overwrite: bool) -> None:
-    """Refuse a file to write whose ending says nothing known, or that is there already."""
+    """Raise UsageError for an output file with another suffix than `endings`, or one that exists unless `overwrite`."""
     if out.suffix not in endings:
         what = f"its name ends in `{out.suffix}`, not in {' or '.join(endings)}"
         raise UsageError(what, where=str(out), hint=f"-o FILE{endings[0]}")
@@ -138,7 +147,7 @@ def check_out(out: Path, endings: Sequence[str], overwrite: bool) -> None:
 
 @dataclass(frozen=True)
 class GenerationsFile:
-    """A file of generations that is there."""
+    """An existing file of generations: its path, number of rows, facts, and our name for each of its columns."""
 
     path: Path
     rows: int
@@ -148,7 +157,10 @@ class GenerationsFile:
 
     @classmethod
     def open(cls, path: Path) -> GenerationsFile:
-        """Look at a file's columns; refuse one that holds no responses, or does not say to which prompts."""
+        """Read the columns and facts of a generations file, or of a run's rollouts.
+
+        Raises DataError for a file that does not exist, has no rows, or lacks the columns `response` or `prompt_index`.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -183,7 +195,7 @@ class GenerationsFile:
         return cls(path, rows, facts, renamed)
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield the rows, some thousand at a time, under our names, each checksum verified."""
+        """Yield the rows in tables of up to `READ_ROWS` rows, with our column names. Raises DataError for damage."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -197,7 +209,7 @@ class GenerationsFile:
 
 
 def rule_rows(table: pa.Table) -> list[dict[str, object]]:
-    """Return what a rule sees of each row: the data's own columns, and of ours those of `RULE_NAMES`."""
+    """Return the columns of each row that a scoring rule receives: those of the data, and those in `RULE_NAMES`."""
     sources = {name.removeprefix(OWN): name for name in table.column_names if name not in COLUMNS}
     sources |= {RULE_NAMES[name]: name for name in table.column_names if name in RULE_NAMES}
     rows: list[dict[str, object]] = table.select(list(sources.values())).rename_columns(list(sources)).to_pylist()

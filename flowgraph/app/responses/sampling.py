@@ -1,4 +1,4 @@
-"""`generate`, and what `eval` shares with it: a model or a run's weights, prompts, a plan, responses batch by batch."""
+"""`generate`, and the sampling that `eval` shares: find a model and prompts, plan, and sample batch by batch."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ Progress = Callable[[str, int, str], Show]
 
 
 def no_progress(verb: str, count: int, noun: str) -> Show:
-    """Show nothing of how far it is."""
+    """Return a function that shows no progress: the default for `progress`."""
     return lambda count, text: None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSelection:
-    """Prompts: the rows of a table, and what they are called."""
+    """A table of prompts, one row each, with the name, digest, split and source of its data."""
 
     table: pa.Table
     name: str
@@ -70,13 +70,13 @@ class PromptSelection:
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Some prompts of a table, a source of rows: those from row `first` on, whatever the step."""
+    """A batch of prompts as a source of rows: the same rows, from row `first` of the whole table on, at any step."""
 
     table: pa.Table
     first: int
 
     def batch(self, step: int) -> Prompts:
-        """Return the prompts; a row's place in the whole table is its prompt's identity."""
+        """Return the prompts; the group of each is its row number in the whole table. `step` is ignored."""
         import torch
 
         places = torch.arange(self.first, self.first + self.table.num_rows)
@@ -85,7 +85,7 @@ class PromptBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingRun:
-    """Everything that is needed to sample responses: nothing heavy is loaded yet."""
+    """A prepared sampling run; no model is loaded yet."""
 
     prompts: PromptSelection
     file: FlowFile
@@ -97,7 +97,11 @@ class SamplingRun:
 
 
 def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptSelection:
-    """Read the prompts: held-out ones if the data has any and nothing else is asked for; of a run, its own data."""
+    """Return the prompts that a request names, by default those of the run's data, held-out ones if there are any.
+
+    `say` receives a warning if the rows differ from those the run was trained on. Raises UsageError for an unknown
+    split, DataError for data without held-out rows.
+    """
     workload, split = request.workload, request.sampling.split
     if split not in (None, *SPLITS):
         raise UsageError(f"no split `{split}`", where="--split", hint=f"known: {', '.join(SPLITS)}")
@@ -120,7 +124,7 @@ def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptS
 
 
 def prompts_of(texts: Sequence[str]) -> PromptSelection:
-    """Make prompts of texts, each one message of a user."""
+    """Return texts as prompts, each a chat with one user message."""
     import pyarrow as pa
 
     kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
@@ -137,9 +141,9 @@ def prepare_sampling(
     values: Mapping[str, object],
     say: Say,
 ) -> SamplingRun:
-    """Settle everything before anything heavy is loaded; `values` are settings of the flow itself.
+    """Plan a sampling run and check it, before models are loaded; `values` are settings of the flow.
 
-    Other settings are those of the request, else those of the run, else those for the data.
+    The most tokens of a response come from the request, or else from the run, or else from the data.
     """
     workload, execution, sampling, rows = request.workload, request.execution, request.sampling, prompts.table.num_rows
     max_tokens = sampling.max_tokens or model.max_tokens or suggested(prompts.source).get("generate.max_tokens", 256)
@@ -180,7 +184,7 @@ def prepare_sampling(
 
 
 def _plan(inputs: FlowInputs, request: Request, model: ModelUnderTest, say: Say) -> PlanResult:
-    """Plan, or read a plan: one of this flow, or one of a flow that samples, such as a run's, whose place is taken."""
+    """Return a plan for sampling: search one, or use the given plan, of this flow or of another that samples."""
     target, where = request.target, str(request.target)
     plan = plan_of(target)
     question = Request(
@@ -207,7 +211,7 @@ FAILURES = ("rule_failures", "unreadable")  # of responses that were scored
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingEnd:
-    """How sampling ended: after how many prompts, and what is known of all responses."""
+    """How sampling ended: the number of finished prompts, and the facts about all responses."""
 
     prompts: int
     facts: Mapping[str, Any]
@@ -222,10 +226,11 @@ def sample(
     say: Say,
     show: Show,
 ) -> SamplingEnd:
-    """Sample all responses, a batch at a time, each into a file of its own, and join these in the file `out`.
+    """Sample all responses, write each batch to a separate file, and join these files into `out`.
 
-    `read` takes the file of each batch, with how many responses failed their rule or were unreadable, and returns how
-    it goes. After an error or an interrupt, what was done is joined too, but never under the name of the whole file.
+    `read(path, failures)` is called with the file of each batch, and with how many responses failed their rule or were
+    unreadable; its text is shown as progress. After an error or an interrupt, the finished batches are joined into a
+    file with another name (see `partial_path`).
     """
     program, table, prompts = run.program, run.prompts.table, 0
     facts_before = {**run.facts, **more_facts}
@@ -273,7 +278,7 @@ TEMPERATURE = 1.0  # where the request names none
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateResult:
-    """Responses: of texts as `rows`, of a data set in the file `out`, a row for each response."""
+    """Sampled responses, one row each: in `rows` for prompts that are texts, in the file `out` for a data set."""
 
     rows: tuple[Mapping[str, Any], ...] = ()
     out: Path | None = None
@@ -281,16 +286,19 @@ class GenerateResult:
 
     @property
     def responses(self) -> list[str]:
-        """Return the responses to texts, prompt by prompt."""
+        """Return the texts of the responses, prompt by prompt; empty for the prompts of a data set."""
         return [str(row["response"]) for row in self.rows]
 
     def data(self) -> list[dict[str, Any]]:
-        """Return the rows with the texts that were their prompts."""
+        """Return the rows as data, each with the text of its prompt."""
         return [dict(row) | {"prompt": row["prompt"][0]["content"]} for row in self.rows]
 
 
 def generate_request(request: Request, say: Say, progress: Progress) -> GenerateResult:
-    """Sample responses into a file, or as rows where the prompts are texts."""
+    """Sample responses to the prompts of a request, as rows if they are texts, else into a file.
+
+    Raises UsageError for a data set without an output file, and for texts together with options of a data set.
+    """
     import pyarrow.parquet as pq
 
     texts, out = request.sampling.prompt, request.output.out

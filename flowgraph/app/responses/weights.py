@@ -1,4 +1,4 @@
-"""The weights that generate responses: a model by name, or those that a run has left, with what the run says."""
+"""Find the weights that generate responses: a model by name, or the saved weights of a run with its settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flowgraph.serialize.graph import FlatGraph
 
 @dataclass(frozen=True)
 class ModelUnderTest:
-    """A language model that responds; of a run's model also the settings and the data of that run."""
+    """A language model to sample from; for a run's model, also the seed, data, rule and lengths of that run."""
 
     name: str
     source: ModelSource
@@ -36,10 +36,10 @@ class ModelUnderTest:
 
 
 def model_under_test(request: Request, verb: str) -> ModelUnderTest:
-    """Find what a request samples from: a run's folder with saved weights, else a model as `--model` takes it.
+    """Return the model that a request samples from: the saved weights of a run's folder, or a model by name.
 
-    Raises RunFolderError for a run without weights, UsageError where no model is named, or none of several of a run;
-    `verb` is the command.
+    Raises UsageError if no model is named, or if a run has several and none is chosen; RunFolderError for a run without
+    weights. `verb` is the command, for the error's text.
     """
     text, param, cache = request.sampling.subject, request.sampling.param, cache_folder(request.workload.cache)
     if text is None:

@@ -1,4 +1,7 @@
-"""Ctrl-C, SIGTERM, SIGHUP: while steps run, the first asks to stop after this one; otherwise a signal stops at once."""
+"""Signals during a run: while steps run, the first one stops after the current step; otherwise a signal stops at once.
+
+The signals are SIGINT (Ctrl-C), SIGTERM and SIGHUP.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ T = TypeVar("T")
 
 
 class Interrupts:
-    """While open, a signal raises KeyboardInterrupt; while `patient`, the first one only sets `asked`."""
+    """A context in which a signal raises KeyboardInterrupt; inside `patient`, the first one only sets `asked`."""
 
     def __init__(self, where: str, say: Callable[[str], None]) -> None:
         self._where, self._say, self._asked, self._patient = where, say, False, False
@@ -23,12 +26,12 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     def asked(self) -> bool:
-        """Return whether the run was asked to stop."""
+        """Return whether a signal has asked the run to stop after the current step."""
         return self._asked
 
     @contextmanager
     def patient(self) -> Generator[None]:
-        """Let the step that runs be finished: there is something to lose."""
+        """Open a context in which the first signal only sets `asked`, so that the current step can finish."""
         self._patient = True
         try:
             yield
@@ -37,9 +40,9 @@ class Interrupts:
 
     @contextmanager
     def kept_from_closing(self, inner: AbstractContextManager[T]) -> Generator[T]:
-        """Hold signals back while `inner` closes: processes that it started would be left behind.
+        """Enter `inner`, yield its value, and ignore signals while it closes, so that all its processes are ended.
 
-        The same holds after an interrupt of its start: those that follow wait until it has cleaned up.
+        Signals are also ignored while `inner` cleans up after an interrupt of its start.
         """
         self._opening = True
         try:
@@ -73,7 +76,7 @@ class Interrupts:
 
 
 def _interrupted() -> bool:
-    """Return whether an interrupt is handled right now: one that something swallowed is not."""
+    """Return whether a KeyboardInterrupt is being handled right now, or caused the exception that is."""
     error = sys.exception()
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__

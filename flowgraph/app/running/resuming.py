@@ -1,4 +1,7 @@
-"""`resume`: go on with a run from its newest checkpoint; all but the end and the place is as the run's folder says."""
+"""`resume`: continue a run from its newest checkpoint, with the request saved in the run's folder.
+
+Only the number of steps and the place to run can be changed.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +39,14 @@ MAX_LINES = 8  # of differences that an error shows
 
 
 class NotResumableError(RunFolderError):
-    """A run that cannot go on: its flow, its rows or its weights are not what it began with (exit code 4)."""
+    """A run that cannot be resumed, because its flow, rows or weights have changed since it began (exit code 4)."""
 
     exit_code = ExitCode.NOT_RESUMABLE
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What a run's folder says of the run: its facts, and its request."""
+    """A run as saved in its folder: its facts and its request."""
 
     folder: RunFolder
     facts: Mapping[str, Any]
@@ -51,10 +54,11 @@ class SavedRun:
 
 
 def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
-    """Go on with a run, to `request.workload.steps` in all if said, by its own plan unless the request names a target.
+    """Continue a run from its newest checkpoint up to `request.workload.steps` steps in total; return how it ended.
 
-    A flow of the request takes the place of the run's own, if it is the same. Raises RunFolderError for a run that
-    cannot be resumed: what it began with is not what is there now.
+    Without `steps`, the number of steps is that of the run; without a target, its saved plan is used. A flow in the
+    request replaces the run's flow, and must be equal to it. Raises NotResumableError if the flow, rows or weights have
+    changed, RunFolderError for a folder that holds no run.
     """
     if isinstance(request.target.plan, Path):
         request = request.changed(plan=request.target.plan.absolute())
@@ -90,7 +94,7 @@ def _saved(folder: RunFolder) -> SavedRun:
 
 @contextlib.contextmanager
 def _where_it_began(saved: SavedRun) -> Generator[SavedRun]:
-    """Work in the folder that the run began in, if it is still there: relative paths start from it."""
+    """Open a context in the working folder that the run began in, if it exists: relative paths start from it."""
     began, current = Path(saved.facts["folder"]), Path.cwd()
     if began == current or not began.is_dir():
         yield saved
@@ -149,12 +153,12 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
 
 
 def _files_changed(saved: SavedRun) -> list[str]:
-    """Return which of the files that the run's rows were read from are not what they were, with both hashes."""
+    """Return which of the files with the run's rows have changed, with both hashes."""
     return list(faults(Path(), saved.facts["data"].get("files", {})))
 
 
 def _with_target(saved: SavedRun, changes: Request) -> Request:
-    """Return the run's request with where to run: by the plan or cluster that is given, else by the run's own plan."""
+    """Return the run's request with the plan or cluster that is given, or else with the run's plan."""
     execution = changes.execution
     address = execution.address or saved.request.execution.address
     if changes.target != Target():
@@ -170,10 +174,10 @@ def _with_target(saved: SavedRun, changes: Request) -> Request:
 
 
 def _flow(saved: SavedRun, copies: Path, say: Say) -> FlowLike:
-    """Return the name of the flow: its own file if that still reads as it did, else a copy of the run's copy of it.
+    """Return the name of the run's flow: its file if that has not changed, else a copy of the run's copy of it.
 
-    Neither runs unless its hash is the one that the run noted. A copy keeps the file's name, which its values and nodes
-    are known by, and imports from beside the file.
+    A file runs only if its hash is the one that the run recorded. The copy has the name of the file, which types and
+    nodes are known by, and imports modules from the folder of the file.
     """
     flow_name, file, backup = saved.request.flow, Path(saved.facts["file"]), saved.folder.path / "flow.py"
     try:

@@ -1,4 +1,4 @@
-"""`runs`, `report` and `trace`: what ran, how far and how well; what was measured, and what was forecast."""
+"""`runs`, `report` and `trace`: the runs of a folder, the metrics of a run, and its measured and forecast seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ MAX_NODES = 4  # whose seconds are in the picture, the slowest
 
 
 def list_runs(folder: Path) -> list[dict[str, Any]]:
-    """Return the runs of a folder, newest first; one whose files are damaged says so and hides no other."""
+    """Return the status of each run in a folder, newest first.
+
+    The status of a run with damaged files says `damaged`, with the reason; the other runs are listed all the same.
+    """
     rows = list[dict[str, Any]]()
     for file in folder.glob("*/run.json"):
         row: dict[str, Any] = dict.fromkeys(("run", "flow", "status", "steps", "started", "reward", "accuracy"))
@@ -51,7 +54,7 @@ def list_runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def curves_of(run: RunFolder) -> dict[str, Points]:
-    """Return each metric's points (step, value) in the order in which they were recorded."""
+    """Return the points (step, value) of each metric in recorded order, with tokens per second and seconds per step."""
     curves = defaultdict[str, Points](list)
     for line in run.metrics():
         step = line.pop("step")
@@ -66,10 +69,10 @@ def curves_of(run: RunFolder) -> dict[str, Points]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """How far a run is and how well: its facts, the points (step, value) of its metrics, the seconds of its nodes.
+    """The progress of a run: its facts, the points (step, value) of its metrics, and the seconds of its nodes.
 
-    `peaks` are the highest memory that each phase and role had in use on a device of its pool, and what was forecast,
-    None where nothing was.
+    `nodes_s` are mean seconds per step. `peaks` are the highest measured bytes of each phase and role on a device of
+    its pool, with the forecast bytes, None if there is no forecast. `drawn` is the SVG file of the curves.
     """
 
     run: RunFolder
@@ -81,18 +84,18 @@ class RunReport:
 
     @property
     def headlines(self) -> dict[str, str]:
-        """Return the metrics that the run is judged by, each with its short name."""
+        """Return the short names of the run's headline metrics, by full name."""
         return short(_lead(self.facts, self.curves))
 
     def data(self) -> dict[str, Any]:
-        """Return it with the first and last point of each metric."""
+        """Return the report as JSON-compatible data, with the first and last point of each metric."""
         metrics = {name: {"first": points[0], "last": points[-1]} for name, points in self.curves.items()}
         report = {"run": dict(self.facts), "metrics": metrics, "nodes_s": dict(self.nodes_s)}
         return report | {"peaks": [dict(peak) for peak in self.peaks], "curves": str(self.drawn)}
 
 
 def report_run(path: Path) -> RunReport:
-    """Sum a run up, and write its curves into its folder as SVG."""
+    """Return the report of a run's folder, and write its curves to `curves.svg` in that folder."""
     run = RunFolder.open(path)
     picture, drawn = curves_picture(run), run.path / "curves.svg"
     write_text(drawn, curves_svg(picture))
@@ -114,7 +117,7 @@ def report_run(path: Path) -> RunReport:
 
 
 def curves_picture(run: RunFolder) -> Curves:
-    """Return a run's numbers over its steps: its headline metrics, then the seconds of its slowest nodes."""
+    """Return the curves of a run: its headline metrics, then the seconds of its slowest nodes."""
     facts, curves = run.facts(), curves_of(run)
     lead = _lead(facts, curves)
     names, units = short(lead), {name: str(metric.get("unit", "")) for name, metric in facts["metrics"].items()}
@@ -136,7 +139,7 @@ def _lead(facts: Mapping[str, Any], curves: Mapping[str, Points]) -> list[str]:
 
 
 def _node_seconds(run: RunFolder) -> dict[str, float]:
-    """Return the mean seconds a step of each node, slowest first."""
+    """Return the mean seconds per step of each node, slowest first."""
     sums, steps = defaultdict[str, float](float), 0
     for line in run.metrics():
         nodes = line.get("time", {}).get("nodes_s", {})
@@ -147,7 +150,7 @@ def _node_seconds(run: RunFolder) -> dict[str, float]:
 
 
 def short(names: Iterable[str]) -> dict[str, str]:
-    """Return metrics with their names without their nodes', but where two would be the same.
+    """Return the short name of each metric, without the name of its node, unless two short names would be equal.
 
     >>> short(["policy.update.loss", "critic.update.loss", "eval/accuracy", "score.reward"]).values()
     dict_values(['policy.update.loss', 'critic.update.loss', 'eval/accuracy', 'reward'])
@@ -159,7 +162,7 @@ def short(names: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TaskComparison:
-    """One task, as forecast and as measured: seconds of a step, and the peak on a device; None where not known."""
+    """The forecast and measured seconds per step of one task, and its peak bytes on a device; None if unknown."""
 
     task: str
     pools: tuple[str, ...]
@@ -171,7 +174,7 @@ class TaskComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTrace:
-    """What a run measured, step by step, and the plan that it ran by."""
+    """The measured steps of a run, and its plan."""
 
     run: RunFolder
     plan: Plan
@@ -179,16 +182,19 @@ class RunTrace:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return that nothing is forecast, where nothing is."""
+        """Return a note if the plan has no forecast; empty otherwise."""
         return ("the plan forecasts no seconds: only what was measured is shown",) if self.plan.step is None else ()
 
     @property
     def tasks(self) -> tuple[TaskComparison, ...]:
-        """Return each task as forecast and as measured: the median of its seconds over all steps, its highest peak."""
+        """Return the forecast and the measurement of each task.
+
+        Measured seconds are the median over all steps; measured bytes are the highest peak.
+        """
         return tuple(compared(self.plan, self.measured))
 
     def trace(self, steps: int) -> dict[str, Any]:
-        """Return the last steps as a Chrome trace, the forecast in it too if the plan has one."""
+        """Return the last `steps` measured steps as a Chrome trace, with the forecast steps if they are known."""
         last, step = self.measured[-steps:], self.plan.step
         events = measured_events(last, 2)
         if step is not None and all(task.seconds is not None for task in step.tasks):
@@ -198,7 +204,7 @@ class RunTrace:
 
 
 def read_trace(path: Path) -> RunTrace:
-    """Read what a run measured. Raises RunFolderError where nothing was measured."""
+    """Read the measured steps of a run's folder. Raises RunFolderError if nothing was measured."""
     run = RunFolder.open(path)
     measured, plan = read_measured(run.path), read_plan(run.path / "plan.json")
     if not measured:
@@ -207,9 +213,10 @@ def read_trace(path: Path) -> RunTrace:
 
 
 def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparison]:
-    """Pair what was measured with what is forecast, task by task as the program names them; the step comes last.
+    """Yield the measured and forecast seconds and bytes of each task, and of the whole step at the end.
 
-    A run without its recorded nodes is paired with the forecast of the whole run. What was not measured is left out.
+    A replayed run, in which recorded nodes do not run, is compared with the forecast of the whole run. Tasks that were
+    not measured are left out.
     """
     forecast = plan.step.tasks if plan.step is not None else ()
     forecast_peaks = highest(plan.forecast)

@@ -1,4 +1,4 @@
-"""Where a run stands, as a checkpoint says it; and whether what is loaded now is what it was made with."""
+"""The state of a run in its checkpoints, and checks that a resumed run still has the same weights and software."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def checkpoints_of(folder: RunFolder, keep: int = 2) -> Checkpoints:
-    """Return the checkpoints of a run."""
+    """Return the checkpoints of a run, of which the newest `keep` stay on disk."""
     return Checkpoints(folder.path / "checkpoints", keep, folder.facts()["id"])
 
 
@@ -35,7 +35,10 @@ def saver_of(
     start: int,
     say: Say,
 ) -> Saver:
-    """Return the saver of a run's checkpoints: the state of the executor, once the records are on the disk."""
+    """Return the saver that writes a run's checkpoints: the executor's state, after all records are on disk.
+
+    `start` is the number of steps that are saved already. Remains of unfinished checkpoints are removed.
+    """
     checkpoints = checkpoints_of(folder, ready.request.training.keep)
     checkpoints.sweep()
 
@@ -71,7 +74,7 @@ def saver_of(
 
 
 def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) -> None:
-    """Refuse a model that was loaded with other weights than when the checkpoint was made."""
+    """Raise RunFolderError if a loaded model has other weights than when the checkpoint was written."""
     before: Mapping[str, Any] = {} if checkpoint is None else checkpoint.state().get("models", {})
     for name, model in models.items():
         then = before.get(name, {}).get("digest", "")
@@ -82,7 +85,7 @@ def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) ->
 
 
 def say_what_changed(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> None:
-    """Report what the last digits depend on and is other than it was, and what is promised then."""
+    """Report which software and hardware differ from the checkpoint's, and how exactly the run can be continued."""
     plan = ready.job.program.plan
     changed = differences(checkpoint.state().get("software", {}), fingerprint(plan, ready.chosen.threads))
     for line in changed:

@@ -1,4 +1,4 @@
-"""Where a run's programs run: in this process, or on Ray, started here or at an address; servers that are attached."""
+"""Open the runtime of a program: in this process, or on a Ray cluster; attach running servers of engines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ START_LIMIT_S = 1800.0  # for an engine's server to start and load: a large mode
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeChoice:
-    """Where to run: `runtime` is one of RUNTIMES, `address` that of a Ray cluster, `threads` those of each process."""
+    """Where to run: `runtime` is one of RUNTIMES, `address` that of a Ray cluster, `threads` are per process."""
 
     runtime: str
     address: str | None
@@ -50,7 +50,7 @@ class RuntimeChoice:
 
 @dataclass(frozen=True)
 class OpenedRuntime:
-    """Places that are ready, what was loaded, and the seconds that it took, by what."""
+    """The opened places of a program, the loaded models, and the seconds that each part of loading took."""
 
     places: Places
     models: LoadedModels
@@ -58,7 +58,10 @@ class OpenedRuntime:
 
 
 def choose(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape]) -> RuntimeChoice:
-    """Choose where a plan runs: in this process if it has one device, else on Ray; refuse what this machine lacks."""
+    """Return where a plan runs: in this process if it uses one device, else on Ray, unless `where` says otherwise.
+
+    Raises UsageError for options that contradict each other, ResourceError if this machine lacks what the plan needs.
+    """
     if where.runtime is not None and where.runtime not in RUNTIMES:
         raise UsageError(f"no runtime `{where.runtime}`", where="--runtime", hint=f"known: {', '.join(RUNTIMES)}")
     if where.address is not None and where.runtime == "local":
@@ -77,9 +80,10 @@ def choose(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape]) -> Ru
 
 
 def refuse_other_machine(plan: Plan) -> None:
-    """Refuse a plan that counts on several machines, on more memory or on other devices than this one has.
+    """Raise ResourceError for a plan that needs several machines, or more memory or GPUs than this machine has.
 
-    A plan counts on a fixed share of this machine's memory; what must be free now is what the forecast says is used.
+    The memory of its CPU devices must not exceed this machine's, and their forecast peaks must not exceed the free
+    memory.
     """
     machines = sorted({name for pool in plan.pools for name, _ in pool.devices})
     if len(machines) > 1:
@@ -103,7 +107,7 @@ def refuse_other_machine(plan: Plan) -> None:
 
 
 def needed_bytes(plan: Plan) -> int:
-    """Return what the CPU devices of a plan hold at their peaks, by its forecast."""
+    """Return the sum of the forecast peaks of a plan's CPU devices, in bytes."""
     worst = {pool.pool: pool.worst.memory_bytes for pool in plan.forecast if pool.worst is not None}
     devices = [
         (worst.get(pool.name, 0), plan.cluster.device(*device)) for pool in plan.pools for device in pool.devices
@@ -112,7 +116,7 @@ def needed_bytes(plan: Plan) -> int:
 
 
 def total_bytes() -> int:
-    """Return the memory of this machine."""
+    """Return the total memory of this machine in bytes."""
     import psutil
 
     return int(psutil.virtual_memory().total)
@@ -128,7 +132,7 @@ def opened(
     say: Say,
     profiles: Profiles = NO_PROFILES,
 ) -> Generator[OpenedRuntime]:
-    """Yield the places of a program, ready to run any of `graphs`; close them at the end, however it comes."""
+    """Open the places of a program, ready to run any of `graphs`; they are closed on exit, also after an error."""
     deadlines, limits_s = Deadlines.of(program.plan), dict[str, float]()  # of the samples of a step, on servers
     for task in program.tasks:
         if isinstance(task, Run) and (home := task.home) is not None and is_server(home.engine):
@@ -222,10 +226,10 @@ def _on_ray(
 
 
 def staged(file: FlowFile, graphs: Sequence[Graph], folder: Path) -> Flows:
-    """Copy a user's own files into `folder`, and return the flows as workers that start there read them.
+    """Copy a user's files into `folder`, and return the flows with paths that workers can read there.
 
-    Settings that name a rule's file, as `path.py:name`, then name its copy. Nothing is copied for a flow of an
-    installed package, or a shipped one, without such settings.
+    Settings that name a function in a file, as `path.py:name`, are changed to name the copy. Nothing is copied for a
+    shipped flow, or one of an installed package, unless it has such settings.
     """
     from flowgraph.runtime.ray.code_shipping import stage
     from flowgraph.runtime.ray.device import Flows
@@ -257,7 +261,7 @@ def _names_file(value: object) -> TypeGuard[str]:
 
 
 class AttachedServer(BaseModel):
-    """A server that someone else started: its address, and the keys for sampling from it and for changing it."""
+    """A running server of an engine: its URL, and the keys for sampling from it and for administering it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -270,10 +274,11 @@ _SERVERS = TypeAdapter(dict[str, Annotated[tuple[AttachedServer, ...], Field(min
 
 
 def read_attached(path: Path, homes: Iterable[Home]) -> Mapping[str, tuple[AttachedServer, ...]]:
-    """Read `{"policy": [{"url": "http://127.0.0.1:30000", "key": "…", "admin_key": "…"}]}`, a server for each replica.
+    """Read a JSON file with the servers of each model, one for each data rank.
 
-    Raises UsageError for a file that cannot be read, that says anything else, or whose servers are not for the homes of
-    a plan: for a model that no engine with servers hosts, or more or fewer than its replicas.
+    The file has the form `{"policy": [{"url": "http://127.0.0.1:30000", "key": "…", "admin_key": "…"}]}`. Raises
+    UsageError for a file that cannot be read or has another form, for a model that no engine with servers hosts, and
+    for a number of servers other than its data ranks.
     """
     where = f"--attach {path}"
     try:

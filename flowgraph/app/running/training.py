@@ -1,6 +1,6 @@
-"""`run`: train a flow by its plan, on this machine or a cluster, and leave a run folder.
+"""`run`: train a flow by its plan, on this machine or a cluster, and record it in a run folder.
 
-`prepare_run` checks everything before anything is loaded, and `carry_out` trains. `resume` uses both.
+`prepare_run` checks everything before models are loaded, and `carry_out` trains. `resume` uses both.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ Observe = Callable[[Graph, int, int], AbstractContextManager[Listener]]
 
 
 def silent(line: str) -> None:
-    """Take a line and show it nowhere."""
+    """Discard a line of output: the default for `say`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observers:
-    """Who follows a run: `say` receives lines, `listeners` each step, and what `show` makes is open while it trains."""
+    """The observers of a run: `say` receives lines, `listeners` each step; `show` opens a context around training."""
 
     say: Say = silent
     listeners: Sequence[Listener] = ()
@@ -75,9 +75,9 @@ class Observers:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """How a run ended, and its folder; None where it stopped before it began, so that nothing is kept.
+    """How a run ended, and its folder; the folder is None if the run stopped before it began.
 
-    `saved` says whether the newest weights are in the folder. `error` is what failed where the run can be resumed.
+    `saved` says whether the newest weights are in the folder. `error` is the failure of a run that can be resumed.
     """
 
     folder: Path | None
@@ -90,22 +90,22 @@ class RunResult:
 
     @property
     def plan(self) -> Plan:
-        """Return the plan that it ran by."""
+        """Return the plan of the run."""
         return Plan.from_json(RunFolder.open(self.path).text("plan.json"), f"{self.path}/plan.json")
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the recorded numbers, a mapping for each step."""
+        """Return the recorded numbers of the run, one mapping for each step."""
         return list(RunFolder.open(self.path).metrics())
 
     @property
     def weights(self) -> dict[str, Path]:
-        """Return the folders of the newest weights by the model's parameter; `transformers` loads them."""
+        """Return the folder of the newest weights of each model parameter, in the format of `transformers`."""
         return {path.name: path for path in sorted((self.path / "weights").glob("*")) if path.is_dir()}
 
     @property
     def path(self) -> Path:
-        """Return the run's folder; raises RunFolderError where none is kept."""
+        """Return the run's folder. Raises RunFolderError if the run stopped before it began."""
         if self.folder is None:
             raise RunFolderError("the run stopped before it began; it left no folder")
         return self.folder
@@ -113,7 +113,7 @@ class RunResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun:
-    """A run that passed every check that needs nothing heavy."""
+    """A run that has passed every check that is possible before models are loaded."""
 
     inputs: FlowInputs
     request: Request
@@ -123,7 +123,7 @@ class PreparedRun:
 
 
 def run_flow(request: Request, observers: Observers) -> RunResult:
-    """Check everything that can be checked, then load, train and save."""
+    """Check a request, then load, train and save; return how the run ended."""
     request = with_flow(request)
     ready = prepare_run(request, observers.say)
     folder = RunFolder.create(request.output.out or fresh(Path("runs"), ready.inputs.graph.name))
@@ -132,9 +132,10 @@ def run_flow(request: Request, observers: Observers) -> RunResult:
 
 
 def with_flow(request: Request) -> Request:
-    """Return the request with the flow that its plan was made for, where it names none.
+    """Return the request, with the flow of its plan if it names no flow.
 
-    Raises PlanError for a plan that does not say, or that names what cannot be run here.
+    Raises UsageError for a request with neither a flow nor a plan, PlanError for a plan that does not record its flow
+    or that cannot run here.
     """
     plan, where = plan_of(request.target), str(request.target)
     if plan is None:
@@ -153,7 +154,10 @@ def with_flow(request: Request) -> Request:
 
 
 def prepare_run(request: Request, say: Say) -> PreparedRun:
-    """Check what goes together, plan, and put together what the driver runs."""
+    """Check a request, make its plan, and return all that the run needs.
+
+    Raises UsageError for arguments that contradict each other, and for a plan without rows to train on.
+    """
     workload, execution, where = request.workload, request.execution, str(request.target)
     _ = trackers(request.training.log or ""), _profiled(request)  # each refuses what it cannot do
 
@@ -206,7 +210,10 @@ def carry_out(
     observers: Observers,
     checkpoint: Checkpoint | None = None,
 ) -> RunResult:
-    """Train, from a checkpoint if one is given, and leave a folder that says how the run ended, however it does."""
+    """Train, from `checkpoint` if it is given, and record in the run's folder how the run ended.
+
+    `begun` writes the first files of the folder. A folder is discarded if the run is interrupted before it began.
+    """
     notes = list[str]()
 
     def say(line: str) -> None:
@@ -248,7 +255,7 @@ def carry_out(
 
 
 def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
-    """Report what became of a run that failed; return its steps if it can be resumed or begun again, else None."""
+    """Report how a run failed; return its finished steps if it can be resumed or started again, else None."""
     hint, steps_done = "", 0
     if folder.begun:
         with contextlib.suppress(OSError):  # the disk may be what failed
@@ -265,7 +272,7 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
 
 
 def goes_on(folder: RunFolder) -> str:
-    """Return how to go on from the newest checkpoint, if there is one."""
+    """Return words that name the `resume` command and its step; "" if there is no checkpoint."""
     checkpoints = Checkpoints(folder.path / "checkpoints").oldest_first()
     return f"; `flowgraph resume {folder.path}` goes on after step {checkpoints[-1].steps}" if checkpoints else ""
 
@@ -273,7 +280,7 @@ def goes_on(folder: RunFolder) -> str:
 def _train(
     ready: PreparedRun, folder: RunFolder, interrupts: Interrupts, observers: Observers, checkpoint: Checkpoint | None
 ) -> int:
-    """Load, train and save the weights; return the steps that are done."""
+    """Load the models, train, and save the weights; return the number of finished steps."""
     graph, job, start = ready.inputs.graph, ready.job, checkpoint.steps if checkpoint is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
     profiles = Profiles(folder.path.absolute(), _profiled(ready.request))
@@ -311,7 +318,10 @@ def _train(
 
 
 def begin(ready: PreparedRun, folder: RunFolder) -> None:
-    """Write what is known before anything heavy is loaded, and all that `resume` asks for."""
+    """Write the initial files of a run folder, before models are loaded.
+
+    These are the flow's source and graph, settings, plan, and the facts that `resume` needs.
+    """
     from importlib.metadata import version
 
     inputs, request, job, chosen = ready.inputs, ready.request, ready.job, ready.chosen
@@ -357,7 +367,10 @@ def _job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | None
 
 
 def _held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
-    """Check held-out prompts by the flow's own rule, with greedy responses of the first trained policy."""
+    """Return the check of held-out prompts: greedy responses of the first trained policy, scored by the flow's rule.
+
+    Return None if there are no held-out prompts, checks are disabled, or no policy is trained.
+    """
     flow, held_out, every = inputs.graph, inputs.data.held_out, request.training.eval_every
     trained = {node.root for node in flow.nodes}
     policy = next((p.name for p in model_params(flow) if issubclass(p.type, Policy) and p in trained), None)

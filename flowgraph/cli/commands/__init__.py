@@ -1,1 +1,1 @@
-"""The commands, a file each: it reads the options, calls the application and prints what comes back."""
+"""The commands, one file each: read the options, call the application, and print the result."""

@@ -1,4 +1,4 @@
-"""`data` and `models`: the data sets that are made here, and the models that need no folder or hub."""
+"""`data` and `models`: generate a data set, and list the models that need no folder or hub."""
 
 from __future__ import annotations
 

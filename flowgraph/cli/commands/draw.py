@@ -1,4 +1,4 @@
-"""`draw` and `diff`: a picture of a flow, a plan or a run, and what differs between two of them."""
+"""`draw` and `diff`: a picture of a flow, a plan or a run, and the differences between two of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`eval` and `generate`: a model's responses, scored or as they are."""
+"""`eval` and `generate`: the responses of a model, with or without scores."""
 
 from __future__ import annotations
 

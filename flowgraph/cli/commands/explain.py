@@ -1,4 +1,4 @@
-"""`explain`, `compare` and `simulate`: saved plans, why they are as they are, and what a step would do."""
+"""`explain`, `compare` and `simulate`: why a plan places roles as it does, plans side by side, simulated steps."""
 
 from __future__ import annotations
 

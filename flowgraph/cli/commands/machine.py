@@ -1,4 +1,4 @@
-"""`doctor` and `engines`: what this machine has, and the engines that run in an environment of their own."""
+"""`doctor` and `engines`: the facts of this machine, and the engines that run in separate environments."""
 
 from __future__ import annotations
 

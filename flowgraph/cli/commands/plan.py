@@ -53,7 +53,7 @@ def fit(
 
 
 def print_plan(result: app.PlanResult, out: Path | None, *, top: int = 5, as_json: bool) -> None:
-    """Print a plan, and write it to `out` as a file to edit."""
+    """Print a plan; write it to the file `out` too, unless that is None."""
     write(out, result.to_json())
     if result.search is not None:
         note(f"searched in {result.search.seconds:.2f} s")

@@ -1,4 +1,4 @@
-"""`runs`, `report` and `trace`: what ran, its figures and curves, and what it measured."""
+"""`runs`, `report` and `trace`: list runs, summarize one, and compare its measured and forecast steps."""
 
 from __future__ import annotations
 
