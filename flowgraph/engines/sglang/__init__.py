@@ -1,4 +1,4 @@
-"""SGLang's servers. Modelled besides: experts over replicas, narrower weights. Source: its server arguments."""
+"""SGLang's servers. Also modelled: experts over replicas, narrower weights. Source: its server arguments."""
 
 from __future__ import annotations
 

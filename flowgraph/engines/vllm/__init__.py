@@ -1,4 +1,4 @@
-"""vLLM's servers. Modelled besides: experts over replicas, narrower weights. Source: its server arguments."""
+"""vLLM's servers. Also modelled: experts over replicas, narrower weights. Source: its server arguments."""
 
 from __future__ import annotations
 
