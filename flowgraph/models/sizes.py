@@ -200,9 +200,10 @@ def most_positions(config: Mapping[str, Any]) -> int | None:
 def shape_of(
     config: Mapping[str, Any], where: str, folder: Path | None = None, head: Head = "tokens", *, rank: int = 0
 ) -> ModelShape:
-    """Return the sizes of a model that is loaded under a head, from the content of its config.json.
+    """Return the sizes of a model with the given head, from the content of its config.json.
 
-    `rank` is that of adapters on all linear layers, 0 without adapters.
+    `where` names config.json in errors, `folder` contains the weights of a model whose family is not known, and `rank`
+    is the rank of adapters on all linear layers, 0 without adapters.
 
     >>> tiny = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
     ...         "intermediate_size": 16, "vocab_size": 20}
