@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from flowgraph.engines.servers.environments import EngineVersions, Environment
 
 MAX_RANKS = 2**16
-"""A degree of parallelism that only the size of the pool bounds."""
+"""The largest degree of a parallelism that only the number of devices in the pool limits."""
 
 
 @dataclass(frozen=True)

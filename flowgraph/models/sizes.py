@@ -59,9 +59,9 @@ class ModelShape:
     shared_intermediate: int = 0
     dense_layers: int = 0
     expert_numbers: int = 0
-    """The numbers in one expert; 0: three matrices [hidden, expert_intermediate]."""
+    """The number of parameters in one expert; 0 means three matrices [hidden, expert_intermediate]."""
     vectors: int | None = None
-    """The active parameters that are not factors of a product; None: two norms in each layer and a last one."""
+    """The number of active parameters outside matrix products; None means two norms in each layer and a last one."""
     mixing: tuple[Mixer, ...] = ()
     positions: int | None = None
 
@@ -112,7 +112,7 @@ class ModelShape:
 
     @cached_property
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the layers that mix tokens, in groups of equal layers, with their caches and work."""
+        """Return the layers that mix tokens (attention and recurrent layers), in groups of equal layers."""
         return self.mixing or (grouped(self.layers, self.heads, self.kv_heads, self.head_dim),)
 
     @cached_property

@@ -227,7 +227,7 @@ def switch(model: Any, name: str = NAME) -> None:
 def requested_windows() -> Generator[set[int | None]]:
     """Yield a set that collects the windows for which a model requests masks inside the `with` block.
 
-    Inside the block no mask is computed. None in the set stands for a mask without a window.
+    Inside the block no mask is computed. None is in the set if the model requests a mask without a window.
     """
     windows = set["int | None"]()
     token = _WINDOWS.set(windows)

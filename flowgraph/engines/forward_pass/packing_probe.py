@@ -28,13 +28,13 @@ LIMIT, HALF_LIMIT = 1e-4, 0.03
 CONTEXTS, LENGTHS, GROUPS = ((3, 1, 4), (1, 5, 2, 6, 5)), (2, 1, 4, 3), (0, 0, 1, 1)
 """The rows of the probe: groups share a context, and lengths differ."""
 CHOSEN: WeakKeyDictionary[Any, tuple[Packing | None, str]] = WeakKeyDictionary()
-"""How each model reads packed tokens; None, with the reason, if it reads padded rows."""
+"""How each model runs on packed tokens; None, with the reason, if it needs padded rows."""
 GIVES: Mapping[Head, tuple[str, ...]] = {
     "tokens": ("logprobs", "entropy", "square_probs"),
     "values": ("values",),
     "score": ("score",),
 }
-"""The statistics that each head gives."""
+"""The statistics that a model with each kind of head can compute."""
 
 
 def choose(model: Any, *, half: bool = False) -> Packing | None:

@@ -78,7 +78,7 @@ class Grid:
         return DeviceMesh.from_group(groups, device, mesh=rows, mesh_dim_names=("replicate", "shard"))
 
     def rows_of_rank(self, rows: int) -> tuple[int, int]:
-        """Return the first of this rank's rows of a tensor with `rows` rows, and the one after the last.
+        """Return this rank's range of rows, (first, last + 1), in a tensor with `rows` rows; it may be empty.
 
         >>> from types import SimpleNamespace as Ranks
         >>> [Grid(None, Ranks(rank=rank, count=3), None, None, None).rows_of_rank(4) for rank in range(3)]
@@ -102,7 +102,7 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
     mesh, layers = grid.mesh(kind), decoder_layers(model)
     recompute(layers, running.checkpointing)
     for unit in [*layers, model]:
-        policies = dict[str, Any]()  # where the shards lie, and the precision of a pass; that of shards is unchanged
+        policies = dict[str, Any]()  # offloading, and the precision of a pass; that of the shards is unchanged
         if running.precision == "bfloat16":
             out = torch.float32 if unit is model else None
             policies["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=out)
@@ -165,7 +165,7 @@ def forget(model: Any) -> None:
 
 
 ACCUMULATED_SHARE = 1 / 16
-"""The share of a device's memory that a model's whole gradient may take, for it to be summed over ranks only once."""
+"""The largest share of a device's memory for a model's unreduced gradient, if ranks sum it only once per step."""
 
 
 def accumulates(model: Any, grid: Grid, running: RoleSettings, device: str) -> bool:
@@ -221,7 +221,7 @@ def _checkpointed(plain: Callable[..., Any], how: Checkpointing) -> Callable[...
         cache = transformers().Cache
         if not torch.is_grad_enabled() or any(isinstance(value, cache) for value in (*args, *kwargs.values())):
             return plain(*args, **kwargs)
-        # No layer draws random numbers: models are trained in evaluation mode, without dropout.
+        # No layer uses random numbers: models are trained in evaluation mode, without dropout.
         call = functools.partial(plain, **kwargs)
         return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=False, **contexts)
 

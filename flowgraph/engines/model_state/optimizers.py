@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 States = list[dict[str, "Tensor"]]
-"""What an optimizer keeps of each tensor, by name: tensors of its shape, or one number."""
+"""The state of an optimizer for each tensor, by name: tensors of the same shape, or single numbers."""
 
 KEEPS: Mapping[str, frozenset[str]] = {"adamw": frozenset({"step", "exp_avg", "exp_avg_sq"}), "sgd": frozenset()}
-"""What each optimizer keeps of a tensor that it has changed."""
+"""The names of the states that each optimizer has for a tensor that it has updated."""
 
 
 def descend(losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None] = lambda part: None) -> list[float]:

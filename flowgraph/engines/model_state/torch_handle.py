@@ -234,9 +234,10 @@ class TorchHandle(ABC):
         return self._asleep[0]
 
     def sleep(self) -> None:
-        """Move the model to host memory and drop its gradients; until `wake`, passes, steps and weights raise LawError.
+        """Move the model to host memory and drop its gradients.
 
-        On a CPU, nothing is moved. Without effect if the model is already asleep.
+        Until `wake`, passes, steps, and access to weights or state raise LawError. On a CPU nothing is moved. Without
+        effect if the model is already asleep.
         """
         if not self.asleep:
             self._optimizers.begin()
@@ -274,9 +275,10 @@ def _shown(value: object) -> str:
 
 
 def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor]]:
-    """Return each parameter and buffer that has one of `names`, as (its names among these, the tensor).
+    """Return each parameter and buffer that has one of `names` once, as a pair of these names and the tensor.
 
-    The order is that of the model, which is the same in every process and for every layout.
+    Tied weights have several names. The order is that of the model, which is the same in every process and for every
+    layout.
     """
     selected, tensors = {*names}, dict[int, tuple[list[str], "Tensor"]]()
     for name, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)):

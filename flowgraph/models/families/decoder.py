@@ -198,7 +198,7 @@ class Decoder(BaseModel, ABC):
         return self.windows == "all" or (self.windows == "even" and layer % 2 == 0)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the layers that mix tokens, in groups of equal layers, with their caches and work."""
+        """Return the layers that mix tokens (attention and recurrent layers), in groups of equal layers."""
         windowed, sizes = self.windowed(), (self.num_attention_heads, self.kv_heads, self.head_size)
         full = grouped(self.num_hidden_layers - windowed, *sizes)
         return nonempty(full, grouped(windowed, *sizes, window=self.sliding_window))
