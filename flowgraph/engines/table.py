@@ -45,7 +45,7 @@ def shares_process(engine: str) -> bool:
 def ranks_of(engine: str, data: int) -> int:
     """Return the number of ranks over which an engine's rows are split.
 
-    This is `data`, or 1 for an engine with servers, all of which one rank leads.
+    This is `data`, or 1 for an engine with servers, because one rank leads all of them.
 
     >>> ranks_of("fsdp", 4), ranks_of("sglang", 4)
     (4, 1)

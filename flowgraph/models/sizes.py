@@ -34,9 +34,9 @@ class ModelShape:
     """The sizes of a decoder.
 
     `parameters` counts tied weights once, and includes adapters; `vocabulary` is in tokens. `intermediate` is the width
-    of an MLP without experts. All layers except `dense_layers` have `experts` of width `expert_intermediate`, of which
-    each token uses `experts_per_token`, and shared experts of total width `shared_intermediate`. `mixing` describes the
-    layers that mix tokens; () means plain full attention in all layers. `adapters` is the number of parameters in
+    of an MLP without experts. All layers except `dense_layers` have `experts` of width `expert_intermediate`, a token
+    uses `experts_per_token` of them, and shared experts have the total width `shared_intermediate`. `mixing` describes
+    the layers that mix tokens; () means plain full attention in all layers. `adapters` is the number of parameters in
     adapters; `base` is the name of the model without adapters. `positions` is the largest number of tokens in a row,
     None if it is unknown.
     """

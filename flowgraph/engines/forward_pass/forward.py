@@ -59,7 +59,7 @@ def cut(rows: ResponseRows, forward_tokens: int, *, padded: bool = False) -> lis
     """Split rows, in order, into parts of at most `forward_tokens` tokens; a longer row is a part by itself.
 
     With `padded`, padding counts as tokens. Otherwise, adjacent rows of a part that have the same context count it
-    once. If there are no rows, the result is one empty part.
+    once. Without rows, the result is one empty part.
     """
     count = len(rows.tokens)
     if padded:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class FsdpModel(TorchHandle):
-    """A transformers model of which each of `ranks` holds a share of every tensor.
+    """A transformers model that is sharded over `ranks`; each rank holds a share of every tensor.
 
     All ranks pass a copy of the same plain model, which is sharded in place. The ranks hold `replicas` whole copies,
     each on adjacent ranks; `sequence` adjacent ranks share the same rows, and each computes a part of their tokens.

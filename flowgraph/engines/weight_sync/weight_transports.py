@@ -171,7 +171,7 @@ class ByMemory(WeightTransport):
 def serialized(bucket: Bucket, device: str) -> tuple[str, Bucket]:
     """Return tensors in SGLang's format, as base 64, and the tensors that must stay alive until it has copied them.
 
-    The format is a pickle, of which SGLang accepts tensors only. On a GPU it contains memory handles. On a CPU it
+    The format is a pickle; SGLang accepts nothing but tensors in it. On a GPU it contains memory handles. On a CPU it
     contains the numbers: handles of files would need torch's memory manager, a process that stays until the server
     ends, and handles of descriptors end the server.
     """
