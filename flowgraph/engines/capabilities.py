@@ -1,6 +1,6 @@
-"""What one engine can do, as data without torch: what it supports at run time, and what the planner models.
+"""The capabilities of one engine, as data without torch: what it supports at run time, and what the planner models.
 
-Each engine has a folder with one `ENGINE`; `table` collects them.
+Each engine has a folder that defines one `ENGINE`; `table` collects them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from flowgraph.engines.servers.environments import EngineVersions, Environment
 
 MAX_RANKS = 2**16
-"""A degree of parallelism that only the size of the pool bounds."""
+"""The largest degree of a parallelism that only the number of devices in the pool limits."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """Layouts and settings of one engine: its kinds of devices, and the largest degree of each kind of parallelism.
+    """The layouts and settings that one engine supports: kinds of devices, and the largest degree of each parallelism.
 
-    Verbs of `single_device` are offered on one device only. `settings` are the fields of `RoleSettings` that the engine
-    supports, with the values that it takes (empty: any); None means all fields.
+    The verbs in `single_device` are available on one device only. `settings` maps the fields of `RoleSettings` that the
+    engine supports to the values that it accepts (empty: any value); None means that it supports all fields.
     """
 
     devices: frozenset[str]
@@ -36,17 +36,19 @@ class Support:
 
 @dataclass(frozen=True)
 class EngineCapabilities:
-    """One engine: its verbs, what is `supported` at run time (None: nothing), and what is `modelled`.
+    """One engine: its verbs, the layouts that are `supported` at run time (None: none), and those that are `modelled`.
 
-    A plan may use all that is modelled; a run needs what is supported, which is part of it. `handle` is the class that
-    hosts a model in the process of its device, as `module:name`. `process_group` is the function by which its ranks
-    meet before they load, "" for ranks that do not communicate. `server` is the class that starts an engine with
-    processes of its own: then one rank leads all, and a replica's process owns all of its devices.
+    A plan may use every modelled layout; a run needs a supported one, and supported layouts are a subset of modelled
+    ones. `handle` is the class that hosts a model in the process of its device, as `module:name`. `process_group` is
+    the function by which ranks form a group before they load, "" for ranks that do not communicate. `server` is the
+    class that starts an engine in separate processes: one rank then leads all of them, and a replica's process owns all
+    devices of the replica.
 
-    A `cache_share` of a device bounds all of the engine's memory there if it `shares_all`, else weights and cache. An
-    optimizer that is offloaded alone steps on the host with a `cpu_optimizer`; otherwise its states come to the device
-    for the step. Engines are preferred in ascending `order`. An engine with servers has its known `versions`, the
-    `environment` that is installed for it on a CPU, and the `extra` of flowgraph that installs it for this Python.
+    `cache_share` is a share of a device's memory for everything that the engine allocates if `shares_all`, otherwise
+    for weights and cache only. With `cpu_optimizer`, an optimizer that is offloaded alone steps on the host; otherwise
+    its states are copied to the device for the step. Engines are preferred in ascending `order`. An engine with servers
+    has its known `versions`, the `environment` that is installed for it on a CPU, and the `extra` of flowgraph that
+    installs it in the current Python.
     """
 
     name: str

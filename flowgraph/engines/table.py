@@ -1,6 +1,6 @@
-"""The one table of engines: what each can run here, and what a plan may name for a forecast and an export.
+"""The table of all engines: those that can run here, and those that a plan may name for a forecast or an export.
 
-It collects the folders beside this file: a new engine is a folder with an `ENGINE`, without edits elsewhere.
+It collects the packages in this folder: a new engine is a package with an `ENGINE`, without changes elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERBS = {"train": ("step", "token_stats"), "sample": ("sample",), "infer": ("tok
 
 
 def is_server(engine: str) -> bool:
-    """Return whether an engine runs in processes of its own.
+    """Return whether an engine runs in separate server processes; False for an unknown engine.
 
     >>> is_server("sglang"), is_server("fsdp")
     (True, False)
@@ -34,7 +34,7 @@ def is_server(engine: str) -> bool:
 
 
 def shares_process(engine: str) -> bool:
-    """Return whether an engine's models share the process of their device with those of other engines.
+    """Return whether several models of this engine, and of others, can share the process of a device.
 
     >>> shares_process("fsdp"), shares_process("sglang"), shares_process("megatron")
     (True, False, False)
@@ -43,7 +43,9 @@ def shares_process(engine: str) -> bool:
 
 
 def ranks_of(engine: str, data: int) -> int:
-    """Return the number of ranks that an engine's rows are split over: its data ranks, or the one that leads a server.
+    """Return the number of ranks over which an engine's rows are split.
+
+    This is `data`, or 1 for an engine with servers, because one rank leads all of them.
 
     >>> ranks_of("fsdp", 4), ranks_of("sglang", 4)
     (4, 1)
@@ -52,7 +54,9 @@ def ranks_of(engine: str, data: int) -> int:
 
 
 def engines_for(use: str, *, supported: bool = False) -> list[str]:
-    """Return the engines that have the verbs of a use, or only the `supported` ones, in the table's order.
+    """Return the names of the engines that have the verbs of a use, in the table's order.
+
+    `use` is "train", "sample" or "infer". With `supported`, engines that cannot run here are left out.
 
     >>> engines_for("train", supported=True)
     ['local', 'fsdp']
@@ -65,7 +69,7 @@ ENVIRONMENTS = {engine.environment.name: engine.environment for engine in ENGINE
 
 
 def environment(name: str) -> Environment:
-    """Return the environment of this name; raise WorkerError if there is none."""
+    """Return the Python environment with this name; raise WorkerError if no engine has one."""
     if name not in ENVIRONMENTS:
         raise WorkerError(f"no engine's environment `{name}`", hint=nearest(name, ENVIRONMENTS))
     return ENVIRONMENTS[name]

@@ -1,4 +1,4 @@
-"""Where models come from: naming, sizing, loading and saving them. Importing this loads no torch or transformers."""
+"""Models: names, sizes, loading and saving. Importing this loads neither torch nor transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a model's folder before anything heavy reads it: config.json and complete safetensors files."""
+"""Checks of a model's folder before torch reads it: config.json, and complete safetensors files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_HEADER_BYTES = 100_000_000  # the bound of the safetensors format
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelError for a folder that lacks config.json, weights or a tokenizer, or whose weights are truncated.
+    """Raise ModelError if a folder lacks config.json, weights or a tokenizer, or if its weights are truncated.
 
     If the folder has hashes of its files, as `save` writes them, they are compared. The error names the folder or file.
     """
@@ -31,7 +31,7 @@ def check_folder(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read config.json as a mapping; raise ModelError if it is missing or not a JSON object."""
+    """Return the content of a folder's config.json; raise ModelError if it is missing or not a JSON object."""
     if not folder.exists():
         raise ModelError.no_folder(folder)
     if not folder.is_dir():
@@ -44,7 +44,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read one JSON object; raise ModelError if the file cannot be read or has other content."""
+    """Return the JSON object in a file; raise ModelError if the file cannot be read or has other content."""
     try:
         value = untrusted.read_json(file)
     except (OSError, ValueError) as error:
@@ -55,9 +55,9 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the safetensors files of a model: one, or its shards.
+    """Return the paths of a model's safetensors files: the single file, or all shards, sorted by name.
 
-    Raises ModelError if there are none, if a shard is missing, or if there are only pickles.
+    Raises ModelError if there are none, if a shard is missing, or if the weights are pickles only.
     """
     if (folder / _SINGLE).is_file():
         return (folder / _SINGLE,)
@@ -80,9 +80,9 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Read the shapes of the tensors in a safetensors file; raise ModelError if it is truncated or of another format.
+    """Return the shape of each tensor in a safetensors file, by name; only the header is read.
 
-    Only its header is read.
+    Raises ModelError if the file cannot be read, is truncated, or has another format.
     """
     try:
         file_bytes = file.stat().st_size

@@ -1,6 +1,6 @@
-"""A model's head: logits, a number at each token, or one for a whole text; and how to replace it.
+"""A model's head, which gives logits, a number at each token, or a number for a whole text; and its replacement.
 
-Each is a class of transformers, recognized by its name, so that a model is saved and loaded as an ordinary folder.
+Each kind of head is a class of transformers, recognized by its name, so that models are saved and loaded as usual.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ _ENDINGS: Mapping[str, Head] = {"ForTokenClassification": "values", "ForSequence
 
 
 def head_of(model: Model) -> Head:
-    """Return the kind of a model's head."""
+    """Return the kind of a model's head.
+
+    It is "tokens" (logits), "values" (a number at each token), or "score" (a number for a whole text).
+    """
     return named_head(type(model).__name__)
 
 
 def declared(config: Mapping[str, Any]) -> Head:
-    """Return the kind of head that a config.json declares.
+    """Return the kind of head that a config.json declares by its first architecture; "tokens" without one.
 
     >>> declared({"architectures": ["LlamaForTokenClassification"]})
     'values'
@@ -43,7 +46,9 @@ def declared(config: Mapping[str, Any]) -> Head:
 
 
 def named_head(name: str) -> Head:
-    """Return the kind of head of a class of transformers.
+    """Return the kind of head of a transformers class with this name.
+
+    Names that are not recognized count as language models ("tokens").
 
     >>> named_head("LlamaForCausalLM"), named_head("Qwen2ForSequenceClassification")
     ('tokens', 'score')
@@ -53,7 +58,10 @@ def named_head(name: str) -> Head:
 
 
 def head_names(model: Model) -> frozenset[str]:
-    """Return the names of the parameters of a head of numbers; none of a head of logits, which may be the embedding."""
+    """Return the names of a value or score head's parameters.
+
+    The set is empty for a language model, whose head may share its weights with the embedding.
+    """
     if head_of(model) == "tokens":
         return frozenset()
     inside = f"{model.base_model_prefix}."
@@ -61,11 +69,13 @@ def head_names(model: Model) -> frozenset[str]:
 
 
 def with_head(model: Model, head: Head, name: object, seed: int | None = None) -> tuple[Model, str]:
-    """Put a model's backbone, which is then shared, under a head of one output; return a note on the head's start.
+    """Return a model with another head on the same backbone, and a note on how the head was initialized.
 
-    A head of one output that the model has is copied. Else the new head is zero: every process has the same without
-    communication, and the first estimates are 0. With a `seed` it is random, since a head that is never trained would
-    stay zero. Raises ModelError if transformers has no such class for this model.
+    `head` is "values" or "score"; the new head has one output, and `model` shares its backbone with the result. If the
+    model already has a head of one output, its weights are copied. Otherwise the head is zero: all processes get the
+    same head without communication, and the first estimates are 0. With a `seed` it is random, because a head that is
+    never trained would stay zero. Raises ModelError, which names `name`, if transformers has no such class for this
+    model.
     """
     import torch
 

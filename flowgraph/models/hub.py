@@ -16,9 +16,10 @@ _IGNORED = ["*/*", "consolidated*"]
 
 
 def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None) -> Path:
-    """Return the folder of a hub model, from the hub's cache if it is complete there, else from the hub.
+    """Return the folder of a hub model, and download it first unless it is complete in the hub's cache.
 
-    Raises ModelError within a few seconds if the hub is not reached or does not have the model.
+    `say` gets a message before a download. Raises ModelError within a few seconds if the hub is not reached or does not
+    have the model.
     """
     client = hub_client()
     try:
@@ -36,7 +37,7 @@ def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None)
 
 
 def config_folder(name: str, *, endpoint: str | None = None) -> Path:
-    """Return a folder with a hub model's config.json, without fetching weights.
+    """Return a folder with a hub model's config.json, and download only this file unless it is cached.
 
     Raises ModelError as `fetch` does.
     """
@@ -50,7 +51,7 @@ def config_folder(name: str, *, endpoint: str | None = None) -> Path:
 
 
 def reach(name: str, endpoint: str | None = None) -> None:
-    """Raise ModelError if the hub is not reached within `TIMEOUT_S`, or does not have the model."""
+    """Raise ModelError if the hub does not answer within 5 s, or does not have the model."""
     client = hub_client()
     with _reaching(name):
         try:

@@ -1,6 +1,6 @@
-"""What layers keep between tokens, and the work of reading it: attention of several kinds, and recurrent states.
+"""Kinds of layers that mix tokens, with their caches and their work: attention of several kinds, and recurrent states.
 
-Caches and FLOPs are counted from this data. Not here: the weights.
+Cache sizes and FLOPs are computed from these data. Not here: the weights.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Attention:
-    """Layers with the same attention; each layer caches `cached` numbers for each token.
+    """A group of `layers` with the same attention; each layer caches `cached` numbers per token.
 
-    A pair of a token and one that it attends to takes `products` multiplications in a layer. `window` bounds the tokens
-    that are cached; `picks` bounds those of them that a token attends to, chosen by `scan` multiplications for every
-    pair. If one entry is cached for `stride` tokens, these numbers count entries.
+    In each layer, a pair of a token and one that it attends to takes `products` multiplications. `window` is the
+    largest number of tokens that are cached; `picks` is the largest number of these that a token attends to, chosen
+    with `scan` multiplications for every pair. If `stride` tokens share one cache entry, all these numbers count
+    entries.
     """
 
     layers: int
@@ -26,7 +27,7 @@ class Attention:
     stride: int = 1
 
     def cache_numbers(self, context_tokens: int) -> int:
-        """Return the elements (not bytes) in the KV cache of one sequence of this length, over all these layers.
+        """Return the number of elements (not bytes) in the KV cache of one sequence, over all these layers.
 
         >>> Attention(2, 64, 16, window=128).cache_numbers(1000)
         4096
@@ -35,9 +36,10 @@ class Attention:
         return self.layers * self.cached * (entries if self.window is None else min(entries, self.window))
 
     def pass_products(self, tokens: int, pairs: int) -> int:
-        """Count the multiplications of a pass of `tokens`; `pairs` are counted as under full causal attention.
+        """Return the number of multiplications for attention in a pass of `tokens` tokens, in all these layers.
 
-        A window or picks bound the pairs of each token.
+        `pairs` is the number of pairs of tokens under full causal attention; a window or picks reduce it here.
+
         Deviation: the first tokens of a long sequence, which have fewer tokens before them, are counted like the rest.
         """
         entries = pairs // self.stride
@@ -48,9 +50,9 @@ class Attention:
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Layers that keep `state` numbers for a sequence of any length; a token takes `products` multiplications.
+    """A group of `layers` of linear attention or state-space layers, with a state of fixed size.
 
-    These are linear attention and state-space layers.
+    Each layer keeps `state` numbers for a sequence of any length; a token takes `products` multiplications.
     """
 
     layers: int
@@ -58,11 +60,14 @@ class Recurrent:
     products: int
 
     def cache_numbers(self, context_tokens: int) -> int:
-        """Count the numbers that are kept for one sequence."""
+        """Return the number of elements (not bytes) in the states of one sequence; 0 for an empty context."""
         return self.layers * self.state * (context_tokens > 0)
 
     def pass_products(self, tokens: int, pairs: int) -> int:
-        """Count the multiplications of a pass by the recurrence; kernels that work in chunks need more."""
+        """Return the number of multiplications of the recurrence in a pass of `tokens` tokens; `pairs` is not used.
+
+        Kernels that compute in chunks need more.
+        """
         return self.layers * self.products * tokens
 
 
@@ -70,9 +75,11 @@ Mixer = Attention | Recurrent
 
 
 def grouped(layers: int, heads: int, kv_heads: int, head_dim: int, window: int | None = None) -> Attention:
-    """Return layers of plain attention, whose heads share keys and values in groups.
+    """Return layers of grouped-query attention, with an optional `window` in tokens.
 
-    Each pair has a product with the key and one with the value in each head; both are cached for each KV head.
+    In each query head, a pair of tokens needs a product with the key and one with the value; keys and values are cached
+    for each KV head.
+
     Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; Narayanan et al. 2021, arXiv 2104.04473, appendix.
 
     >>> grouped(2, 8, 2, 16)

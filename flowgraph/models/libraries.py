@@ -1,6 +1,6 @@
-"""Late, untyped imports of transformers, tokenizers and the hub client, whose annotations a strict checker refuses.
+"""Deferred, untyped imports of transformers, tokenizers, peft and the hub client, which a strict type checker rejects.
 
-Around their calls: silence, and random numbers from a seed.
+Also context managers for calls to them: without output, and with random numbers from a seed.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ Tokenizer: TypeAlias = Any  # a transformers.PreTrainedTokenizerBase
 
 
 def transformers() -> Any:
-    """Import transformers (seconds, with torch)."""
+    """Import and return transformers; the first call takes seconds, because it loads torch."""
     return import_module("transformers")
 
 
 def tokenizers() -> Any:
-    """Import the tokenizers package."""
+    """Import and return the package tokenizers."""
     return import_module("tokenizers")
 
 
 def peft() -> Any:
-    """Import peft (seconds, with torch and transformers)."""
+    """Import and return peft; the first call takes seconds, because it loads torch and transformers.
+
+    Raises ImportError if it is not installed.
+    """
     return import_module("peft")
 
 
 def hub_client() -> Any:
-    """Import the client of the Hugging Face hub."""
+    """Import and return huggingface_hub, the client of the Hugging Face hub."""
     return import_module("huggingface_hub")
 
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """Silence the warnings, log lines and progress bars of transformers and the hub client inside."""
+    """Suppress warnings, log messages and progress bars of transformers and the hub client in a `with` block."""
     logging: Any = import_module("transformers.utils.logging")
     hub: Any = import_module("huggingface_hub.utils.tqdm")
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -58,7 +61,7 @@ def quiet() -> Generator[None]:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Generator[None]:
-    """Seed torch's random numbers on the CPU inside, and restore their state after."""
+    """Seed torch's CPU random number generator in a `with` block, and restore its state afterwards."""
     import torch
 
     before = torch.get_rng_state()

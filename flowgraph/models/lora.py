@@ -1,6 +1,7 @@
-"""Low-rank adapters on all linear layers: added to a model, named, switched off, saved, and merged into its weights.
+"""Low-rank adapters on linear layers: add, list, disable, save, and merge them into the weights.
 
-`peft.inject_adapter_in_model` puts them into the model itself, which keeps its class, its names and its calls.
+`peft.inject_adapter_in_model` adds them to the model itself, which keeps its class, its names and its calls.
+
 Source: Hu et al. 2021 (LoRA), arXiv 2106.09685, section 4.1.
 """
 
@@ -25,9 +26,10 @@ _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer
 
 
 def add_adapters(model: Model, source: ModelSource, seed: int) -> Model:
-    """Add the source's adapters to each linear layer except the head, in place; at first they change no output.
+    """Add adapters to each linear layer except the head, in place, and return the model.
 
-    The same seed gives the same adapters in every process. Raises ModelError without the package peft.
+    `source.lora` gives rank and alpha. New adapters do not change the output. The same seed gives the same adapters in
+    every process. Raises ModelError if the package peft is not installed.
     """
     assert source.lora is not None, "the source asks for adapters"
     try:
@@ -52,27 +54,36 @@ def adapted(model: Model) -> bool:
 
 
 def trained_names(model: Model) -> frozenset[str]:
-    """Return the names of the parameters that updates change: all, or adapters and a head of numbers."""
+    """Return the names of the parameters that updates change.
+
+    These are adapters and a value or score head if the model has adapters, and otherwise all parameters.
+    """
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     adapters = frozenset(name for name in names if name.endswith((_A, _B)))
     return adapters | head_names(model) if adapters else frozenset(names)
 
 
 def set_trainable(model: Model, trainable: bool) -> None:
-    """Let gradients reach the parameters that updates change, or none."""
+    """Set `requires_grad` of the parameters that updates change to `trainable`, and of all others to False."""
     names = trained_names(model) if trainable else frozenset[str]()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in names)
 
 
 def carried_names(model: Model) -> frozenset[str]:
-    """Return the names of the weights in which copies of a model can differ: adapters and head, or all weights."""
+    """Return the names of the weights in which copies of a model can differ.
+
+    These are adapters and a value or score head if the model has adapters, and otherwise all names of its state dict.
+    """
     return trained_names(model) if adapted(model) else frozenset(model.state_dict())
 
 
 @contextlib.contextmanager
 def adapters_off(model: Model) -> Generator[None]:
-    """Let a model behave inside like its base model; which parameters are trained is unchanged."""
+    """Disable a model's adapters in a `with` block, so that it computes like its base model.
+
+    `requires_grad` of each parameter is restored afterwards.
+    """
     layers = list(_layers(model))
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     for _, layer in layers:
@@ -91,9 +102,12 @@ def _layers(model: Model) -> Iterator[tuple[str, Any]]:
 
 
 def merged(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of the model with its adapters merged: W + alpha / rank · B A for each layer.
+    """Return the weights of a model with its adapters merged: W + alpha / rank · B A for each adapted layer.
 
-    `weights` are the model's own by name, on any device. Source: as above, section 4.1, equation 3.
+    `weights` are the model's weights by name, on any device; they are unchanged. The result has the names of the base
+    model.
+
+    Source: as above, section 4.1, equation 3.
     """
     plain = {name.replace(_BASE, "."): tensor for name, tensor in weights.items() if not name.endswith((_A, _B))}
     for name, layer in _layers(model):
@@ -103,7 +117,10 @@ def merged(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_adapters(model: Model, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write a model's adapters as a folder that `peft.PeftModel.from_pretrained` adds to the base model."""
+    """Write a model's adapters to a new folder that `peft.PeftModel.from_pretrained` can load on the base model.
+
+    `weights` are the model's weights by name. Raises FileExistsError if the folder exists.
+    """
     from safetensors.torch import save_file
 
     folder.mkdir()

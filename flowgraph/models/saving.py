@@ -1,4 +1,4 @@
-"""Writing a model: into a draft folder, which is then renamed once, so that a folder is complete or absent."""
+"""Save a model: files are written to a draft folder, which is then renamed, so that a folder is complete or absent."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def save(
     *,
     sums: bool = True,
 ) -> Path:
-    """Save a model and its tokenizer as a folder that transformers loads, by the `Auto` class of the model's head.
+    """Save a model and its tokenizer as a folder that the `Auto` class of the model's head can load; return the folder.
 
-    `weights` are written instead of the model's own, by the same names: for a model that holds only a share of them.
-    Adapters are merged into the weights; those of a language model are also saved in the subfolder `adapter`. With
-    `sums`, the hashes of the files are saved beside them, and compared when the folder is loaded.
-    Raises ModelError if the folder exists or cannot be written (a full disk, no permission); then nothing is left
-    behind.
+    `weights` are written instead of the model's weights, under the same names, for a model that holds only a share of
+    them. Adapters are merged into the weights; those of a language model are also saved in the subfolder `adapter`.
+    With `sums`, hashes of the files are saved in the same folder, and compared when it is loaded.
+
+    Raises ModelError if the folder exists or cannot be written (a full disk, no permission); no files remain then.
     """
     from safetensors import SafetensorError
 
@@ -58,9 +58,9 @@ def save(
 
 @contextlib.contextmanager
 def whole_folder(target: Path) -> Generator[Path]:
-    """Yield a draft folder beside `target`; on success make it durable and rename it, else delete it.
+    """Yield a draft folder next to `target`; on success, sync it to disk and rename it to `target`, else delete it.
 
-    Raises OSError if `target` exists by then and is not empty.
+    Raises OSError if `target` exists at the end and is not empty.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
@@ -85,7 +85,7 @@ def _sync(path: Path) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return why a write failed, with the path.
+    """Return the message of an error in writing, with the path if the error has one.
 
     >>> reason(FileExistsError(17, "File exists", "a/b"))
     'File exists (a/b)'

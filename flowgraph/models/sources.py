@@ -1,6 +1,6 @@
-"""What a `--model` text names: a built-in model, a local folder, or a model of the hub.
+"""Resolve the text of `--model`: a built-in model, a local folder, or a model of the hub.
 
-Cheap and without torch. Not here: the weights (`loading`) and the sizes (`sizes`).
+This is fast and does not import torch. Not here: the weights (`loading`) and the sizes (`sizes`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RANGES = {"rank": (1, 1024), "alpha": (1, 65536)}
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters that are trained instead of a model's weights; their output is scaled by alpha / rank."""
+    """Low-rank adapters that are trained instead of a model's weights; their output is multiplied by alpha / rank."""
 
     rank: int
     alpha: int
@@ -50,9 +50,9 @@ class Lora:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from: `name` as the user wrote it, and its folder, size or adapters if it has them.
+    """The origin of a model: its name and kind, and its folder, size and adapters if it has them.
 
-    The `name` of a model of the hub is its id, even if the user wrote a short name.
+    `name` is the text that the user wrote, except for models of the hub: there it is the hub id, even for a short name.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ModelSource:
 
     @property
     def base(self) -> ModelSource:
-        """Return the source without its adapters.
+        """Return the source without its adapters; a source without adapters is returned unchanged.
 
         >>> ModelSource("tiny+lora=8", "tiny", lora=Lora(8, 16)).base
         ModelSource(name='tiny', kind='tiny', path=None, size=None, lora=None)
@@ -72,6 +72,8 @@ class ModelSource:
 
     def suggest(self) -> Mapping[str, float]:
         """Return settings that train this model well, by "op.setting"; {} if none are known.
+
+        Models with adapters get ten times the learning rate.
 
         >>> ModelSource("tiny", "tiny").suggest()
         {'update.lr': 0.001, 'run.steps': 300}
@@ -83,14 +85,14 @@ class ModelSource:
 
 
 def resolve(text: str, *, cache: Path) -> ModelSource:
-    """Return what a text names, without reading weights or using the network.
+    """Return the source that `text` names, without reading weights or using the network.
 
-    It may be `tiny` (or `tiny:hidden=64,layers=2`), `smollm2-135m` (its folder is in `cache`), a local folder (it
+    The text is `tiny` (or `tiny:hidden=64,layers=2`), `smollm2-135m` (its folder is in `cache`), a local folder (it
     exists, starts with `.`, `/` or `~`, or has several slashes), a hub id `org/name`, or the short name of a model of
-    the table, such as `qwen3-8b`. Each may end in `+lora=RANK` or `+lora=RANK,alpha=ALPHA`: then adapters are trained
-    instead of its weights; alpha is 2 · rank by default.
+    the table, such as `qwen3-8b`. Each may end in `+lora=RANK` or `+lora=RANK,alpha=ALPHA`: adapters are then trained
+    instead of the weights; alpha is 2 · rank by default.
 
-    Raises ModelError for a text that names none of these, and for a folder that does not exist.
+    Raises ModelError for any other text, and for a folder that does not exist.
     """
     base, plus, options = text.rpartition(_LORA)
     if plus:

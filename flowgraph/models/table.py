@@ -1,7 +1,7 @@
-"""The shipped table of models of the hub: the sizes in their config.json, so that none has to be fetched.
+"""The table of hub models that flowgraph includes: the sizes in their config.json, so that no file is downloaded.
 
-`table.json` has a line for each model: the fields of config.json, the number of parameters, a source, and other ids
-of the hub with the same sizes. Not here: what is computed from them (`sizes`), and loading, which uses the hub.
+`table.json` has a line for each model: the fields of config.json, the number of parameters, a source, and other hub ids
+with the same sizes. Not here: quantities that are computed from these (`sizes`), and loading, which uses the hub.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ QUANTIZED = ("-fp8", "-fp4", "-nvfp4", "-awq", "-fp8-static-pertensor")  # endin
 
 @dataclass(frozen=True)
 class ListedModel:
-    """A model of the table: its id on the hub, its config.json, and the published number of `parameters`.
+    """A model of the table: its hub id, its config.json, and the published number of `parameters`.
 
-    The number is of the language model only, without vision and without layers that predict further tokens. `also`
-    names models of the same sizes: whole ids, endings of this id that begin with `-`, and other short names of it.
-    `positions` is the largest number of tokens in a row, by id or ending, "" for this id and its quantized copies.
+    The number is that of the language model, without vision and without layers that predict further tokens. `also`
+    lists other names with the same sizes: whole hub ids, suffixes of this id that begin with `-`, and short names of
+    this model. `positions` is the largest number of tokens in a row, by hub id or suffix, "" for this id and its
+    quantized copies.
     """
 
     name: str
@@ -35,14 +36,14 @@ class ListedModel:
     positions: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def positions_of(self, name: str) -> int | None:
-        """Return the largest number of tokens in a row of one of these ids; None if it is not listed."""
+        """Return the largest number of tokens in a row for the id `name`; None if it is not listed."""
         ending = name.casefold().removeprefix(self.name.casefold())
         default = self.positions.get("") if ending.endswith(QUANTIZED) else None
         return {key.casefold(): tokens for key, tokens in self.positions.items()}.get(ending, default)
 
     @property
     def ids(self) -> Iterator[str]:
-        """Yield all ids of the hub that have these sizes, this model's id first."""
+        """Yield all hub ids that have these sizes, this model's id first."""
         yield self.name
         for name in self.also:
             if name.startswith("-") or "/" in name:
@@ -50,27 +51,27 @@ class ListedModel:
 
     @property
     def short_names(self) -> Iterator[str]:
-        """Yield the names of this model besides its id."""
+        """Yield the short names of this model: its id without the organization, and the short names in `also`."""
         yield _short(self.name)
         yield from (name for name in self.also if not name.startswith("-") and "/" not in name)
 
 
 @cache
 def table() -> Mapping[str, ListedModel]:
-    """Read the table: each model by its id on the hub."""
+    """Return all models of the table by hub id; the file is read once."""
     entries: dict[str, dict[str, Any]] = json.loads(FILE.read_text("utf-8"))
     return {name: ListedModel(name, **entry) for name, entry in entries.items()}
 
 
 def listed(name: str) -> ListedModel | None:
-    """Return the entry for an id of the hub, in any case; None if it is not in the table."""
+    """Return the table's entry for a hub id, ignoring case; None if there is none."""
     return _by_id().get(name.casefold(), ("", None))[1]
 
 
 def full_name(text: str) -> str | None:
-    """Return the id on the hub for an id in any case or a short name; None if the table does not have it.
+    """Return the hub id for a hub id or a short name, ignoring case; None if the table does not have it.
 
-    Case, dashes, underscores and spaces of short names do not matter.
+    Dashes, underscores and spaces in short names are ignored too.
 
     >>> full_name("qwen/qwen3-8b"), full_name("llama-3.1-8b-instruct"), full_name("gpt oss 120B")
     ('Qwen/Qwen3-8B', 'meta-llama/Llama-3.1-8B-Instruct', 'openai/gpt-oss-120b')
@@ -80,7 +81,7 @@ def full_name(text: str) -> str | None:
 
 
 def nearest_names(text: str, built_in: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return up to three short names of the table, or `built_in` ones, that resemble a text.
+    """Return up to three short names of the table or names in `built_in` that resemble `text`, the most similar first.
 
     >>> nearest_names("llama-3.1-9b")[0]
     'Llama-3.1-8B'
@@ -96,7 +97,10 @@ def _by_id() -> Mapping[str, tuple[str, ListedModel | None]]:
 
 @cache
 def _by_short_name() -> Mapping[str, str]:
-    """Return the id for each short name: an entry's own before one with its sizes, which must be unambiguous."""
+    """Return the hub id for each short name.
+
+    A short name of an entry has priority over that of another id with the same sizes, which must be unambiguous.
+    """
     ids = dict[str, set[str]]()
     for name, _ in _by_id().values():
         ids.setdefault(_key(_short(name)), set()).add(name)

@@ -1,6 +1,6 @@
-"""Render a chat template once with bounded memory and time: run as a script, which imports nothing of ours.
+"""Render a chat template once with limits on memory and time; run as a script, without importing flowgraph.
 
-A template comes with a model's folder. jinja2's sandbox isolates it, but does not bound its memory or time.
+A template comes with a model's folder. jinja2's sandbox isolates it, but limits neither memory nor time.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ CHATS: tuple[list[dict[str, str]], ...] = (
 
 
 def main() -> int:
-    """Render the job on the standard input, `{"template": …, "tokens": {…}}`; return an exit code.
+    """Render two chats with the template on the standard input, `{"template": …, "tokens": {…}}`; return an exit code.
 
-    A template that fails counts as rendered: its first real use raises the error.
+    The code is TOO_LARGE if the template takes too much memory or gives too long a text, and 0 otherwise. A template
+    that raises an error gives 0 too: its first real use raises the error. The system kills a process that takes too
+    much time.
     """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))

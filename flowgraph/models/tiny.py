@@ -1,6 +1,6 @@
-"""The small Llama that needs no download: 109k parameters, 20 characters.
+"""The small Llama that needs no download: 109k parameters by default, and a vocabulary of 20 tokens.
 
-Not here: reading it back from a folder (`loading`), and which settings train it (`sources`).
+Not here: loading it from a folder (`loading`), and settings that train it (`sources`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class TinySize:
-    """Size of a tiny model: widths in units, `positions` in tokens."""
+    """The size of a tiny model: widths in units, `positions` in tokens."""
 
     hidden: int = 64
     layers: int = 2
@@ -44,7 +44,7 @@ class TinySize:
 
 
 def config_of(size: TinySize) -> dict[str, int]:
-    """Return the sizes by their names in config.json."""
+    """Return the sizes under their names in config.json."""
     return {
         "hidden_size": size.hidden,
         "intermediate_size": size.intermediate,
@@ -55,12 +55,13 @@ def config_of(size: TinySize) -> dict[str, int]:
 
 
 def parse_size(text: str) -> TinySize:
-    """Read `tiny` or `tiny:hidden=64,layers=2`.
+    """Return the size that a text such as `tiny` or `tiny:hidden=64,layers=2` describes.
 
     >>> parse_size("tiny:hidden=32,layers=1")
     TinySize(hidden=32, layers=1, heads=4, intermediate=192, positions=128)
 
-    Raises ModelError for an option that is unknown, not an integer, or out of its range.
+    Raises ModelError for an option that is unknown, not an integer, or out of its range, and if `hidden` is not a
+    multiple of 2 · `heads`.
     """
     sizes = dict[str, int]()
     for part in filter(None, text.partition(":")[2].split(",")):
@@ -76,16 +77,19 @@ def parse_size(text: str) -> TinySize:
 
 
 def parse_whole(text: str, name: str, value: str, low: int, high: int) -> int:
-    """Return the integer value of an option in a model's name; raise ModelError if it is not in its range."""
+    """Return the integer `value` of the option `name`; raise ModelError if it is not an integer from `low` to `high`.
+
+    The error names `text`, the name of the model.
+    """
     if not (value.isascii() and value.isdigit() and low <= int(value) <= high):
         raise ModelError.bad_option(text, f"{name}={value} is not an integer from {low} to {high}")
     return int(value)
 
 
 def build(seed: int, size: TinySize | None = None) -> tuple[Model, Tokenizer]:
-    """Make the model (float32, eval mode) and its tokenizer in memory.
+    """Return a new tiny model (float32, eval mode) and its tokenizer; `size` None is the default size.
 
-    The same seed gives the same weights; the caller's random state is unchanged.
+    The same seed gives the same weights; the random state of the caller is unchanged.
     """
     import torch
 
@@ -119,7 +123,10 @@ def build(seed: int, size: TinySize | None = None) -> tuple[Model, Tokenizer]:
 
 
 def make(seed: int, folder: Path, size: TinySize | None = None) -> Path:
-    """Make the model and save it into a new `folder`; raise ModelError if it exists or cannot be written."""
+    """Create a tiny model, save it to a new `folder`, and return the folder.
+
+    Raises ModelError if the folder exists or cannot be written.
+    """
     from flowgraph.models.saving import save
 
     model, tokenizer = build(seed, size)

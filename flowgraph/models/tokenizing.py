@@ -1,6 +1,6 @@
-"""Reading a folder's tokenizer, and what training needs of it: an end token, a chat template, ids that fit.
+"""Load a model's tokenizer, and ensure that training can use it: an end token, a chat template, ids that fit the model.
 
-Also chats as token ids, and what engines ask of a request for a sample.
+Also chats as token ids, and the checks of requests for samples that engines share.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PLAIN_TEMPLATE = (
 
 
 def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Read the tokenizer of a model whose embedding has `vocabulary` rows; return it with notes on what was added.
+    """Return the tokenizer in a model's folder, and notes on the padding token or chat template that were added to it.
 
-    Raises ModelError if it cannot be read, has no end token, has ids that the model lacks, or a chat template that
-    takes too much memory or time.
+    `vocabulary` is the number of rows of the model's embedding. Raises ModelError if the tokenizer cannot be read, has
+    no end token, has ids that the model lacks, or has a chat template that takes too much memory or time.
     """
     try:
         with quiet():
@@ -60,7 +60,10 @@ def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str,
 
 
 def try_template(tokenizer: Tokenizer, folder: Path) -> None:
-    """Raise ModelError for a chat template that does not render a short chat within the bounds of `template_probe`."""
+    """Raise ModelError if the tokenizer's chat template exceeds the limits of `template_probe` on a short chat.
+
+    A template that raises an error is accepted here; its first real use raises the error.
+    """
     try:
         source = tokenizer.get_chat_template()
     except ValueError:  # several, none of them the default: rendering raises then
@@ -81,15 +84,16 @@ def try_template(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 class ChatTokenizer:
-    """A transformers tokenizer, seen as text in and out."""
+    """A transformers tokenizer for chats: messages to token ids, and token ids to text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
     def encode(self, messages: Sequence[Mapping[str, str]], answer: str | None = None) -> tuple[int, ...]:
-        """Return the token ids of a chat by the model's template, up to where it answers, or with the whole answer.
+        """Return the token ids of a chat: up to the start of the model's answer, or including a complete `answer`.
 
-        Without a template they are those of the contents, a line each, and after an answer the end token.
+        The model's chat template formats the chat. Without a template, the contents of the messages are joined by line
+        ends, and an answer is followed by the end token.
         """
         chat = [*messages] if answer is None else [*messages, {"role": "assistant", "content": answer}]
         if self._tokenizer.chat_template:
@@ -99,19 +103,25 @@ class ChatTokenizer:
         return ids if answer is None else (*ids, self._tokenizer.eos_token_id)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of a response without special tokens."""
+        """Return the text of a response, without special tokens."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
 
 def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the tokens that end a response: a configuration's (one, several, or None), and a tokenizer's."""
+    """Return the token ids that end a response: those of a configuration and that of a tokenizer.
+
+    `eos` is the configuration's value: one id, a list, or None.
+    """
     ends = [*(eos if isinstance(eos, list) else [eos]), getattr(tokenizer, "eos_token_id", None)]
     return frozenset(int(token) for token in ends if token is not None)
 
 
 def refuse_request(request: SampleRequest, positions: int | None) -> None:
-    """Raise ModelError for a request without a context, or one that a model of so few positions cannot read."""
+    """Raise ModelError for a request without a context, or with more tokens than `positions`.
+
+    The tokens are the context plus `max_tokens`; `positions` None means no limit.
+    """
     if not request.context:
         raise ModelError.no_prompt()
     if positions is not None and len(request.context) + request.max_tokens > positions:

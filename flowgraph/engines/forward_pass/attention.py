@@ -1,7 +1,8 @@
-"""Attention of packed tokens: each run to itself and to the run that it continues, by one of four kernels.
+"""Attention over packed tokens: each run attends to itself and to the run that it continues, by one of four kernels.
 
-Layers reach it through transformers' `AttentionInterface`, under a name of our own. A call without `packed=` goes on to
-SDPA, so the name may stay set: layers that run again in a backward pass (activation checkpointing) pass it again.
+Layers reach it through transformers' `AttentionInterface`, under the name `packed_tokens`. A call without `packed=`
+uses SDPA, so the name may stay set. Layers that run again in a backward pass (activation checkpointing) pass `packed=`
+again.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ _WINDOWS: ContextVar[set[int | None] | None] = ContextVar("windows that a model 
 
 @dataclass(eq=False)
 class PackedAttention:
-    """The attention of one forward pass over packed tokens; `segments` are of all tokens, even if a rank has a slice.
+    """The attention of one forward pass over packed tokens.
 
-    `windows` collects the sliding windows that layers request.
+    `segments` describe all tokens, even if a rank runs only a slice of them. `windows` collects the sliding windows
+    that layers request.
     """
 
     segments: Segments
@@ -52,7 +54,12 @@ class PackedAttention:
     _cache: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Return [1, N, heads, size] for `query` [1, heads, N, size], and keys and values that may have fewer heads."""
+        """Return the attention output [1, N, heads, size] for `query` [1, heads, N, size].
+
+        `key` and `value` may have fewer heads (grouped-query attention). `scale` None means 1 / sqrt(size). With a
+        `window`, each token attends to itself and to the `window` - 1 tokens before it. With peers, N is this rank's
+        slice of the tokens. Raises LawError if the number of peers does not divide the number of query heads.
+        """
         self.windows.add(window)
         ways = {"segments": self._segments, "mask": self._mask, "varlen": self._varlen, "flex": self._flex}
         if self.sequence is None:
@@ -61,7 +68,7 @@ class PackedAttention:
         return own_tokens(ways[self.way](query, key, value, scale, window), self.sequence)
 
     def _segments(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Read runs of similar lengths together, one call of SDPA for each bucket of them."""
+        """Attend to runs of similar lengths together, with one call of SDPA for each bucket of runs."""
         width = query.shape[1] * query.shape[3]
         buckets, back = self._cached("buckets", lambda: bucketed(self.segments, width, self.device))
         queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
@@ -76,14 +83,16 @@ class PackedAttention:
         return torch.cat([read(bucket) for bucket in buckets]).index_select(0, back)[None]
 
     def _mask(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Read all tokens against all, under an explicit mask: the reference, of N² memory."""
+        """Attend over all pairs of tokens under an explicit mask: the reference, which needs N² memory."""
         mask = self._cached(window, lambda: seen(self.segments, window, self.device))
         return _sdpa(query, key, value, mask, scale).transpose(1, 2)
 
     def _varlen(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Read runs by torch's variable-length flash attention: on CUDA, in half precision.
+        """Attend with torch's variable-length flash attention: on CUDA, in half precision.
 
-        If a run has fewer queries than keys, its causal mask ends in the lower right corner, as we need it.
+        If a run has fewer queries than keys, the kernel aligns its causal mask to the lower right corner, as is needed
+        here.
+
         Source: Dao 2023, arXiv 2307.08691; the FlashAttention 2.1 change of causal masks.
         """
         untyped: Any = varlen
@@ -100,7 +109,7 @@ class PackedAttention:
         return out[None]
 
     def _flex(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Read all tokens against all, except the blocks that no run sees: compiled, on CUDA."""
+        """Attend with compiled flex attention, on CUDA, which skips blocks of the mask that are false everywhere."""
         mask = self._cached(window, lambda: blocks(self.segments, window, self.device))
         grouped = key.shape[1] != query.shape[1]
         out: Tensor = _compiled_flex()(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
@@ -113,14 +122,17 @@ class PackedAttention:
 
 
 def seen(segments: Segments, window: int | None, device: Any) -> Tensor:
-    """Return which token [N] attends to which [N]; under a window of W to itself and the W - 1 before it."""
+    """Return the attention mask [N, N] of bool: entry [i, j] is true if token i attends to token j.
+
+    With a `window`, a token attends only to itself and to the `window` - 1 tokens before it.
+    """
     token = torch.arange(int(segments.tokens.sum()), device=device)
     mask: Tensor = _sees(segments, window, device)(token[:, None], token[None])
     return mask
 
 
 def _sees(segments: Segments, window: int | None, device: Any) -> Callable[[Any, Any], Any]:
-    """Return a function of a token and a key, or of tensors of them: whether one attends to the other."""
+    """Return a function of token and key indices (numbers or tensors) that is true if the token attends to the key."""
     runs = (segments.start, segments.before_start, segments.before)
     columns = [np.repeat(column, segments.tokens) for column in runs]
     columns.append(ranges(segments.before, segments.tokens))
@@ -136,9 +148,11 @@ def _sees(segments: Segments, window: int | None, device: Any) -> Callable[[Any,
 
 
 def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[int, int]]:
-    """Return the keys of all runs one after another, where queries and keys of runs end, and the longest run.
+    """Return the inputs of variable-length attention: key indices, cumulative lengths, and the longest lengths.
 
-    The ends are [runs + 1] each, from 0.
+    The indices [keys] select the keys of all runs, one run after another. The cumulative lengths are two int32 tensors
+    [runs + 1], for queries and for keys, that start at 0. The longest lengths are those of queries and of keys in one
+    run.
     """
     keys = segments.before + segments.tokens
     counts = np.stack([segments.before, segments.tokens], 1).reshape(-1)
@@ -149,7 +163,7 @@ def run_keys(segments: Segments, device: Any) -> tuple[Tensor, tuple[Tensor, Ten
 
 
 def blocks(segments: Segments, window: int | None, device: Any) -> Any:
-    """Return the block mask of flex attention for `seen`."""
+    """Return the block mask of flex attention that is equivalent to the mask of `seen`."""
     untyped: Any = flex
     sees, count = _sees(segments, window, device), int(segments.tokens.sum())
     return untyped.create_block_mask(
@@ -169,7 +183,10 @@ def _runs(tensor: Tensor, index: Tensor, runs: int) -> Tensor:
 
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Run SDPA, causal without a mask; heads that share keys and values are read as more queries of one head."""
+    """Run SDPA, causal if `mask` is None.
+
+    With a mask, query heads that share a key head are computed as more queries of one head.
+    """
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     groups = query.shape[1] // key.shape[1]
@@ -184,7 +201,7 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale:
 
 
 def _repeated(tensor: Tensor, heads: int) -> Tensor:
-    """Repeat heads [B, fewer, N, size] that several queries share, up to `heads`."""
+    """Repeat the heads of keys or values [B, fewer, N, size] so that there are `heads` of them."""
     return tensor if tensor.shape[1] == heads else tensor.repeat_interleave(heads // tensor.shape[1], 1)
 
 
@@ -192,13 +209,13 @@ def _repeated(tensor: Tensor, heads: int) -> Tensor:
 
 
 def switchable(model: Any) -> str:
-    """Return why a model's configuration rules out packed attention; "" if it does not."""
+    """Return the reason why a model's configuration does not allow packed attention, or "" if it does."""
     unknown = {str(config._attn_implementation) for config in _configs(model)} - {"sdpa", NAME}
     return f"its attention is {', '.join(sorted(unknown))}, and not sdpa" if unknown else ""
 
 
 def switch(model: Any, name: str = NAME) -> None:
-    """Let a model's layers use this attention, or with the name `sdpa` transformers' own again."""
+    """Select the attention function of a model's layers, in place: packed attention, or `name`, such as "sdpa"."""
     library = transformers()
     library.AttentionInterface.register(NAME, _layer_attention)
     library.AttentionMaskInterface.register(NAME, _layer_mask)
@@ -208,7 +225,10 @@ def switch(model: Any, name: str = NAME) -> None:
 
 @contextmanager
 def requested_windows() -> Generator[set[int | None]]:
-    """Collect the windows that a model requests masks for."""
+    """Yield a set that collects the windows for which a model requests masks inside the `with` block.
+
+    Inside the block no mask is computed. None is in the set if the model requests a mask without a window.
+    """
     windows = set["int | None"]()
     token = _WINDOWS.set(windows)
     try:
@@ -234,7 +254,10 @@ def _layer_attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers calls it: [1, heads, N, size] in, [1, N, heads, size] out."""
+    """Compute attention under the interface of transformers: [1, heads, N, size] in, [1, N, heads, size] out.
+
+    Without `packed`, SDPA is called. Raises LawError for options that packed attention does not support.
+    """
     if packed is None:
         sdpa = transformers().AttentionInterface()["sdpa"]
         options |= {"dropout": dropout, "scaling": scaling, "sliding_window": sliding_window}
@@ -249,7 +272,7 @@ def _layer_attention(
 
 
 def _layer_mask(*args: Any, **options: Any) -> Any:
-    """Make SDPA's mask; inside `requested_windows` make none, and record the window."""
+    """Return SDPA's mask; inside `requested_windows`, return None and record the window."""
     windows = _WINDOWS.get()
     if windows is None:
         return transformers().AttentionMaskInterface()["sdpa"](*args, **options)

@@ -1,4 +1,4 @@
-"""Runs of packed tokens in buckets of similar lengths: each is one call of attention, padded to its longest."""
+"""Runs of packed tokens in buckets of similar lengths: one attention call per bucket, padded to its longest run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CALL = 400_000
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """Runs that are read at once: indices of their queries [runs * Q] and keys [runs * K], padded with index 0.
+    """Runs that one attention call computes, as indices of queries [runs * Q] and keys [runs * K], padded with index 0.
 
-    `tokens` [runs] and `sizes` [runs] count the queries and keys that are not padding.
+    `tokens` [runs] and `sizes` [runs] are the numbers of queries and of keys in each run, without padding.
     """
 
     runs: int
@@ -33,9 +33,9 @@ class Bucket:
     sizes: Tensor
 
     def mask(self, window: int | None, dtype: Any) -> Tensor | None:
-        """Return the additive mask [runs or 1, 1, Q, K] of 0 and -inf; None if all runs are plainly causal.
+        """Return the additive mask [runs or 1, 1, Q, K] of 0 and -inf, or None if plain causal attention is equivalent.
 
-        Padding attends like the last real query, so that no softmax is empty.
+        Padding has the same mask as the last real query, so that no softmax is empty.
         """
         width, key_width = len(self.queries) // self.runs, len(self.keys) // self.runs
         tokens, sizes = self.tokens, self.sizes
@@ -52,9 +52,9 @@ class Bucket:
 
 
 def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket], Tensor]:
-    """Sort runs into buckets; return them, and the index [N] of each packed token in the buckets laid end to end.
+    """Sort runs into buckets; return the buckets, and the index [N] of each packed token in their concatenated outputs.
 
-    `width` is that of a query in all heads. Runs that continue another are in other buckets than those that do not.
+    `width` is heads · head size of the queries. Runs with a context and runs without one are never in the same bucket.
     """
     keys = segments.before + segments.tokens
     cuts = [
@@ -81,9 +81,9 @@ def bucketed(segments: Segments, width: int, device: Any) -> tuple[list[Bucket],
 
 
 def _partition(runs: Ints, tokens: Ints, keys: Ints, call: float) -> list[Ints]:
-    """Cut runs, sorted by length, at least cost, which is that of calls and of products of padded queries and keys.
+    """Split runs, sorted by length, into parts of least cost: that of calls plus that of padded query-key products.
 
-    Exact for that order: dynamic programming over the cheapest way to end at each shape.
+    The result is optimal for that order: dynamic programming over the cheapest way to end at each shape.
     """
     if not len(runs):
         return []

@@ -1,8 +1,8 @@
-"""Statistics of response tokens from logits that never exist all at once.
+"""Statistics of response tokens, computed without having all logits in memory at once.
 
-During a call, the output embedding of a language model reads the hidden states of response tokens only, in chunks, and
-returns their statistics instead of logits, inside the model's own forward pass: hooks on the model and on the head stay
-in force. A chunk's logits are computed again in the backward pass, so that one chunk is in memory at a time.
+During a call, the output embedding of a language model processes the hidden states of response tokens only, in chunks,
+and returns their statistics instead of logits, inside the model's own forward pass: hooks on the model and on the head
+still run. The logits of a chunk are recomputed in the backward pass, so that only one chunk is in memory at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ _SCALES = {"final_logit_softcapping": None, "logits_scaling": 1.0, "logit_scale"
 
 
 def read_logits(logits: Tensor, tokens: Tensor, names: Sequence[str], temperature: float) -> list[Tensor]:
-    """Return the named statistics [...] of `tokens` [...] under logits [..., V], in that order, at a temperature."""
+    """Return the statistics `names` of `tokens` [...] under `logits` [..., V]: for each name, in order, a tensor [...].
+
+    The names are `logprobs` (nats), `entropy` (nats) and `square_probs` (the sum of squared probabilities). Logits are
+    divided by `temperature`, unless it is 0.
+    """
     logits = full_precision(logits)
     if temperature not in (0, 1):
         logits = logits / temperature
@@ -46,9 +50,10 @@ def read_logits(logits: Tensor, tokens: Tensor, names: Sequence[str], temperatur
 def stats_head(
     model: Any, reads: Tensor, tokens: Tensor, names: Sequence[str], temperature: float, chunk_tokens: int | None
 ) -> Generator[None]:
-    """Let a language model's call inside return statistics [1, n, names] as its logits, of the tokens [n] at `reads`.
+    """Make a language model return statistics [1, n, names] instead of logits inside the `with` block.
 
-    `chunk_tokens` bounds the tokens that are read at once; None: by the vocabulary.
+    They are statistics of the tokens `tokens` [n] under the logits at the positions `reads` [n] of the packed row.
+    `chunk_tokens` is the largest number of tokens in a chunk; None: as many as give 2**24 logits.
     """
     head, config = model.get_output_embeddings(), model.config.get_text_config()
     original = head.forward

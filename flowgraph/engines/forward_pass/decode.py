@@ -1,8 +1,8 @@
-"""Decode many samples side by side on a transformers model, with noise keyed to each sample.
+"""Generate many samples in one batch on a transformers model, with random numbers keyed to each sample.
 
-The token is the argmax of the logits plus Gumbel noise, which is keyed by (run seed, step, node, prompt, sample,
-position): the responses do not depend on how the batch is split, up to the model's own rounding. Equal contexts are
-read once; rows that end leave the batch.
+The next token is the argmax of logits plus Gumbel noise, which is keyed by (run seed, step, node, prompt, sample,
+position): responses do not depend on how the batch is split, except for the model's rounding. Equal contexts are
+computed once; rows that end leave the batch.
 
 Source: Gumbel-max trick, Maddison, Tarlow and Minka 2014, arXiv 1411.0030, section 2.
 """
@@ -36,7 +36,8 @@ class _SampleState:
 def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], version: int) -> list[Completion]:
     """Generate one sample for each request, all in one batch; `ends` are the token ids that end a response.
 
-    Raises LawError, naming the prompt, if the model's logits are NaN or infinite.
+    `version` is the version of the weights, which each completion records. Raises LawError, which names the prompt, if
+    the model's logits are NaN or infinite.
     """
     rows = [_SampleState(request, request.key.generator(request.prompt, request.sample)) for request in requests]
     active = list(rows)
@@ -65,9 +66,10 @@ def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], 
 def read_distinct(
     model: Any, contexts: Sequence[tuple[int, ...]], device: Any, **options: Any
 ) -> tuple[Any, Tensor, Tensor]:
-    """Read each distinct context once; return the output, the mask [G, P], and the row [B] there of each context.
+    """Run the model once on each distinct context; return its output, the mask [G, P], and the row [B] of each context.
 
-    A context of no tokens reads one of id 0.
+    G is the number of distinct contexts, P the longest of them, and a row is an index into G. A context without tokens
+    is computed as one token of id 0. `options` are passed to the model.
     """
     row = {context: i for i, context in enumerate(dict.fromkeys(contexts))}
     ids, mask = pad_left([context or (0,) for context in row], device)
@@ -77,7 +79,7 @@ def read_distinct(
 
 
 def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tensor]:
-    """Pad token lists on the left to [B, P]; return them and the mask [B, P], 0 at padding."""
+    """Return token lists padded on the left as ids [B, P], and their mask [B, P], which is 0 at padding."""
     width = max((len(context) for context in contexts), default=0)
     ids, mask = torch.zeros(len(contexts), width, dtype=torch.long), torch.zeros(len(contexts), width, dtype=torch.long)
     for i, context in enumerate(contexts):
@@ -89,8 +91,8 @@ def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Ten
 def _choose(rows: Sequence[_SampleState], logits: Tensor, ends: frozenset[int]) -> None:
     """Append one token to each row: the keyed sample, or the argmax at temperature 0.
 
-    Each row has Gumbel noise from its own stream. In float32, at a third of the cost, the noise ends at 16.6: a token
-    with p < 6e-8 is almost never sampled.
+    Each row has its own stream of Gumbel noise. In float32, which takes a third of the time, the noise is at most 16.6:
+    a token with p < 6e-8 is almost never sampled. Raises LawError for log-probs that are NaN or infinite.
     """
     heat = torch.tensor([row.request.temperature for row in rows], device=logits.device)[:, None]
     scaled = full_precision(logits) / torch.where(heat > 0, heat, torch.ones_like(heat))
@@ -113,16 +115,22 @@ def _choose(rows: Sequence[_SampleState], logits: Tensor, ends: frozenset[int]) 
 
 
 def computes_on(model: Any, device: torch.device) -> None:
-    """Record on which device a model computes; its weights may lie elsewhere."""
+    """Record the device on which a model computes, for `device_of`.
+
+    Its weights may be in the memory of another device.
+    """
     model.flowgraph_device = device
 
 
 def device_of(model: Any) -> torch.device:
-    """Return the device on which a model computes: its inputs go there, and its outputs come from there."""
+    """Return the device on which a model computes, and where its inputs must be.
+
+    This is the device that `computes_on` has recorded, or that of the model's first parameter.
+    """
     device: torch.device = getattr(model, "flowgraph_device", None) or next(model.parameters()).device
     return device
 
 
 def full_precision(logits: Tensor) -> Tensor:
-    """Return the logits in at least float32: log-probs of half precision are too coarse to be compared."""
+    """Return logits converted to at least float32, because log-probs in half precision are too coarse to compare."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))

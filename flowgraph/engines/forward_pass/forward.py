@@ -1,9 +1,9 @@
-"""One forward pass over responses, of packed tokens where the model allows it: the statistics of each response token.
+"""Compute statistics of each response token in one forward pass, over packed tokens where the model supports them.
 
-Each distinct context is read once, and every response after its own, so a group of n samples costs one prompt, not n.
-The sampler reads in the same way, so the two agree to rounding. The number of calls does not depend on the rows: one on
-packed tokens, two on padded rows. Ranks that share a sharded model gather its weights in each call, and wait for each
-other.
+Each distinct context is computed once for all its responses, so a group of n samples costs one prompt, not n. The
+sampler computes contexts in the same way, so log-probs of both agree up to rounding. The number of model calls does not
+depend on the rows: one on packed tokens, two on padded rows. Ranks that share a sharded model gather its weights in
+each call, and wait for each other.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ def forward_stats(
     packing: Packing | Literal["chosen"] | None = "chosen",
     sequence: ProcessRanks | None = None,
 ) -> TokenStats:
-    """Return the `names` statistics of each response token [B, T], zero beyond a row's length; of a text its score [B].
+    """Return the `names` statistics of each response token [B, T], or the score of each text [B].
 
-    Without rows, each call still runs one token through the model, and gradients are zero. `packing` None reads padded
-    rows; by default a probe decides once for the model (`choose`). The peers of `sequence` all have the same rows, run
-    a slice each of the packed tokens, and get the same statistics; a gradient is then the sum over the peers. Raises
-    LawError for statistics that the model's head does not give, and for several peers of a model that reads padded
+    Values beyond a row's length are zero. Without rows, the model still runs on one token, and gradients are zero.
+    `packing` None uses padded rows; by default `choose` decides once for each model. All peers of `sequence` pass the
+    same rows, each runs a slice of the packed tokens, and all get the same statistics; the full gradient is the sum
+    over the peers.
+
+    Raises LawError for statistics that the model's head does not give, and for several peers if the model needs padded
     rows.
     """
     head = head_of(model)
@@ -54,9 +56,10 @@ def forward_stats(
 
 
 def cut(rows: ResponseRows, forward_tokens: int, *, padded: bool = False) -> list[ResponseRows]:
-    """Cut rows in order into parts of at most `forward_tokens` tokens, packed or `padded`, or of one longer row.
+    """Split rows, in order, into parts of at most `forward_tokens` tokens; a longer row is a part by itself.
 
-    No rows are one part. A context counts once in each part for neighbours that share it.
+    With `padded`, padding counts as tokens. Otherwise, adjacent rows of a part that have the same context count it
+    once. Without rows, the result is one empty part.
     """
     count = len(rows.tokens)
     if padded:

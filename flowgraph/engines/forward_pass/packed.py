@@ -1,4 +1,4 @@
-"""One forward pass over packed tokens: one call of the model, whatever the rows."""
+"""One forward pass over packed tokens: a single call of the model, for any rows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Packing:
-    """How a model reads packed tokens: its attention, and whether its head computes statistics chunk by chunk.
+    """How a model runs on packed tokens: its attention kernel, and whether its head computes statistics in chunks.
 
-    `chunk_tokens` bounds the response tokens of a chunk; None: so that its logits take 64 MiB in float32.
+    `chunk_tokens` is the largest number of response tokens in a chunk; None: as many as give 2**24 logits (64 MiB in
+    float32).
     """
 
     attention: Way = "segments"
@@ -37,10 +38,10 @@ class Packing:
 
 @dataclass(frozen=True)
 class PeerSlice:
-    """What one peer runs: a slice of the packed tokens, and the response tokens that are read there.
+    """The inputs of one peer: a slice of the packed tokens, and the response tokens whose statistics it computes.
 
-    `ids` and `positions` are [1, N / P]; `reads` and `targets` are [m], of the same size on each peer, and at least 1.
-    `order` [n] is the index of each response token in the peers' statistics, one after another.
+    `ids` and `positions` are [1, N / P]. `reads` and `targets` are [m]; m is the same on each peer, and at least 1.
+    `order` [n] is the index of each response token in the concatenated statistics of all peers.
     """
 
     ids: Tensor
@@ -59,9 +60,10 @@ def read_packed(
     *,
     masked: bool = True,
 ) -> tuple[TokenStats, PackedAttention]:
-    """Return the statistics of each response token [B, T], on every peer of `sequence` all of them; and the attention.
+    """Return the statistics of each response token [B, T], and the attention object of the pass.
 
-    With `masked` False the model makes its own masks.
+    Each peer of `sequence` runs a slice of the tokens and returns the statistics of all of them. With `masked` False,
+    the model computes its own attention masks.
     """
     sequence = sequence if sequence is not None and sequence.count > 1 else None
     rank, count = (0, 1) if sequence is None else (sequence.rank, sequence.count)
@@ -93,9 +95,10 @@ def read_packed(
 
 
 def sliced(packed: Packed, rank: int, count: int, device: Any) -> PeerSlice:
-    """Cut packed tokens into `count` equal slices and return one of them.
+    """Return slice `rank` of packed tokens that are cut into `count` equal slices.
 
-    A slice without response tokens reads its first token, so that each has a gradient, if only of zero.
+    A slice without response tokens computes statistics of its first token, so that every peer has a gradient, which may
+    be zero. `count` must divide the number of tokens.
     """
     width = len(packed.ids) // count
     peer = packed.reads // width

@@ -1,6 +1,6 @@
-"""Rows laid end to end for one forward pass: each distinct context once, then the responses to it, without padding.
+"""Rows packed into one for a forward pass: each distinct context once, then the responses to it, without padding.
 
-Not here: attention, which reads `Segments`.
+Not here: attention, which uses `Segments`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Segments:
-    """Runs of packed tokens, in order and without a gap, which begin at `start` [S] and have `tokens` [S].
+    """Runs of packed tokens, in order and without gaps; each field is an array [S].
 
-    A token attends to its own run up to itself, and to the whole run that its own continues, which begins at
-    `before_start` and has `before` tokens (0: none).
+    Run i is the `tokens[i]` tokens from index `start[i]`. A token attends to the tokens of its run up to itself, and to
+    the whole run that its run continues: `before` tokens from index `before_start` (0 tokens: none).
     """
 
     start: Ints
@@ -39,10 +39,10 @@ class Segments:
 
 @dataclass(frozen=True)
 class Packed:
-    """N tokens in one row, with their `ids` and `positions` [N].
+    """N packed tokens in one row, with their `ids` and `positions` [N].
 
-    Of the rows' response tokens, row after row, `targets` [n] are the ids, and `reads` [n] the indices of the tokens
-    before them, at which a model predicts them. `shape` is the rows' own [B, T], `lengths` [B].
+    `targets` [n] are the ids of all response tokens, row after row; `reads` [n] are the indices of the tokens whose
+    logits predict them. `shape` is (B, T) of the original rows, `lengths` [B] their numbers of response tokens.
     """
 
     ids: Ints
@@ -55,9 +55,10 @@ class Packed:
 
 
 def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
-    """Lay rows end to end, and tokens of id 0 after them up to a `multiple`; no rows are one token of id 0.
+    """Return rows packed one after another, padded with tokens of id 0 to a multiple of `multiple` tokens.
 
-    A response's last token is left out, since nothing is read there. Raises LawError for an empty context.
+    The last token of each response is left out, since its logits are not used. Without rows, the result has at least
+    one token of id 0. Raises LawError for an empty context.
     """
     lengths = rows.lengths.numpy(force=True).astype(np.int64)
     values, offsets, sizes, group = _distinct(rows.context)
@@ -92,9 +93,10 @@ def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
 
 
 def packed_tokens(rows: ResponseRows, *, shared: bool = True) -> Ints:
-    """Count the tokens that each row adds to a pass [B]: its response, and its context unless the row before shares it.
+    """Return the number of tokens that each row adds to a pass [B]: its response, and its context if that is new.
 
-    With `shared` False, count the context of each row.
+    A context is new if the previous row has another one. The last token of a response does not count. With `shared`
+    False, every row's context counts.
     """
     lengths = rows.lengths.numpy(force=True).astype(np.int64)
     _, _, sizes, group = _distinct(rows.context)
@@ -103,7 +105,7 @@ def packed_tokens(rows: ResponseRows, *, shared: bool = True) -> Ints:
 
 
 def ranges(start: Ints, count: Ints) -> Ints:
-    """Return `count[i]` integers from `start[i]` on, for each i, one after another.
+    """Return, for each i in turn, the `count[i]` consecutive integers that start at `start[i]`.
 
     >>> import numpy as np
     >>> ranges(np.array([5, 1]), np.array([2, 3])).tolist()
@@ -114,7 +116,7 @@ def ranges(start: Ints, count: Ints) -> Ints:
 
 
 def laid_out(stats: Mapping[str, Tensor], packed: Packed, device: Any) -> dict[str, Tensor]:
-    """Return statistics [n] of the response tokens as [B, T], zero beyond a row's length."""
+    """Return each statistic [n] of the response tokens as a tensor [B, T] on `device`, zero beyond a row's length."""
     inside = torch.arange(packed.shape[1]) < torch.from_numpy(packed.lengths)[:, None]
     inside = inside.to(device)
     return {
@@ -124,7 +126,7 @@ def laid_out(stats: Mapping[str, Tensor], packed: Packed, device: Any) -> dict[s
 
 
 def _distinct(context: Any) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return all tokens, the offset and size of each distinct context in them [G], and the context of each row [B]."""
+    """Return all context tokens, the offset and size [G] of each distinct context, and the context of each row [B]."""
     values: Ints = context.values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     offsets = context.offsets.to_numpy().astype(np.int64) if len(context) else np.zeros(1, np.int64)
     index = dict[bytes, int]()

@@ -1,4 +1,4 @@
-"""Whether a model can read packed tokens: one probe on a few tokens compares it with the padded pass."""
+"""Decide whether a model can run on packed tokens: a probe on a few tokens compares the result with the padded pass."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ LIMIT, HALF_LIMIT = 1e-4, 0.03
 CONTEXTS, LENGTHS, GROUPS = ((3, 1, 4), (1, 5, 2, 6, 5)), (2, 1, 4, 3), (0, 0, 1, 1)
 """The rows of the probe: groups share a context, and lengths differ."""
 CHOSEN: WeakKeyDictionary[Any, tuple[Packing | None, str]] = WeakKeyDictionary()
-"""How each model reads packed tokens; None, with the reason, if it reads padded rows."""
+"""How each model runs on packed tokens; None, with the reason, if it needs padded rows."""
 GIVES: Mapping[Head, tuple[str, ...]] = {
     "tokens": ("logprobs", "entropy", "square_probs"),
     "values": ("values",),
     "score": ("score",),
 }
-"""The statistics that each head gives."""
+"""The statistics that a model with each kind of head can compute."""
 
 
 def choose(model: Any, *, half: bool = False) -> Packing | None:
-    """Return how a model reads packed tokens, or None if it must read padded rows; `padded_because` says why.
+    """Return how a model runs on packed tokens, or None if it needs padded rows (`padded_because` gives the reason).
 
-    The first call runs the model a few times on about ten tokens, without gradients; ranks that share a sharded model
-    must all make it. The model is unchanged. `half` says that it will compute in bfloat16, whatever its weights are.
+    The first call runs the model a few times on about ten tokens, without gradients; all ranks that share a sharded
+    model must make it. The model is unchanged. `half` means that passes will compute in bfloat16, whatever the dtype of
+    the weights.
     """
     if model not in CHOSEN:
         device = next(model.parameters()).device.type
@@ -51,7 +52,7 @@ def choose(model: Any, *, half: bool = False) -> Packing | None:
 
 
 def padded_because(model: Any) -> str:
-    """Return in a sentence why a model reads padded rows; "" if it reads packed tokens."""
+    """Return a sentence that explains why a model needs padded rows, or "" if it runs on packed tokens."""
     choose(model)
     return CHOSEN[model][1]
 
@@ -117,9 +118,10 @@ def _rows(model: Any) -> ResponseRows:
 
 
 def _observed(model: Any, read: Callable[[], TokenStats]) -> list[Tensor]:
-    """Return the statistics, and what the head read for each response token, since a head of zeros shows nothing.
+    """Return the statistics, and the hidden states that the head gets for each response token.
 
-    The head reads [B, T, size] of padded rows, and [1, N, size] of packed tokens.
+    The hidden states are compared too, because a head of zeros gives the same output for all of them. The head gets [B,
+    T, size] from padded rows, and [1, N, size] from packed tokens.
     """
     inputs = list["Tensor"]()
     if head_of(model) == "tokens":

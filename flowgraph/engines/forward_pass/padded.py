@@ -1,6 +1,6 @@
-"""One forward pass over padded rows: each distinct context is read once, then every response after its own.
+"""One forward pass over padded rows, for models that cannot run on packed tokens.
 
-For models that cannot read packed tokens. Samples of one prompt share its keys and values, so a group of n costs one
+Each distinct context is computed once. Samples of one prompt share its keys and values, so a group of n costs one
 prompt, not n; gradients flow through the shared part. The model is always called twice: ranks that share a sharded
 model gather its weights in each call, and wait for each other. A model with a head for whole texts is called once.
 """
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 
 def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head) -> TokenStats:
-    """Read contexts, then each response after its own. A value is at the index of its token's logits.
+    """Return the `names` statistics of each response token [B, T], zero beyond a row's length, from two model calls.
 
-    All but a context's last token are read at first; one without others reads a token that the mask hides. A language
-    model makes the cache itself and computes the last logits only; a classifier fills the one that it gets.
+    The first call runs all distinct contexts without their last token; a context of one token runs a token that the
+    mask hides. The second call runs the last context token and the response. `head` is "tokens" or "values". A language
+    model makes the cache itself and computes only the last logits of the first call; a classifier fills the cache that
+    it is given.
     """
     device, width = device_of(model), max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
     lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]
@@ -64,7 +66,10 @@ def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head
 
 
 def score_texts(model: Any, rows: ResponseRows) -> Tensor:
-    """Return the output [B] at the last token of each row's context and response."""
+    """Return the score [B] of each row: the model's output at the last token of its context and response.
+
+    Raises LawError if a row has neither context nor response tokens.
+    """
     responses = zip(rows.tokens.tolist(), rows.lengths.tolist(), strict=True)
     pairs = zip(rows.context.to_pylist(), responses, strict=True)
     texts = [[*context, *tokens[:length]] for context, (tokens, length) in pairs]

@@ -1,13 +1,14 @@
-"""Ulysses: peers that got the same rows, and run a slice each of their tokens; attention trades tokens for heads.
+"""Ulysses sequence parallelism: peers with the same rows run a slice of the tokens each.
 
-Each peer runs its slice of the packed tokens through the layers. Inside attention an all-to-all turns a slice's tokens
-with all heads into all tokens with a share of the heads, and back.
+Each peer runs its slice of the packed tokens through the layers. Inside attention, an all-to-all exchanges a slice of
+the tokens with all heads for all tokens with a share of the heads, and back.
 
 Why gradients add up: a loss L is the same function of the statistics of all tokens on every peer. A peer's backward
 pass starts from dL/dstatistics of its own slice only (`all_stats` drops the rest), so each statistic is counted once
 over the peers. The backward pass of an all-to-all is an all-to-all: the effect of a peer's keys and values on another
 peer's tokens comes back to it. So each peer gets the part of dL/dparameters that goes through its own tokens, and the
 sum over the peers is the gradient of one process.
+
 Source: Jacobs et al. 2023 (DeepSpeed Ulysses), arXiv 2309.14509, section 3.
 """
 
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
 
 def all_tokens(query: Tensor, key: Tensor, value: Tensor, ranks: ProcessRanks) -> tuple[Tensor, Tensor, Tensor]:
-    """Return [1, heads / P, N, size] for [1, heads, N / P, size]; heads of keys are repeated if P does not divide them.
+    """Exchange tokens for heads: turn query, key and value [1, heads, N / P, size] into [1, heads / P, N, size].
 
-    Raises LawError if the number of ranks P does not divide the heads of queries.
+    P is the number of `ranks`. If P does not divide the heads of keys and values, these heads are repeated. Raises
+    LawError if P does not divide the heads of queries.
     """
     count, heads = ranks.count, query.shape[1]
     if heads % count:
@@ -51,13 +53,16 @@ def all_tokens(query: Tensor, key: Tensor, value: Tensor, ranks: ProcessRanks) -
 
 
 def own_tokens(read: Tensor, ranks: ProcessRanks) -> Tensor:
-    """Return [1, N / P, heads, size] for [1, N, heads / P, size]."""
+    """Exchange heads for tokens: turn [1, N, heads / P, size] into this rank's tokens [1, N / P, heads, size]."""
     columns = _exchange(_shared(read[0], ranks.count).flatten(2), ranks)  # [P, N / P, numbers]
     return columns.transpose(0, 1).reshape(1, columns.shape[1], -1, read.shape[3])
 
 
 def all_stats(local: Tensor, ranks: ProcessRanks) -> Tensor:
-    """Return [P * n, kinds]: each rank's statistics [n, kinds], of the same n; gradients reach the local ones only."""
+    """Return the statistics of all ranks [P * n, kinds], in order of rank, from `local` [n, kinds].
+
+    n must be the same on all ranks. Gradients reach only the rows of this rank.
+    """
 
     class Join(torch.autograd.Function):
         @staticmethod
@@ -81,7 +86,10 @@ def _shared(tensor: Tensor, count: int) -> Tensor:
 
 
 def _exchange(parts: Tensor, ranks: ProcessRanks) -> Tensor:
-    """Send part i [P, …] to rank i; return what each rank sent here. It is its own inverse, and its own transpose."""
+    """Send part i of `parts` [P, …] to rank i, and return the parts that the ranks sent to this one.
+
+    The exchange is its own inverse, and its own transpose.
+    """
 
     def sent(parts: Tensor) -> Tensor:
         received = torch.empty_like(parts, memory_format=torch.contiguous_format)

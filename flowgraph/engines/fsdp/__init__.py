@@ -1,4 +1,4 @@
-"""PyTorch's `fully_shard`. Modelled besides: tensor parallelism over torch's DeviceMesh, experts, and any precision."""
+"""PyTorch's `fully_shard`. Also modelled: tensor parallelism over torch's DeviceMesh, experts, and any precision."""
 
 from __future__ import annotations
 

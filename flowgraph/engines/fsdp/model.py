@@ -1,7 +1,8 @@
 """A model sharded over ranks with FSDP2 (`torch.distributed.fsdp.fully_shard`): forward passes, steps and weights.
 
-Every rank makes the same calls in the same order, each on rows of its own; the result is that of `LocalModel` on all
-rows. Not here: sampling, which runs on gathered plain weights, because ranks whose rows end early hang the others.
+Every rank makes the same calls in the same order, each on different rows; the result is that of `LocalModel` on all
+rows. Not here: sampling, which runs on gathered plain weights, because ranks whose rows end early would block the
+others.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class FsdpModel(TorchHandle):
-    """A transformers model; each of `ranks` holds a share of every tensor.
+    """A transformers model that is sharded over `ranks`; each rank holds a share of every tensor.
 
-    All ranks give the same plain model, each a copy of its own, which is sharded in place. The ranks hold `replicas`
-    whole copies, each on adjacent ranks; `sequence` adjacent ranks share the same rows, and read a part of their tokens
-    each. After construction, `ranks` are those with rows of their own: one of each such group.
+    All ranks pass a copy of the same plain model, which is sharded in place. The ranks hold `replicas` whole copies,
+    each on adjacent ranks; `sequence` adjacent ranks share the same rows, and each computes a part of their tokens.
+    After construction, `ranks` contains one rank of each such group, and these have different rows.
     """
 
     engine = "fsdp"
@@ -77,7 +78,7 @@ class FsdpModel(TorchHandle):
     # --------------------------------------------------------------------------------------- passes and steps
 
     def _cut(self, rows: ResponseRows) -> list[ResponseRows]:
-        """Cut rows into as many parts as the rank with the most needs; some may be empty."""
+        """Split rows into as many parts as the rank with the most needs; some may be empty."""
         parts = super()._cut(rows)
         calls = int(self._grid.every.union(torch.tensor([len(parts)])).max())
         empty = ResponseRows(rows.context.slice(0, 0), rows.tokens[:0], rows.lengths[:0], rows.temperature)
@@ -95,7 +96,7 @@ class FsdpModel(TorchHandle):
         return forward_stats(self.model, rows, wanted, sequence=self._grid.peers)
 
     async def sample(self, request: SampleRequest) -> Completion:
-        """Refuse: shards generate no samples."""
+        """Raise LawError: a sharded model cannot generate samples."""
         what = f"a model sharded over {self._grid.every.count} ranks cannot generate samples"
         raise LawError(what, hint="place the role that samples on an engine that does; weights are synced to it")
 
@@ -127,7 +128,7 @@ class FsdpModel(TorchHandle):
                 parameter.grad = None
 
     def _reshard(self) -> None:
-        """Drop the gathered weights: FSDP keeps some for the next pass, and a step changes the shards only."""
+        """Free the gathered weights: FSDP keeps some for the next pass, and a step changes the shards only."""
         for unit in self._units:
             unit.reshard()
 
@@ -137,7 +138,11 @@ class FsdpModel(TorchHandle):
         return whole(tensor, self._grid)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights by full plain ones of the same names and shapes; this rank keeps its share."""
+        """Copy this rank's rows of full, unsharded `weights` into the model.
+
+        Raises LawError unless names and shapes are those of the model (of its adapters and head, if it has adapters),
+        and if the model is asleep.
+        """
         self._refuse_asleep()
         tensors = self._carried()
         shapes = {name: tensor.shape for aliases, tensor in tensors for name in aliases}
@@ -163,7 +168,11 @@ class FsdpModel(TorchHandle):
         return [self._piece(parameter).tensor for parameter in self._parameters]
 
     def save(self, folder: Path) -> None:
-        """Write the weights and tokenizer as a folder that transformers loads; rank 0 writes it."""
+        """Write weights and tokenizer as a folder that transformers can load.
+
+        Every rank must call this, because weights are gathered; rank 0 writes. Raises ModelError if the folder exists
+        or cannot be written.
+        """
         from flowgraph.models.saving import save
 
         self._refuse_asleep()
@@ -178,7 +187,7 @@ class FsdpModel(TorchHandle):
         return (shards.rank, shards.count) if self._grid.copies.rank == 0 else None
 
     def _move(self, device: str) -> None:
-        """Move the shards, which are then other tensors, and their optimizer states."""
+        """Move the shards, which become new tensors, and their optimizer states."""
         if device == "cpu":
             self._reshard()
         if self._home.type == "cpu" or {*self.running.offload} >= EVERYTHING:

@@ -1,4 +1,4 @@
-"""The ranks of a pool as a `torch.distributed` process group: how they meet, and what they exchange."""
+"""The ranks of a pool as a `torch.distributed` process group: how they connect, and what they exchange."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ LOOPBACK, LOCALHOST = frozenset({"127.0.0.1", "::1"}), "localhost"
 
 @dataclass(frozen=True)
 class ProcessRanks:
-    """The processes of one group, seen from one of them. Every rank makes the same calls in the same order.
+    """The processes of one group, seen from one of them; every rank makes the same calls in the same order.
 
-    A rank that waits longer than `limit_s` seconds for the others raises.
+    A rank raises an error if it waits longer than `limit_s` seconds for the others.
     """
 
     group: Any  # torch.distributed.ProcessGroup
@@ -39,7 +39,7 @@ class ProcessRanks:
 
     @property
     def rank(self) -> int:
-        """Return the number of this process in the group, from 0."""
+        """Return the index of this process in the group, from 0."""
         return dist.get_rank(self.group)
 
     @property
@@ -48,14 +48,14 @@ class ProcessRanks:
         return dist.get_world_size(self.group)
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Add up each rank's `numbers` [n] float64, entry by entry; the argument is left as it is."""
+        """Return the elementwise sum of all ranks' `numbers` [n] as float64; the argument is unchanged."""
         summed = numbers.detach().to("cpu", torch.float64, copy=True)
         if len(summed):
             dist.all_reduce(summed, group=self.group)
         return summed.to(numbers.device)
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Join each rank's `numbers` [n] int64 in order of rank; n may differ between ranks."""
+        """Return all ranks' `numbers` [n] as one int64 tensor, in order of rank; n may differ between ranks."""
         local = numbers.detach().to("cpu", torch.int64)
         lengths = torch.cat(self._gather(torch.tensor([len(local)]))).tolist()
         padded = torch.zeros(max(lengths), dtype=torch.int64)
@@ -69,9 +69,9 @@ class ProcessRanks:
         return parts
 
     def part(self, count: int) -> ProcessRanks | None:
-        """Return the first `count` ranks as a group, and None on the other ranks.
+        """Return a group of the first `count` ranks, or None on the other ranks.
 
-        Every process that has joined calls this.
+        Every process that has joined must call this.
         """
         if count == self.count:
             return self
@@ -80,9 +80,9 @@ class ProcessRanks:
         return ProcessRanks(group, self.limit_s) if dist.get_rank() in members else None
 
     def grid(self, width: int) -> tuple[ProcessRanks, ProcessRanks]:
-        """Lay the ranks out in rows of `width` adjacent ones; return this rank's column and its row, as groups.
+        """Arrange the ranks in rows of `width` adjacent ranks; return this rank's column and its row, as two groups.
 
-        `width` divides their number. Every rank of this group calls this, and no other process.
+        `width` must divide the number of ranks. Every rank of this group must call this; other processes need not.
         """
         members: list[int] = dist.get_process_group_ranks(self.group)
         start = self.rank - self.rank % width
@@ -99,17 +99,20 @@ class ProcessRanks:
         return ProcessRanks(_GROUPS[tuple(members)], self.limit_s)
 
     def leave(self) -> None:
-        """End this group, and its parts if it is the whole group; then the process may join another."""
+        """Destroy this group.
+
+        Destroying the group of all processes also destroys its parts; the process may then join another.
+        """
         if dist.is_initialized():
             dist.destroy_process_group(self.group)
 
 
 @contextmanager
 def _named_by_members(members: list[int]) -> Generator[None]:
-    """Let the members of a new group find each other by a name that they all know.
+    """Name a new group inside the `with` block after its members, so that they find each other.
 
     torch names a group that only its members make by the number of groups that the process has, so ranks with different
-    numbers of groups would never meet.
+    numbers of groups would never connect.
     """
     untyped: Any = c10d
     plain = untyped._hash_ranks_to_str
@@ -121,11 +124,12 @@ def _named_by_members(members: list[int]) -> Generator[None]:
 
 
 def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", limit_s: float) -> ProcessRanks:
-    """Meet the other processes and return the group of all `count` of them; a process is in one such group at a time.
+    """Connect to the other processes and return the group of all `count` of them.
 
-    `meeting` is the path of a new file, on one machine: then everything listens on loopback only. For several machines
-    it is `tcp://host:port`, where rank 0 listens on that port of all its addresses. `device` is `cpu`, `cuda`, or one
-    device as `cuda:1`. `limit_s` bounds the wait for the others in seconds, now and in each later call.
+    A process is in one such group at a time. `meeting` is the path of a new file if all processes are on one machine;
+    they then listen on loopback only. For several machines it is `tcp://host:port`, where rank 0 listens on that port
+    of all its addresses. `device` is `cpu`, `cuda`, or one device such as `cuda:1`. `limit_s` is the longest wait for
+    the others in seconds, here and in each later call.
     """
     if ":" in device:
         torch.cuda.set_device(torch.device(device))
@@ -148,12 +152,15 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
 
 
 def loopback_interface() -> str:
-    """Return the interface that only this machine reaches: `lo` on Linux, `lo0` on macOS."""
+    """Return the name of the loopback network interface: `lo` on Linux, `lo0` on macOS."""
     return _interfaces(LOOPBACK)[0]
 
 
 def interface_to(host: str) -> str:
-    """Return the interface over which this machine reaches another, or its own address; "" if it does not."""
+    """Return the name of the network interface that routes to `host`, or "" without a route.
+
+    `host` may be an address of this machine.
+    """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

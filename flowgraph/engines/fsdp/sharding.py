@@ -1,6 +1,7 @@
-"""How a model is sharded over ranks: their mesh, its units, and the policies of `fully_shard` for each.
+"""Sharding of a model over ranks: the device mesh, the sharded modules, and the policies of `fully_shard` for each.
 
-Also activation checkpointing: a decoder layer keeps less of its forward pass, and computes the rest again.
+Also activation checkpointing: a decoder layer keeps less of its forward pass, and recomputes the rest.
+
 Source: Chen et al. 2016, arXiv 1604.06174; by operation, as torchtitan does it.
 """
 
@@ -40,8 +41,8 @@ class Grid:
     """The groups that the ranks of a model form, seen from one of them; adjacent ranks are nearest.
 
     A row of `shards` adjacent ranks holds the model once; ranks of `copies`, one from each row, hold the same share.
-    `peers` are adjacent ranks with the same rows, who divide their tokens; ranks of `data`, one from each group of
-    peers, have rows of their own.
+    `peers` are adjacent ranks with the same rows of data, who divide their tokens; ranks of `data`, one from each group
+    of peers, have different rows.
     """
 
     every: ProcessRanks
@@ -52,7 +53,10 @@ class Grid:
 
     @classmethod
     def of(cls, ranks: ProcessRanks, replicas: int, sequence: int) -> Grid:
-        """Form the groups; every rank calls this. Raises `LawError` where the ranks do not divide."""
+        """Form the groups of `replicas` copies and of `sequence` peers; every rank must call this.
+
+        Raises LawError if a degree is less than 1 or does not divide the number of ranks.
+        """
         for name, degree in (("replicas", replicas), ("sequence", sequence)):
             if degree < 1 or ranks.count % degree:
                 raise LawError(f"{name}={degree} does not divide {ranks.count} ranks")
@@ -61,7 +65,10 @@ class Grid:
         return cls(ranks, shards, copies, data, peers)
 
     def mesh(self, device: str) -> Any:
-        """Return the mesh that `fully_shard` takes: (shard), or (replicate, shard); `device` is a type, as `cuda`."""
+        """Return the DeviceMesh for `fully_shard`: (shard), or (replicate, shard) if there are several copies.
+
+        `device` is a device type, such as "cuda".
+        """
         if self.copies.count == 1:
             return DeviceMesh.from_group(self.every.group, device)
         members: list[int] = dist.get_process_group_ranks(self.every.group)
@@ -71,7 +78,7 @@ class Grid:
         return DeviceMesh.from_group(groups, device, mesh=rows, mesh_dim_names=("replicate", "shard"))
 
     def rows_of_rank(self, rows: int) -> tuple[int, int]:
-        """Return this rank's rows of a tensor, as the first and the one after the last.
+        """Return this rank's range of rows, (first, last + 1), in a tensor with `rows` rows; it may be empty.
 
         >>> from types import SimpleNamespace as Ranks
         >>> [Grid(None, Ranks(rank=rank, count=3), None, None, None).rows_of_rank(4) for rank in range(3)]
@@ -82,10 +89,10 @@ class Grid:
 
 
 def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: bool) -> list[Any]:
-    """Shard a model in place: each decoder layer, then the whole model. Return these modules in that order.
+    """Shard each decoder layer and then the whole model, in place; return these modules in that order.
 
-    It computes on `device`, wherever its shards lie. Gradients are summed over ranks: each rank's loss is already
-    divided by counts of the whole. `twice` says that each unit is called twice in a pass.
+    The model computes on `device`, even if its shards are offloaded. Gradients are summed over ranks, not averaged:
+    each rank's loss is already divided by counts over all ranks. `twice` means that a pass calls each module twice.
     """
     heads = [model.get_submodule(name) for name in sorted({name.rpartition(".")[0] for name in head_names(model)})]
     for head in heads or [model.get_output_embeddings()]:
@@ -95,7 +102,7 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
     mesh, layers = grid.mesh(kind), decoder_layers(model)
     recompute(layers, running.checkpointing)
     for unit in [*layers, model]:
-        policies = dict[str, Any]()  # where the shards lie, and the precision of a pass; that of shards is unchanged
+        policies = dict[str, Any]()  # offloading, and the precision of a pass; that of the shards is unchanged
         if running.precision == "bfloat16":
             out = torch.float32 if unit is model else None
             policies["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=out)
@@ -116,7 +123,10 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """Return a model's layers: the list of modules of one class that holds the most parameters."""
+    """Return a model's decoder layers, or [] if none are found.
+
+    They are the ModuleList whose modules have one class and, together, the most parameters.
+    """
     lists = [
         module for module in model.modules() if isinstance(module, nn.ModuleList) and len({*map(type, module)}) == 1
     ]
@@ -124,7 +134,10 @@ def decoder_layers(model: Any) -> list[Any]:
 
 
 def whole(tensor: Tensor, grid: Grid) -> Tensor:
-    """Return a copy of a whole tensor of a sharded model, gathered from all ranks."""
+    """Return a copy of a full tensor of a sharded model, gathered from all ranks.
+
+    Every rank must call this. A tensor that is not sharded is only copied.
+    """
     if not isinstance(tensor, DTensor):
         return tensor.detach().clone()
     full: Tensor = DTensor.full_tensor(tensor.detach())  # type: ignore[arg-type]
@@ -132,7 +145,7 @@ def whole(tensor: Tensor, grid: Grid) -> Tensor:
 
 
 def forget(model: Any) -> None:
-    """Drop what a failed step has left in FSDP: gradients that are not summed over ranks yet, and its state.
+    """Reset FSDP after a failed step: drop gradients that are not yet reduced over ranks, and the state of the pass.
 
     FSDP has no public call to drop these gradients, and before torch 2.13 none to reset the rest.
     """
@@ -152,13 +165,15 @@ def forget(model: Any) -> None:
 
 
 ACCUMULATED_SHARE = 1 / 16
-"""The share of a device's memory that a model's whole gradient may take, for it to be summed over ranks only once."""
+"""The largest share of a device's memory for a model's unreduced gradient, if ranks sum it only once per step."""
 
 
 def accumulates(model: Any, grid: Grid, running: RoleSettings, device: str) -> bool:
-    """Return whether each rank adds up whole gradients over micro-batches, so that ranks reduce them once a step.
+    """Return whether ranks accumulate unreduced gradients over micro-batches, and reduce them once per step.
 
-    It saves a reduce-scatter for each micro-batch but one, and takes 4 bytes a parameter. All ranks agree.
+    This saves all reduce-scatters but one, and takes at least 4 bytes per trained parameter; it is False if that is
+    more than 1/16 of a device's memory, or if gradients are offloaded. Every rank must call this, and all get the same
+    answer.
     """
     if "gradients" in running.offload:
         return False
@@ -187,10 +202,11 @@ _ATTENTION = (
 
 
 def recompute(layers: Iterable[Any], how: Checkpointing) -> None:
-    """Let these layers keep less of a pass with gradients, in place.
+    """Enable activation checkpointing of these layers, in place.
 
-    "full" keeps only a layer's input. "selective" also keeps what is expensive: the results of attention, and of every
-    second product. A pass that fills a cache of keys and values keeps all: computed again, it would fill it twice.
+    "full" keeps only a layer's input. "selective" also keeps expensive results: those of attention, and of every second
+    matrix product. "none" changes nothing. A pass that fills a key-value cache is never recomputed: that would fill it
+    twice.
     """
     if how != "none":
         for layer in layers:
@@ -205,7 +221,7 @@ def _checkpointed(plain: Callable[..., Any], how: Checkpointing) -> Callable[...
         cache = transformers().Cache
         if not torch.is_grad_enabled() or any(isinstance(value, cache) for value in (*args, *kwargs.values())):
             return plain(*args, **kwargs)
-        # No layer draws random numbers: models are trained in evaluation mode, without dropout.
+        # No layer uses random numbers: models are trained in evaluation mode, without dropout.
         call = functools.partial(plain, **kwargs)
         return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=False, **contexts)
 

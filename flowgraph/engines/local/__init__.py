@@ -1,4 +1,4 @@
-"""The reference engine: torch and transformers in the process of a device. It runs all that it is modelled to run."""
+"""The reference engine: torch and transformers in the process of a device. All layouts that are modelled can run."""
 
 from __future__ import annotations
 

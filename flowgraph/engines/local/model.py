@@ -1,4 +1,4 @@
-"""The reference executor: everything in this process, on torch and transformers, all four verbs.
+"""The reference executor: all four verbs in this process, on torch and transformers.
 
 Every other executor, and every pass, is tested against it on the same flow.
 """
@@ -30,7 +30,7 @@ Waiting = list[tuple[SampleRequest, "asyncio.Future[Completion]"]]
 
 @dataclass(eq=False)
 class LocalModel(TorchHandle):
-    """A model in this process. Each of `ranks` holds a copy of it, for nodes that run on rows of their own."""
+    """A model in this process; each of `ranks` holds a copy of it, for nodes that run on different rows."""
 
     engine = "local"
     generates = True
@@ -49,15 +49,16 @@ class LocalModel(TorchHandle):
         return self.ranks
 
     def without_adapters(self) -> Self:
-        """Return a frozen handle on the base model: the same memory, read with the adapters off."""
+        """Return a frozen handle on the base model: it shares this model's memory, and disables the adapters."""
         base = super().without_adapters()
         base._waiting = []
         return base
 
     async def sample(self, request: SampleRequest) -> Completion:
-        """Generate one sample; requests made in one turn of the event loop are decoded together.
+        """Generate one sample; requests made in one turn of the event loop are decoded in one batch.
 
-        Raises LawError if the model's head gives no logits.
+        Raises LawError if the model's head gives no logits, if the model is asleep, or if logits are NaN or infinite,
+        and ModelError for a request without a context, or with more tokens than the model has positions.
         """
         self._refuse_asleep()
         if head_of(self.model) != "tokens":
@@ -90,7 +91,10 @@ class LocalModel(TorchHandle):
         return descend(losses, self._optimizers.at)
 
     def save(self, folder: Path) -> None:
-        """Write the weights and tokenizer as a folder that transformers loads."""
+        """Write weights and tokenizer as a folder that transformers can load; only rank 0 writes.
+
+        Raises LawError if the model is asleep, and ModelError if the folder exists or cannot be written.
+        """
         from flowgraph.models.saving import save
 
         self._refuse_asleep()
@@ -98,7 +102,11 @@ class LocalModel(TorchHandle):
             save(self.model, self.raw_tokenizer, folder)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights; names and shapes must be the same."""
+        """Replace the weights, or only adapters and a value or score head if the model has adapters.
+
+        Raises LawError if the model is asleep, or if the names of adapter weights differ; without adapters, torch
+        raises RuntimeError for other names or shapes.
+        """
         self._refuse_asleep()
         names = self._carried_names()
         wrong = sorted(weights.keys() ^ names) if adapted(self.model) else []
@@ -107,7 +115,7 @@ class LocalModel(TorchHandle):
         self.model.load_state_dict(dict(weights), strict=not adapted(self.model))
 
     def _move(self, device: str) -> None:
-        """Move the parameters, which stay the same objects, and the optimizer states."""
+        """Move the parameters, which remain the same objects, and the optimizer states."""
         if self._home.type == "cpu":
             return
         self.model.to(device)

@@ -1,7 +1,7 @@
-"""Megatron-LM, for plans that are exported: no executor of ours runs it. Source: Megatron-LM, parallel_state.
+"""Megatron-LM, for plans that are exported: it cannot run here. Source: Megatron-LM, parallel_state.
 
-It computes with weights where they lie, so none are offloaded while it works; between phases verl puts weights away
-(`param_offload`: `sleeps`). Its optimizer may step on the host: Megatron Core, `optimizer_cpu_offload`.
+It does not offload weights while it computes; between phases, verl moves weights to the host (`param_offload`:
+`sleeps`). Its optimizer may step on the host: Megatron Core, `optimizer_cpu_offload`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state of a handle for `sharded_checkpoint`: its weights and its optimizer states, under one name each."""
+"""The state of a handle for `sharded_checkpoint`: its weights and its optimizer states, each with a unique name."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WEIGHTS = "weights"
 
 @dataclass(frozen=True)
 class HandleState:
-    """What one rank holds of a handle: its `weights` by name, and `optimizers` of those named in `trained`, in order.
+    """The part of a handle's state that one rank holds: `weights` by name, and the states of `optimizers`.
 
-    `writer` is (which, of how many) ranks that write, None for a rank that holds what another one writes. `ranks` are
-    all that save and load together.
+    `trained` names the weights that the optimizers update, in their order. `writer` is (index, number) of the ranks
+    that write, or None on a rank whose part another rank writes. `ranks` are all ranks that save and load together.
     """
 
     weights: Mapping[str, TensorPiece]
@@ -36,17 +36,22 @@ class HandleState:
     ranks: Ranks
 
     def save(self, folder: Path, version: int) -> None:
-        """Write this rank's part, and wait for the others; raise OSError or SafetensorError where a disk refuses."""
+        """Write this rank's part into `folder`, and wait until all ranks have written theirs.
+
+        Every rank must call this. Raises OSError or SafetensorError if a file cannot be written, and OSError if another
+        rank failed.
+        """
         pieces, numbers = self._pieces(self.optimizers.states())
         with together(self.ranks, folder):
             if self.writer is not None:
                 write(folder, self.writer, version, pieces, numbers)
 
     def load(self, folder: Path) -> int:
-        """Read this rank's part of a state that any number of ranks wrote; return the version of the weights.
+        """Load this rank's part of a state in `folder`; return the version of the weights.
 
-        Raises DataError for files that cannot be read or hold NaN or infinities, and LawError for those of another
-        model. The handle is then unchanged, unless a file ends early or holds such numbers in its middle.
+        Any number of ranks may have written the state. Raises DataError for files that cannot be read or contain NaN or
+        infinite numbers, and LawError for the state of another model. After an error the handle is unchanged, except if
+        a file is truncated or contains such numbers: tensors that come before the fault may then be loaded.
         """
         with reading_state(folder) as state:
             states = self._empty_states(state)
@@ -60,7 +65,7 @@ class HandleState:
             return state.version
 
     def _pieces(self, states: Mapping[str, States]) -> tuple[dict[str, TensorPiece], dict[str, float]]:
-        """Name the weights, and what optimizers keep: rows like those of a weight, and numbers."""
+        """Return weights and optimizer states by name: pieces if they have the shape of a weight, else numbers."""
         pieces = {f"{_WEIGHTS}/{name}": piece for name, piece in self.weights.items()}
         numbers = dict[str, float]()
         for optimizer, tensor_states in states.items():

@@ -1,6 +1,6 @@
-"""The optimizer step of a trainable model, whole or in shards: sum the gradients, measure, refuse or clip, step.
+"""The optimizer step of a trainable model, whole or sharded: sum the gradients, check and clip them, and update.
 
-A step that refuses names the rows that cause a loss or a gradient that is not finite.
+A step that is refused names the rows that cause a loss or a gradient that is not finite.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 States = list[dict[str, "Tensor"]]
-"""What an optimizer keeps of each tensor, by name: tensors of its shape, or one number."""
+"""The state of an optimizer for each tensor, by name: tensors of the same shape, or single numbers."""
 
 KEEPS: Mapping[str, frozenset[str]] = {"adamw": frozenset({"step", "exp_avg", "exp_avg_sq"}), "sgd": frozenset()}
-"""What each optimizer keeps of a tensor that it has changed."""
+"""The names of the states that each optimizer has for a tensor that it has updated."""
 
 
 def descend(losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None] = lambda part: None) -> list[float]:
-    """Run each loss forward and backward, so that gradients add up; return the losses.
+    """Run each loss forward and backward, so that gradients accumulate; return the values of the losses.
 
-    Nodes run without gradients (`runtime/worker.py`); they are turned on here. `before` is called before each loss with
-    its index.
+    `before` is called before each loss with its index. Gradients are enabled here, because nodes run without them
+    (`runtime/worker.py`).
     """
     values = list["Tensor"]()
     with torch.enable_grad():
@@ -48,20 +48,26 @@ Marks = list[tuple[int, "Tensor"]]
 
 @dataclass(eq=False)
 class FiniteWatch:
-    """What passes with gradients read in one step, and the gradients of it; `part` is the current micro-batch."""
+    """Records which rows have statistics or gradients that are not finite in one step.
+
+    `part` is the index of the current micro-batch.
+    """
 
     part: int = 0
     _stats: Marks = field(default_factory=Marks)
     _gradients: Marks = field(default_factory=Marks)
 
     def clear(self) -> None:
-        """Forget the last step."""
+        """Drop the records of the last step."""
         self.part = 0
         self._stats.clear()
         self._gradients.clear()
 
     def see(self, stats: TokenStats) -> TokenStats:
-        """Record which rows of these statistics are not finite, and later of their gradient; return them."""
+        """Record which rows of `stats`, and later of its gradient, are not finite; return `stats`.
+
+        The gradient is checked in the backward pass. Statistics that need no gradient are not checked.
+        """
         part = self.part
         for tensor in vars(stats).values():
             if tensor is not None and tensor.requires_grad:
@@ -70,9 +76,11 @@ class FiniteWatch:
         return stats
 
     def faults(self, losses: Sequence[float], ranks: Ranks) -> list[tuple[int, int, int]]:
-        """Return the rows at fault on all ranks as (rank, micro-batch, row): by their gradient, statistics or loss.
+        """Return the rows on all ranks that are not finite, as (rank, micro-batch, row); [] if there are none.
 
-        A gradient comes first, since a loss may leave out tokens whose statistics are not finite.
+        If any gradients are not finite, only their rows are returned; otherwise those of statistics; otherwise the
+        micro-batches with such a loss, with row WHOLE. Gradients come first, since a loss may ignore tokens whose
+        statistics are not finite. Every rank must call this.
         """
         by_loss = [(part, WHOLE) for part, loss in enumerate(losses) if not math.isfinite(loss)]
         for rows in (_marked(self._gradients), _marked(self._stats), by_loss):
@@ -94,11 +102,11 @@ def _marked(marks: Marks) -> list[tuple[int, int]]:
 
 @dataclass(eq=False)
 class Optimizers:
-    """The torch optimizers of one model: each is made at its first step, and keeps its state.
+    """The torch optimizers of one model: each is created at its first step, and then keeps its state.
 
-    `tensors` are the model's parameters, or this rank's shards of them. `every` are all ranks, which together hold
-    `copies` copies of the model; groups of `peers` ranks read the same rows, and `readers` is one rank of each group,
-    whose rows the error of a refused step names. If `offloaded`, states are in host memory between steps.
+    `tensors` are the model's parameters, or this rank's shards of them. `every` contains all ranks, which together hold
+    `copies` copies of the model; groups of `peers` ranks have the same rows, and `readers` contains one rank of each
+    group: errors of a refused step count rows on these. If `offloaded`, states are in host memory between steps.
     """
 
     tensors: Sequence[Tensor]
@@ -111,23 +119,24 @@ class Optimizers:
     _watch: FiniteWatch = field(default_factory=FiniteWatch)
 
     def begin(self) -> None:
-        """Drop all gradients, and what was seen of the last step."""
+        """Drop all gradients, and the records of rows that were not finite."""
         for tensor in self.tensors:
             tensor.grad = None
         self._watch.clear()
 
     def at(self, part: int) -> None:
-        """Take note that micro-batch `part` comes next, from 0."""
+        """Set the index of the micro-batch whose statistics come next, from 0."""
         self._watch.part = part
 
     def see(self, stats: TokenStats) -> TokenStats:
-        """Watch statistics that a loss reads, so that a refused step can name rows; return them."""
+        """Record rows of statistics that are not finite, so that a refused step can name them; return `stats`."""
         return self._watch.see(stats)
 
     def step(self, losses: Sequence[float], rule: Optimizer) -> StepReport:
-        """Clip the gradients of the tensors, step, and drop them; `losses` are this rank's, by micro-batch.
+        """Clip the gradients, update the tensors by `rule`, and drop the gradients; return the loss and gradient norm.
 
-        Raises `NotFinite` on every rank alike, and leaves the tensors untouched, when the gradient is not finite.
+        `losses` are this rank's losses by micro-batch; the report is of all ranks, which must all call this. Raises
+        NotFinite on every rank, with the tensors unchanged, if the loss or the norm of the gradient is not finite.
         """
         try:
             # The loss and the norm of the gradient over all ranks, each counted once.
@@ -161,7 +170,10 @@ class Optimizers:
     # --------------------------------------------------------------------------------------- states
 
     def states(self) -> dict[str, States]:
-        """Return what each optimizer keeps of each tensor; nothing of a tensor that it has not changed yet."""
+        """Return the state of each tensor, by the name of the optimizer and in the order of `tensors`.
+
+        The state of a tensor that an optimizer has not updated yet is {}.
+        """
         return {
             name: [
                 {key: value for key, value in optimizer.state.get(tensor, {}).items() if value is not None}
@@ -171,7 +183,10 @@ class Optimizers:
         }
 
     def restore(self, states: Mapping[str, States]) -> None:
-        """Replace all states; those of a tensor's shape must lie on its device."""
+        """Replace all optimizer states by `states`, in the form that `states()` returns.
+
+        States with the shape of a tensor must be on its device; with `offloaded` they are moved to the host.
+        """
         self._optimizers.clear()
         for name, tensor_states in states.items():
             optimizer = self._optimizer(name, 0.0)
@@ -182,7 +197,10 @@ class Optimizers:
             self.move("cpu")
 
     def move(self, device: str | None) -> None:
-        """Move the states to a device, or with None each to its tensor's device. Single numbers stay on the CPU."""
+        """Move the states to `device`, or, if it is None, to the devices of their tensors.
+
+        States that are single numbers, such as step counts, are not moved.
+        """
         for optimizer in self._optimizers.values():
             for tensor, state in optimizer.state.items():
                 for key, value in state.items():
@@ -190,7 +208,7 @@ class Optimizers:
                         state[key] = value.to(device or tensor.device)
 
     def rebind(self, tensors: Sequence[Tensor]) -> None:
-        """Change these tensors from now on, which replace the current ones, in the same order."""
+        """Replace the tensors that the optimizers update, in the same order; optimizer states are preserved."""
         states = self.states()
         self.tensors = tensors
         for name, optimizer in self._optimizers.items():

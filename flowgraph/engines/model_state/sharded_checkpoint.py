@@ -1,8 +1,8 @@
-"""A model's state as files: each rank writes its rows of each tensor, and reads the rows that it needs.
+"""A model's state as files: each rank writes its rows of each tensor, and loads the rows that it needs.
 
-`00003.safetensors` holds the rows of rank 3. `00003.json` is its index: its rows of each whole tensor, and the number
-of ranks that wrote. So no rank ever holds a whole state, and any number of ranks reads what any other number wrote.
-Files are not trusted: their indexes must agree, and together hold each tensor once.
+`00003.safetensors` contains the rows of rank 3. `00003.json` is its index: the range of its rows in each tensor, and
+the number of ranks that wrote. No rank ever holds a whole state, and any number of ranks can load what any other number
+wrote. Files are not trusted: their indexes must agree, and together contain each row of each tensor once.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 @dataclass(frozen=True)
 class TensorPiece:
-    """The rows of one tensor from `start` on that this rank holds; `shape` is the whole tensor's.
+    """The rows of one tensor that this rank holds, from row `start`; `shape` is that of the whole tensor.
 
-    A `shared` tensor is whole on each rank, and written by the first. A number has one row.
+    A `shared` tensor is whole on each rank, and the first rank writes it. A tensor without dimensions counts as one
+    row.
     """
 
     tensor: Tensor
@@ -53,21 +54,21 @@ class TensorPiece:
 
     @classmethod
     def whole(cls, tensor: Tensor) -> TensorPiece:
-        """Return a piece that is the whole of a tensor."""
+        """Return a piece that consists of all rows of a tensor, and is shared by all ranks."""
         return cls(tensor, tuple(tensor.shape), 0, True)
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Return the first row and the one after the last."""
+        """Return the range of rows in this piece: the first row, and the one after the last."""
         return self.start, self.start + (len(self.tensor) if self.shape else 1)
 
     def like(self, tensor: Tensor) -> TensorPiece:
-        """Return the same rows of another tensor of this shape."""
+        """Return a piece with the same range of rows that holds `tensor`, such as an optimizer's state."""
         return TensorPiece(tensor, self.shape, self.start, self.shared)
 
 
 class StoredTensor(BaseModel):
-    """One tensor in an index: the shape and dtype of the whole, and which rows lie in this rank's file."""
+    """One tensor in an index: shape and dtype of the whole tensor, and the range of rows in this rank's file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -82,7 +83,7 @@ class StoredTensor(BaseModel):
 
 
 class RankIndex(BaseModel):
-    """What one rank wrote; `numbers` are the other parts of a state, by name."""
+    """The index of the file that one rank wrote; `numbers` are the single numbers of the state, by name."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -100,9 +101,9 @@ class RankIndex(BaseModel):
 def write(
     folder: Path, writer: tuple[int, int], version: int, pieces: Mapping[str, TensorPiece], numbers: Mapping[str, float]
 ) -> None:
-    """Write one rank's rows; `writer` is its number from 0, and the number of ranks that write.
+    """Write one rank's rows and their index into `folder`; `writer` is (index, number) of the ranks that write.
 
-    Raises OSError or SafetensorError where the disk refuses.
+    Raises OSError or SafetensorError if a file cannot be written.
     """
     rank, ranks = writer
     pieces = {name: piece for name, piece in pieces.items() if not piece.shared or rank == 0}
@@ -119,7 +120,10 @@ def write(
 
 @contextmanager
 def together(ranks: Ranks, folder: Path) -> Generator[None]:
-    """Wait until all ranks have left this block; a rank that failed raises its error, the others OSError."""
+    """Wait at the end of the `with` block until all ranks have reached it; fail on all ranks if it failed on one.
+
+    A rank whose block failed raises its error, and all other ranks raise OSError, which names that rank and `folder`.
+    """
     failure, code = None, 0
     try:
         yield
@@ -163,16 +167,16 @@ class SavedState:
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """Return the numbers in the state, by name."""
+        """Return the single numbers of the state, such as an optimizer's step counts, by name."""
         return self.indexes[0].numbers
 
     @property
     def names(self) -> frozenset[str]:
-        """Return the names of all tensors."""
+        """Return the names of all tensors in the state."""
         return frozenset(name for index in self.indexes for name in index.tensors)
 
     def refuse_misfit(self, pieces: Mapping[str, TensorPiece]) -> None:
-        """Raise LawError unless these are the names, shapes and dtypes of the saved tensors."""
+        """Raise LawError unless `pieces` have the names, shapes and dtypes of the saved tensors."""
         missing, unknown = sorted(pieces.keys() - self.names), sorted(self.names - pieces.keys())
         notes = [f"{what}: {_some(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
         for name, piece in sorted(pieces.items()):
@@ -184,7 +188,10 @@ class SavedState:
             raise LawError("this state is not of this model", where=str(self.folder), notes=notes[:_MAX_NAMES])
 
     def fill(self, name: str, piece: TensorPiece) -> None:
-        """Copy a piece's rows into it, from whichever files hold them; raise DataError for a file that differs."""
+        """Copy the rows of tensor `name` that `piece` covers from the files into `piece`, in place.
+
+        Raises DataError for a file whose content differs from its index.
+        """
         start, stop = piece.rows
         with torch.no_grad():
             for index, file in zip(self.indexes, self.files, strict=True):
@@ -197,7 +204,7 @@ class SavedState:
 
 
 def _rows(file: Any, name: str, stored: StoredTensor, path: Path) -> Any:
-    """Return the rows of a tensor in a file, without reading them yet; raise DataError if its index is wrong."""
+    """Return a lazy slice of the rows of a tensor in a file; raise DataError if they differ from its index."""
     try:
         rows = file.get_slice(name)
     except SafetensorError as error:
@@ -210,9 +217,9 @@ def _rows(file: Any, name: str, stored: StoredTensor, path: Path) -> Any:
 
 @contextmanager
 def reading_state(folder: Path) -> Generator[SavedState]:
-    """Open a state's files, whose indexes are checked against each other; no rows are read yet.
+    """Open a state's files and check their indexes against each other; rows are not read yet.
 
-    Raises DataError for files that are missing, broken, or of different states.
+    Raises DataError for files that are missing, cannot be read, or belong to different states.
     """
     first = _read_index(folder / "00000.json")
     present = {path.name for path in folder.glob("*.json")} | {path.name for path in folder.glob("*.safetensors")}
@@ -237,7 +244,7 @@ def reading_state(folder: Path) -> Generator[SavedState]:
 
 
 def _refuse_gaps(folder: Path, indexes: Sequence[RankIndex]) -> None:
-    """Raise DataError unless the ranks together hold each row of each tensor once, in the order of ranks."""
+    """Raise DataError unless the ranks together have each row of each tensor once, in the order of ranks."""
     reached, tensors = dict[str, int](), dict[str, StoredTensor]()
     for index in indexes:
         for name, stored in index.tensors.items():

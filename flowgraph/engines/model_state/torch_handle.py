@@ -1,6 +1,6 @@
-"""What the engines on torch share: a handle on a transformers model, whole or in shards.
+"""The common part of the engines on torch: a handle on a transformers model, whole or sharded.
 
-Not here: how rows are read (`forward_pass`), and what differs between one process (`local`) and many (`fsdp`).
+Not here: forward passes (`forward_pass`), and what differs between one process (`local`) and many (`fsdp`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class TorchHandle(ABC):
-    """A transformers model behind the verbs of a handle. `trainable` adds `step`; a frozen one keeps no gradients.
+    """A transformers model with the verbs of a handle; `step` is offered only if `trainable`.
 
     If the model has adapters, only they and a value or score head are trained, and `weights` returns only these.
-    `sample_rows` bounds the samples decoded side by side, `forward_tokens` the tokens of a pass without gradients.
+    `sample_rows` is the largest number of samples in a decoding batch, `forward_tokens` that of tokens in a pass
+    without gradients. Raises LawError for settings that the engine does not support.
     """
 
     engine: ClassVar[str]
@@ -82,16 +83,16 @@ class TorchHandle(ABC):
 
     @property
     def packs(self) -> bool:
-        """Return whether passes read rows one after another, without padding."""
+        """Return whether passes run on packed tokens, without padding."""
         return choose(self.model) is not None
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Return the plan's limit for tokens of a pass with gradients, if it has one."""
+        """Return the largest number of tokens in a pass with gradients that the plan sets, or None if it sets none."""
         return self.running.micro_batch_tokens
 
     def without_adapters(self) -> Self:
-        """Return a frozen handle on the base model: the same memory, read with the adapters off."""
+        """Return a frozen handle on the base model: it shares this model's memory, and disables the adapters."""
         base = copy.copy(self)
         base.trainable, base.version, base._base_only = False, 0, True
         return base
@@ -105,7 +106,11 @@ class TorchHandle(ABC):
             yield
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Run the forward pass; without gradients in parts of at most `forward_tokens` tokens."""
+        """Return the statistics `wanted` of each response token [B, T], or of each text [B].
+
+        With gradients enabled on a trainable model, this is one pass. Otherwise rows are split into parts of at most
+        `forward_tokens` tokens, and the result has no gradients. Raises LawError if the model is asleep.
+        """
         self._refuse_asleep()
         if torch.is_grad_enabled() and self.trainable:
             return self._optimizers.see(self._read(rows, wanted))
@@ -121,11 +126,11 @@ class TorchHandle(ABC):
         return cut(rows, self.forward_tokens, padded=not self.packs)
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
-        """Add up gradients over micro-batches and ranks, clip, and step.
+        """Accumulate the gradients of the losses over micro-batches and ranks, clip them, and update the weights.
 
-        Each loss is this rank's share of the whole loss; the report is of the whole. Raises, on every rank, `NotFinite`
-        for a loss or a gradient that is not finite, and LawError if ranks have different numbers of losses; the weights
-        are then unchanged.
+        Each loss is this rank's share of the whole loss; the report is of the whole. Raises NotFinite on every rank for
+        a loss or a gradient that is not finite, and LawError if ranks have different numbers of losses, or if the model
+        is frozen or asleep; the weights are then unchanged.
         """
         self._refuse_asleep()
         if not self.trainable:
@@ -135,29 +140,37 @@ class TorchHandle(ABC):
 
     @abstractmethod
     def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
-        """Return the losses, and leave their gradients on the tensors of the optimizers."""
+        """Run the losses forward and backward, and return them; sets the gradients of the optimizers' tensors."""
 
     # --------------------------------------------------------------------------------------- weights
 
     def stream(self) -> Iterator[tuple[str, Tensor]]:
-        """Return a copy of the full weights one after another; tied names come together, with one tensor.
+        """Return an iterator over copies of the full weights, as (name, tensor).
 
-        Every rank goes through all of them, and keeps what it needs: only the current tensor is in memory.
+        Tied names are adjacent and share one tensor. Every rank must exhaust the iterator, because sharded weights are
+        gathered one at a time. For a model with adapters, it yields only adapters and a value or score head. Raises
+        LawError if the model is asleep or is the base of another handle.
         """
         self._refuse_asleep()
         return self._copies(self._carried_names())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return a copy of the full weights by name; tied names share one tensor."""
+        """Return copies of the full weights by name, as `stream` yields them."""
         return dict(self.stream())
 
     def whole(self) -> dict[str, Tensor]:
-        """Return a copy of all weights by name, including those of the base model."""
+        """Return copies of all full weights by name, including those of the base model; tied names share one tensor.
+
+        Raises LawError if the model is asleep.
+        """
         self._refuse_asleep()
         return dict(self._copies(self._saved))
 
     def _carried_names(self) -> frozenset[str]:
-        """Name the weights that this handle gives and takes; raise LawError for the base model of another handle."""
+        """Return the names of the weights that `weights` returns and `load` accepts.
+
+        Raises LawError for a handle on the base model of another.
+        """
         if self._base_only:
             hint = "a model whose weights change needs adapters of its own: give it the same text with +lora="
             raise LawError("these weights are those under another model's adapters: they are read only", hint=hint)
@@ -188,20 +201,27 @@ class TorchHandle(ABC):
         return named_once(self.model, self._carried_names())
 
     def _piece(self, tensor: Tensor) -> TensorPiece:
-        """Return this rank's share of one of the model's tensors, in the same memory."""
+        """Return this rank's rows of one of the model's tensors, without copying them."""
         return TensorPiece.whole(tensor.detach())
 
     @property
     def _writer(self) -> tuple[int, int] | None:
-        """Return this rank's number among those that write, and how many these are; None if it does not write."""
+        """Return (index, number) of this rank among the ranks that write, or None if it does not write."""
         return (0, 1) if self._every.rank == 0 else None
 
     def save_state(self, folder: Path) -> None:
-        """Write weights, optimizer states and version: each rank its share, into a folder that all ranks see."""
+        """Write weights, optimizer states and version into `folder`, which all ranks must be able to read and write.
+
+        Every rank must call this, and writes its share. Raises OSError or SafetensorError if a file cannot be written.
+        """
         self._state().save(folder, self.version)
 
     def load_state(self, folder: Path) -> None:
-        """Take what `save_state` of any layout wrote; raise DataError or LawError if it is not of this model."""
+        """Load weights, optimizer states and version that `save_state` wrote, on any number of ranks.
+
+        Raises DataError for files that cannot be read or contain NaN or infinite numbers, LawError for another model's
+        state.
+        """
         self.version = self._state().load(folder)
 
     def _refuse_asleep(self) -> None:
@@ -210,29 +230,33 @@ class TorchHandle(ABC):
 
     @property
     def asleep(self) -> bool:
-        """Return whether the model's memory has left its device."""
+        """Return whether the model is in host memory after `sleep`."""
         return self._asleep[0]
 
     def sleep(self) -> None:
-        """Move the model to host memory; until `wake`, every other call is refused."""
+        """Move the model to host memory and drop its gradients.
+
+        Until `wake`, passes, steps, and access to weights or state raise LawError. On a CPU nothing is moved. Without
+        effect if the model is already asleep.
+        """
         if not self.asleep:
             self._optimizers.begin()
             self._move("cpu")
             self._asleep[0] = True
 
     def wake(self) -> None:
-        """Move the model back to its device."""
+        """Move the model back to its device; without effect if it is not asleep."""
         if self.asleep:
             self._move(str(self._home))
             self._asleep[0] = False
 
     @abstractmethod
     def _move(self, device: str) -> None:
-        """Move the weights and the optimizer states, unless the model's home is a CPU."""
+        """Move the weights and the optimizer states to `device`, unless the model's original device is a CPU."""
 
 
 def refuse_settings(running: RoleSettings, engine: str) -> None:
-    """Raise LawError for a setting other than the default that an engine does not support."""
+    """Raise LawError if `running` has a setting that `engine` does not support and that is not the default."""
     supported, default = ENGINES[engine].supported, RoleSettings()
     settings = supported.settings if supported is not None else {}
     for name, value in running:
@@ -251,9 +275,10 @@ def _shown(value: object) -> str:
 
 
 def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor]]:
-    """Return the parameters and buffers of a model that have one of these names, each once with all its names.
+    """Return each parameter and buffer that has one of `names` once, as a pair of these names and the tensor.
 
-    They come in the model's own order, which is the same in every process and for every layout.
+    Tied weights have several names. The order is that of the model, which is the same in every process and for every
+    layout.
     """
     selected, tensors = {*names}, dict[int, tuple[list[str], "Tensor"]]()
     for name, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)):

@@ -1,6 +1,6 @@
-"""Python environments of engines: their packages, their folders, and how one is installed; and versions of engines.
+"""Python environments of engines: their packages, their folders, and their installation; also versions of engines.
 
-The environments and versions of each engine are in its folder.
+The environments and versions of each engine are in the folder of the engine.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ STAMP = "installed.json"
 
 @dataclass(frozen=True)
 class Environment:
-    """One environment: its engine's package, and what pip installs with dependencies, then without (`unresolved`).
+    """One Python environment: its engine's `package`, and the requirements that pip installs into it.
 
-    `disk_gb` is its size on disk.
+    pip installs `resolved` with their dependencies, and then `unresolved` without. `disk_gb` is the size on disk in GB.
     """
 
     name: str
@@ -39,18 +39,24 @@ class Environment:
 
     @property
     def digest(self) -> str:
-        """Return the hash of the lists of packages; another list is another environment."""
+        """Return a hash of the requirements and of this Python's version, as 16 hexadecimal digits.
+
+        An installation with another digest is replaced.
+        """
         listed = json.dumps([self.resolved, self.unresolved, sys.version_info[:2]])
         return hashlib.sha256(listed.encode()).hexdigest()[:16]
 
 
 def folder_of(environment: Environment, cache: Path) -> Path:
-    """Return the folder of an environment inside the cache."""
+    """Return the path of an environment's folder inside `cache`; it may not exist."""
     return cache / "engines" / environment.name
 
 
 def installed(environment: Environment, cache: Path) -> dict[str, str]:
-    """Return the versions of an environment's packages by name; {} if it is incomplete, or of another list."""
+    """Return the versions of an environment's packages by name, or {} if it is not completely installed.
+
+    An environment that was installed from other requirements counts as not installed.
+    """
     stamp = folder_of(environment, cache) / STAMP
     try:
         content = read_json(stamp)
@@ -60,7 +66,7 @@ def installed(environment: Environment, cache: Path) -> dict[str, str]:
 
 
 def python_of(environment: Environment, cache: Path) -> Path:
-    """Return the Python of an environment; raise WorkerError if it is not installed."""
+    """Return the path of an environment's Python; raise WorkerError if the environment is not installed."""
     if not installed(environment, cache):
         where = str(folder_of(environment, cache))
         what = f"the engine's environment `{environment.name}` is not installed"
@@ -69,9 +75,11 @@ def python_of(environment: Environment, cache: Path) -> Path:
 
 
 def install(environment: Environment, cache: Path, *, say: Callable[[str], None]) -> Path:
-    """Install an environment if it is not complete yet, and return its folder; a second process waits for the first.
+    """Install an environment unless it is already complete, and return its folder.
 
-    The stamp is written last: a folder without one is installed again. Raises WorkerError with pip's last lines.
+    A second process waits for the first. The file `installed.json` is written last: a folder without it is installed
+    again. `say` gets progress messages. Raises WorkerError, with the last lines of pip's output, if the installation
+    fails.
     """
     import fcntl
 
@@ -102,7 +110,10 @@ _LIST = "import importlib.metadata as m, json; print(json.dumps({d.name: d.versi
 
 
 def _with_pip(name: str) -> str:
-    """Return a Python that has a pip, which can install into another environment: this one, or its base."""
+    """Return a Python that has pip and can install into another environment: this Python, or its base.
+
+    Raises WorkerError if neither has pip.
+    """
     for python in dict.fromkeys((sys.executable, os.path.realpath(sys.executable))):
         if subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
             return python
@@ -125,10 +136,10 @@ def _run(name: str, command: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class VersionTraits:
-    """What one version does.
+    """The behaviour of one version of an engine.
 
     `session`: weights by group or memory must come between `begin_weight_update` and `end_weight_update`. `tried`: the
-    devices on which we ran it.
+    kinds of devices on which we ran it.
     """
 
     session: bool
@@ -137,7 +148,7 @@ class VersionTraits:
 
 @dataclass(frozen=True)
 class EngineVersions:
-    """The versions of one engine; `hint` says how to install another one."""
+    """The known versions of one engine; `hint` tells users how to install another version."""
 
     engine: str
     table: Mapping[str, VersionTraits]
@@ -163,7 +174,8 @@ class EngineVersions:
     def known(self, version: str, device: str) -> tuple[VersionTraits, str]:
         """Return the traits of a version, and a warning if it is not in the table or was not tried on this device.
 
-        A version that is not in the table is taken for the newest before it. Raises WorkerError if it is too old.
+        The warning is "" otherwise. A version that is not in the table gets the traits of the newest version before it.
+        Raises WorkerError if it is older than all versions in the table.
 
         >>> from flowgraph.engines.sglang import SGLANG
         >>> from flowgraph.engines.vllm import VLLM
@@ -186,7 +198,7 @@ class EngineVersions:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version.
+    """Return the leading numbers of a version, for comparison; () if it does not start with a number.
 
     >>> numbers("0.5.23"), numbers("0.5.23.post1"), numbers("0.6.0rc1"), numbers("?")
     ((0, 5, 23), (0, 5, 23), (0, 6, 0), ())

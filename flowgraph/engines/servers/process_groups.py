@@ -1,4 +1,4 @@
-"""Groups of processes that we have started: their members, their end, and the memory that they share."""
+"""Process groups that flowgraph has started: their members, how to end them, and their shared memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SHARED = Path("/dev/shm")
 
 
 def members(leader: int) -> list[Any]:
-    """Return the descendants of a process, and the other processes of its session, which may have left its group.
+    """Return the descendants of a process, and the other processes of its session, as `psutil.Process`es sorted by id.
 
-    They are `psutil.Process`es, by id. The leader itself is not among them, and may be gone.
+    The leader itself is not among them, and may already have ended. A member may have left the leader's process group.
     """
     import psutil
 
@@ -31,7 +31,10 @@ def members(leader: int) -> list[Any]:
 
 
 def kill(leader: int) -> list[Any]:
-    """Kill a process and its whole group if they are running, without waiting; return the other members."""
+    """Kill a process, its process group, and all other `members`, without waiting; return these members.
+
+    Processes that have already ended are ignored.
+    """
     import psutil
 
     group = members(leader)
@@ -44,9 +47,9 @@ def kill(leader: int) -> list[Any]:
 
 
 def forget_shared_memory(leader: int) -> None:
-    """Unlink the shared memory of a group's processes, so that it is freed with the last of them, however they end.
+    """Unlink the shared memory that a group's processes map, so that the system frees it when the last of them ends.
 
-    Otherwise it stays when they are killed. Files are compared by their inodes: a semaphore is mapped under the name
+    Otherwise it would remain when they are killed. Files are compared by inode: a semaphore is mapped under the name
     that it had while it was created.
     """
     mapped = {inode for pid in (leader, *(process.pid for process in members(leader))) for inode in _shared(pid)}
@@ -57,7 +60,7 @@ def forget_shared_memory(leader: int) -> None:
 
 
 def _shared(pid: int) -> set[int]:
-    """Return the inodes of the shared memory that a process maps; none if the system does not show them."""
+    """Return the inodes of the shared memory that a process maps, or an empty set if the system does not show them."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
     except OSError:

@@ -1,7 +1,6 @@
-"""A handle on a model that inference servers host: it samples, and it takes new weights.
+"""A handle on a model that inference servers host: it generates samples and accepts new weights.
 
-It runs in any process: it speaks HTTP and imports nothing of an engine. What differs between engines is in `sglang` and
-`vllm`.
+It runs in any process: it uses HTTP and imports no engine. The differences between engines are in `sglang` and `vllm`.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ DYING_S = 2.0  # how long after a failure a server may be seen to end
 
 
 class RemoteModel(ABC):
-    """A handle on the replicas of one model; `servers` are those of them that this process owns.
+    """A handle on the replicas of one model; `servers` are the replicas that this process started.
 
-    `version` is the version that samples must have. `load` leaves it unchanged, as in every handle; the next version
-    that is set after it is stamped on the servers. `update_by`, `hold`, `scratch` and `address` say how weights reach
-    them (see `WeightUpdates`). A sample has `limit_s` seconds.
+    Samples must come from weights of `version`. `load` leaves it unchanged, as in every handle; the next version that
+    is set after `load` is sent to the servers. `update_by`, `hold`, `scratch` and `address` say how weights are sent
+    (see `WeightUpdates`). A sample may take `limit_s` seconds.
     """
 
     engine: ClassVar[str]
@@ -77,12 +76,12 @@ class RemoteModel(ABC):
     @staticmethod
     @abstractmethod
     def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
-        """Return the body of the request for one sample; `ends` are the tokens that end it."""
+        """Return the JSON body of a request for one sample; `ends` are the token ids that end the response."""
 
     @staticmethod
     @abstractmethod
     def read(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-        """Read the answer to a request; raise WorkerError if it is not one sample of it."""
+        """Parse the answer `text` of the server `name`; raise WorkerError if it is not a valid sample for `request`."""
 
     def __init__(
         self,
@@ -120,12 +119,12 @@ class RemoteModel(ABC):
 
     @property
     def version(self) -> int:
-        """Return the version of the weights that samples must have."""
+        """Return the version of the weights that samples must come from."""
         return self._version
 
     @version.setter
     def version(self, version: int) -> None:
-        """Expect this version from now on; the first one that is set after a `load` is stamped on the servers."""
+        """Set the version that samples must come from; after a `load`, also send it to the servers."""
         if self._unstamped and version != self._version:
             self._each(lambda control: control.stamp(str(version)))
         self._version, self._unstamped = version, False
@@ -135,9 +134,9 @@ class RemoteModel(ABC):
     async def sample(self, request: SampleRequest) -> Completion:
         """Generate one sample; requests made in one turn of the event loop are distributed over replicas together.
 
-        Raises ModelError for a request that the model has no positions for, and WorkerError, which names replica and
-        sample, if the replica is not reached, breaks off, refuses, takes too long, or gives an answer that cannot be
-        used or comes from other weights than `version`.
+        Raises ModelError for a request without a context, or with more tokens than the model has positions. Raises
+        WorkerError, which names replica and sample, if the replica is not reached, closes the connection, refuses,
+        takes longer than `limit_s` seconds, or gives an invalid answer or one from other weights than `version`.
         """
         refuse_request(request, self.positions)
         self.wake(("kv_cache",))  # after a sleep, nothing can be sampled without it
@@ -155,7 +154,10 @@ class RemoteModel(ABC):
         task.add_done_callback(self._rounds.discard)
 
     async def _round(self, waiting: Waiting) -> None:
-        """Send requests at once and settle each future as its answer comes; the last one when nothing is left open."""
+        """Send requests at once, and resolve each future when its answer comes.
+
+        The last future is resolved after all connections are closed.
+        """
         import httpx
 
         replicas = self._router.deal([request for request, _ in waiting])
@@ -185,9 +187,9 @@ class RemoteModel(ABC):
         _settle(futures[ended[-1]], ended[-1])
 
     async def _watch(self, doors: Set[ServerAddress]) -> None:
-        """Check regularly that servers still answer at all; raise WorkerError for one that does not.
+        """Check regularly that servers answer health checks; raise WorkerError for a server that does not.
 
-        How long a sample may take is another limit.
+        The time limit of a sample is independent of this.
         """
 
         def answers(door: ServerAddress) -> bool:
@@ -224,7 +226,10 @@ class RemoteModel(ABC):
         return Completion(tuple(answer.output_ids), answer.logprobs, finished, spans)
 
     async def _ask(self, client: httpx.AsyncClient, door: ServerAddress, request: SampleRequest) -> SampleAnswer:
-        """Retry until there is a connection; a request that breaks off after that is not repeated."""
+        """Send a request for a sample and return the answer.
+
+        A connection is tried several times; a request that fails after that is not repeated.
+        """
         import httpx
 
         headers = {"Content-Type": "application/json", **bearer(door.key)}
@@ -255,7 +260,10 @@ class RemoteModel(ABC):
             server.check_stopped()
 
     def _check_dying(self, door: ServerAddress) -> None:
-        """Raise WorkerError if a server of this process has ended, or does so soon: that is why a call failed."""
+        """Raise WorkerError if a server of this process has ended, or ends within `DYING_S` seconds.
+
+        Its end explains why a call failed.
+        """
         server, until = self._servers.get(door.url), time.monotonic() + DYING_S
         while server is not None and time.monotonic() < until:
             server.check()
@@ -264,32 +272,41 @@ class RemoteModel(ABC):
     # --------------------------------------------------------------------------------------- weights and control
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights of every replica; raise WorkerError as `WeightUpdates.send` does."""
+        """Replace the weights of every replica by full weights, without changing `version`.
+
+        Raises WorkerError as `WeightUpdates.send` does.
+        """
         self._updates.send(weights.items(), self._version)
         self._unstamped = True
 
     def take(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replace the weights of every replica and stamp their version in one call."""
+        """Replace the weights of every replica, and set `version` here and on the servers, in one update.
+
+        Raises WorkerError as `WeightUpdates.send` does.
+        """
         self._updates.send(weights.items(), version)
         self._version, self._unstamped = version, False
 
     def pause(self, hold: Literal["retract", "in_place"] = "retract") -> None:
-        """Keep the servers from generating until `resume`; requests wait."""
+        """Stop the servers from generating until `resume`; requests wait.
+
+        With "retract", the caches of running requests are recomputed afterwards; with "in_place", they are kept.
+        """
         self._each(lambda control: control.post("/pause_generation", mode=hold))
 
     def resume(self) -> None:
-        """Let paused servers generate again."""
+        """Let the servers generate again after `pause`."""
         self._each(lambda control: control.post("/continue_generation"))
 
     def abort(self) -> None:
-        """Break off every running request; whoever waits for one gets WorkerError."""
+        """Abort all running requests on the servers; `sample` raises WorkerError for each."""
         self._each(lambda control: control.post("/abort_request", rid="", abort_all=True))
 
     def sleep(self, tags: Sequence[Tag] = ("kv_cache", "weights")) -> None:
-        """Release the servers' device memory once they are idle; what sleeps already is left alone.
+        """Release the servers' device memory for `tags` once they are idle; tags that are already released are ignored.
 
-        Sleeping discards weights, unless the servers keep them: load them again. On a CPU, and on servers that were
-        started without `sleeps`, this has no effect.
+        Released weights are lost, and must be loaded again, unless the servers keep a copy. On a CPU, and on servers
+        that were started without `sleeps`, no memory is released.
         """
         leaving = [tag for tag in tags if tag not in self._asleep]
         if leaving:
@@ -297,9 +314,10 @@ class RemoteModel(ABC):
             self._asleep |= {*leaving}
 
     def wake(self, tags: Sequence[Tag] = ("weights",)) -> None:
-        """Take device memory again: that of weights, so that they can be loaded; the first sample takes the cache's.
+        """Allocate the servers' device memory for `tags` again, if it was released.
 
-        So the sender of weights can free its own memory before there is a cache.
+        By default this is the memory of weights, so that they can be loaded; the next `sample` allocates the cache. The
+        sender of weights can free its memory between these.
         """
         coming: list[Tag] = [tag for tag in tags if tag in self._asleep]
         if coming:
@@ -308,26 +326,26 @@ class RemoteModel(ABC):
 
     @abstractmethod
     def _release(self, tags: Sequence[Tag]) -> None:
-        """Have the servers release this memory."""
+        """Release the servers' device memory for these tags."""
 
     @abstractmethod
     def _restore(self, tags: Sequence[Tag]) -> None:
-        """Have the servers take this memory again."""
+        """Allocate the servers' device memory for these tags again."""
 
     def close(self) -> None:
-        """End what updates have kept; the servers run on, and are ended by their owner."""
+        """Close the process group and delete the files of weight updates; the servers continue to run."""
         self._updates.close()
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
-        """Refuse: this engine only generates."""
+        """Raise LawError: this engine only generates samples."""
         self._not_offered("reads no rows")
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
-        """Refuse: this engine does not train."""
+        """Raise LawError: this engine does not train."""
         self._not_offered("trains nothing")
 
     def weights(self) -> dict[str, Tensor]:
-        """Refuse: weights are read where they are trained."""
+        """Raise LawError: weights are available only from the engine that trains them."""
         self._not_offered("gives no weights")
 
     def _not_offered(self, what: str) -> NoReturn:
@@ -344,7 +362,7 @@ class RemoteModel(ABC):
 
 
 def _give_up(futures: Mapping[asyncio.Task[Completion], asyncio.Future[Completion]], watch: asyncio.Task[None]) -> None:
-    """Break off all requests with the error of the watch over their servers, unless it was cancelled."""
+    """Fail all open requests with the error of the health checks, unless these were cancelled."""
     error = None if watch.cancelled() else watch.exception()
     if error is None:
         return
@@ -367,7 +385,7 @@ def _settle(future: asyncio.Future[Completion], task: asyncio.Task[Completion]) 
 
 
 def _cancel(task: asyncio.Task[Completion], future: asyncio.Future[Completion]) -> None:
-    """Break off a request that nobody waits for: the server sees the connection close."""
+    """Cancel the request of a future that was cancelled, which closes its connection to the server."""
     if future.cancelled():
         task.cancel()
 

@@ -1,4 +1,4 @@
-"""Which replica gets which request: the one with the fewest open tokens; samples of one prompt stay together."""
+"""Distribution of requests over replicas: by the fewest open tokens, with all samples of a prompt on one replica."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ MAX_PROMPTS = 65536  # whose replica is remembered; beyond this it is chosen ane
 
 
 class Router:
-    """Distributes requests over replicas, which it numbers from 0; a request counts as open until it is `done`."""
+    """Distributes requests over `replicas` replicas, numbered from 0; a request is open until `done`.
+
+    `under_way` counts the open tokens of each replica.
+    """
 
     def __init__(self, replicas: int) -> None:
         self.under_way = [0] * replicas
         self._replicas = dict[tuple[Key, int], int]()
 
     def deal(self, requests: Sequence[SampleRequest]) -> list[int]:
-        """Choose a replica for each request: whole prompts, the largest first, so that replicas end together.
+        """Return the replica of each request, and count the requests as open.
+
+        All samples of a prompt go to one replica. The prompts with the most tokens are assigned first, each to the
+        replica with the fewest open tokens, so that replicas end at about the same time.
 
         >>> requests = [SampleRequest((1,) * size, size, 0, 10, 1.0, Key()) for size in (5, 30, 5, 20)]
         >>> router = Router(2)
@@ -37,10 +43,10 @@ class Router:
         return [self._replicas[request.key, request.prompt] for request in requests]
 
     def done(self, replica: int, request: SampleRequest) -> None:
-        """Count a request as done."""
+        """Subtract a request that has ended from the open tokens of its replica."""
         self.under_way[replica] -= tokens(request)
 
 
 def tokens(request: SampleRequest) -> int:
-    """Return the most tokens that a request can have, prompt and response."""
+    """Return the largest number of tokens that a request can have: its context plus `max_tokens`."""
     return len(request.context) + request.max_tokens

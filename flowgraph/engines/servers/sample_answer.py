@@ -1,4 +1,4 @@
-"""What servers are asked for one sample, and the checks that an answer must pass; the form is SGLang's."""
+"""The request for one sample, as far as engines share it, and the checks of an answer in SGLang's format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNCHANGED: dict[str, float | int] = {
 
 
 def seed(request: SampleRequest) -> int:
-    """Return the seed of a sample's own random numbers, of 63 bits as servers take it."""
+    """Return the random seed of a sample, a 63-bit integer derived from the request's key, prompt and sample."""
     return request.key.bits(request.prompt, request.sample)[0] >> 1
 
 
@@ -46,25 +46,25 @@ class _MetaInfo(BaseModel):
 
 
 class SampleAnswer(BaseModel):
-    """The token ids of one sample, their log-probs, how it ended, and the versions of the weights."""
+    """The token ids of one sample, their log-probs, the reason why it ended, and the versions of the weights."""
 
     output_ids: list[Annotated[int, Field(ge=0)]]
     meta_info: _MetaInfo
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """Return the log-prob of each token."""
+        """Return the log-prob of each token, in nats; values that rounding has made positive become 0."""
         return tuple(min(0.0, logprob) for logprob, _, _ in self.meta_info.output_token_logprobs)
 
     @property
     def spans(self) -> list[tuple[int, str]]:
-        """Return each version of the weights with the first token that it sampled."""
+        """Return (index of its first token, version) for each version of the weights that sampled tokens."""
         spans = self.meta_info.weight_versions
         return [(span.start, span.version) for span in spans] if spans else [(0, self.meta_info.weight_version)]
 
 
 def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
-    """Parse an answer; raise WorkerError, which names the server, if it does not have this form."""
+    """Parse the JSON `text` as a `form`; raise WorkerError, which names the server, if it does not fit."""
     try:
         return form.model_validate_json(text)
     except ValidationError as error:
@@ -75,9 +75,10 @@ def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
 
 
 def read_answer(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Read the answer to a request; raise WorkerError if it has another form, too many tokens, or was cut off.
+    """Parse and check the answer to a request for a sample.
 
-    The error names the server and what is wrong.
+    Raises WorkerError, with the name of the server and the fault, if the answer has another form, has no tokens or too
+    many, or ended for another reason than an end token or `max_tokens`.
     """
     answer = parse_answer(SampleAnswer, name, text)
     if why := _fault(answer, request):

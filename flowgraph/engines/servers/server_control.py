@@ -1,4 +1,4 @@
-"""Control calls to one inference server over HTTP. Not here: what a sample's question and answer look like."""
+"""Control calls to one inference server over HTTP. Not here: the format of requests for samples, and of answers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ SHOWN = 300  # characters of an answer that an error shows
 
 
 def certificates(doors: Iterable[ServerAddress]) -> ssl.SSLContext | bool:
-    """Return what https servers are verified with: the system's certificates or `SSL_CERT_FILE`; False for http."""
+    """Return the TLS context that verifies https servers, or False if all of `doors` use http.
+
+    It trusts the system's certificates, or those of `SSL_CERT_FILE`.
+    """
     import ssl
 
     return ssl.create_default_context() if any(door.url.startswith("https:") for door in doors) else False
 
 
 class ServerControl:
-    """The control calls of one server, made one at a time; each has `limit_s` seconds. The paths are SGLang's.
+    """A client for the control calls of one server, on the paths of SGLang.
 
-    Raises WorkerError, which names the server and the call, if it is not reached, refuses, or takes too long.
+    A call may take `limit_s` seconds. Except for `healthy`, calls raise WorkerError, which names the server and the
+    path, if the server is not reached, refuses, or takes longer.
     """
 
     def __init__(self, door: ServerAddress, limit_s: float) -> None:
@@ -48,7 +52,7 @@ class ServerControl:
         self._client.close()
 
     def healthy(self, limit_s: float = 2.0) -> bool:
-        """Return whether the server answers within `limit_s` seconds that it is ready."""
+        """Return whether the server reports within `limit_s` seconds that it is ready."""
         import httpx
 
         try:
@@ -57,23 +61,32 @@ class ServerControl:
             return False
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return what a path reports; such paths take the key of requests, not that of control."""
+        """Return the JSON answer to a GET request; it is sent with the key for samples, not with the admin key.
+
+        A list or null is returned as {"value": …}, an empty answer as {}.
+        """
         return self._object(path, self._send("GET", path, headers=bearer(self.door.key)))
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
-        """Make one call and return its answer."""
+        """Send `body` as JSON in a POST request, and return the JSON answer.
+
+        A list or null is returned as {"value": …}, an empty answer as {}.
+        """
         return self._object(path, self._send("POST", path, body))
 
     def flush(self) -> bool:
-        """Empty the cache; return whether it was emptied, which a server does only while it is idle."""
+        """Empty the server's cache; return False if the server refuses because it is not idle."""
         return self._send("POST", "/flush_cache", {}, may_refuse=True).status_code == 200
 
     def version(self) -> str:
-        """Return the version that the server stamps on samples."""
+        """Return the version of the weights that the server reports with samples."""
         return str(self.get("/model_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:
-        """Have the server stamp this version from now on; running requests get a span of it."""
+        """Set the version of the weights that the server reports with samples from now on.
+
+        Running requests continue, and report this version for their remaining tokens.
+        """
         self.post("/update_weight_version", new_version=version, abort_all_requests=False)
 
     def _send(
@@ -113,12 +126,12 @@ class ServerControl:
 
 
 def bearer(key: str) -> dict[str, str]:
-    """Return the header with which a request shows its key."""
+    """Return the HTTP header that authenticates a request with `key`; {} for an empty key."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def refusal(name: str, path: str, status: int, text: str) -> WorkerError:
-    """Return the error for a call that a server refused, with the status and the server's own words."""
+    """Return the WorkerError for a call that a server refused, with the HTTP status and the start of its answer."""
     hint = "the key is another than the server's" if status in (401, 403) else ""
     notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []
     return WorkerError(f"{name} answers {path} with status {status}", notes=notes, hint=hint)

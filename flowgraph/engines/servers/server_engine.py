@@ -1,6 +1,6 @@
-"""An engine with servers of its own: start one on a model's folder, or attach to a running one.
+"""An engine with separate server processes: start a server on a model's folder, or attach to a running one.
 
-Both return the server's address. Not here: what differs between engines (`sglang`, `vllm`).
+Both give the server's address. Not here: the differences between engines (`sglang`, `vllm`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Device = Literal["cpu", "cuda"]
 Say = Callable[[str], None]
 
-STARTS = 3  # attempts: an engine draws its inner ports at random, and one that is taken ends the start
+STARTS = 3  # attempts: an engine chooses its inner ports at random, and fails to start if one is taken
 SCRIPTS = Path(__file__).parents[2] / "engines"
 CPU_TOKENS = 16384  # tokens cached on a CPU by default
 # Variables that a training process may have set for itself, and a server must not inherit.
@@ -60,12 +60,12 @@ for name in sys.argv[1:]:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How one server runs.
+    """Settings of one server.
 
-    `cache_share` is the share of a device's memory for weights and cache together, `max_tokens_cached` bounds the
-    tokens in the cache, `seed` is the engine's own. `repeatable` asks for kernels whose results do not depend on the
-    batch, and for samples by each request's own seed; SGLang has these for GPUs only. `sleeps` lets the server release
-    memory; one that `keeps` its weights copies them to the machine's memory meanwhile.
+    `cache_share` is the share of a device's memory for weights and cache together, `max_tokens_cached` the largest
+    number of tokens in the cache, `seed` the seed of the engine. `repeatable` selects kernels whose results do not
+    depend on the batch, and samples by each request's seed; SGLang has these for GPUs only. `sleeps` allows the server
+    to release memory; with `keeps`, it copies its weights to host memory before that.
     """
 
     precision: str = "float32"
@@ -87,10 +87,10 @@ def _ignore(_: object) -> None:
 
 
 class ServerEngine(ABC):
-    """One engine: the abstract methods differ between engines, the others start and address its servers.
+    """One engine: abstract methods are specific to the engine, the others start its servers and connect to them.
 
-    `packages` are the names under which it is installed; the first is imported. `launcher` is the script that runs its
-    server.
+    `packages` are the names under which the engine may be installed; the first is the module to import. `launcher` is
+    the path of the script that runs a server, relative to `flowgraph/engines`.
     """
 
     name: ClassVar[str]
@@ -104,23 +104,32 @@ class ServerEngine(ABC):
     def arguments(
         self, folder: Path, serving: ServerSettings, device: Device, config: Mapping[str, Any], version: int
     ) -> list[str]:
-        """Return the command line of a server without its address and keys; `config` is that of the model."""
+        """Return the command-line arguments of a server, without address and keys.
+
+        `config` is the model's config.json, `version` the version of the weights in `folder`.
+        """
 
     @abstractmethod
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return the environment variables that only this engine's processes need."""
+        """Return the environment variables that are specific to this engine; `host` is the address of the server."""
 
     @abstractmethod
     def about(self, control: Any) -> dict[str, Any]:
-        """Ask a running server for the fields of its address; raise WorkerError if it is of another engine."""
+        """Ask a running server for its properties, and return them as fields of `ServerAddress`.
+
+        Raises WorkerError if the server belongs to another engine.
+        """
 
     @abstractmethod
     def way(self, tensor: int, *, shared: bool) -> By:
-        """Choose how new weights reach replicas of `tensor` devices if the plan does not say."""
+        """Return the default transport of weights to replicas of `tensor` devices.
+
+        `shared` means that sender and replicas share their devices.
+        """
 
     @abstractmethod
     def ready(self, control: Any, version: int) -> None:
-        """Finish the start of a server that answers."""
+        """Complete the start of a server that answers; `version` is the version of its weights."""
 
     def serve(
         self,
@@ -139,12 +148,13 @@ class ServerEngine(ABC):
         say: Say = _ignore,
         begun: Callable[[int], None] = _ignore,
     ) -> ServerProcess:
-        """Start one server on a model's folder and wait until it answers; `version` is that of the folder's weights.
+        """Start one server on a model's folder, and wait until it is ready.
 
-        On a CPU it runs in the engine's environment in `cache`, on GPUs by this Python. It listens on `host` only, on a
-        free port by default, and asks for new random keys. `begun` gets the id of the process that leads its group as
-        soon as there is one. Raises WorkerError with the end of its log if it exits or is not ready within `limit_s`
-        seconds, and ModelError if the folder holds no model.
+        `version` is the version of the folder's weights. On a CPU, the server runs in the engine's environment in
+        `cache`; on GPUs, in this Python. It listens on `host` only, by default on a free port, and requires new random
+        keys. `begun` is called with the process id of the server's group leader as soon as it is started. Raises
+        WorkerError, with the end of the log, if the server ends or is not ready within `limit_s` seconds, and
+        ModelError if the folder has no valid config.json.
         """
         config = read_config(folder)
         python = self.interpreter(device, cache)
@@ -215,9 +225,9 @@ class ServerEngine(ABC):
         stamp: bool = False,
         say: Say = _ignore,
     ) -> ServerAddress:
-        """Return the address of a running server; with `stamp` its weights are version 0 from now on.
+        """Return the address of a running server; with `stamp`, its weights become version 0.
 
-        Raises WorkerError if it is not reached, is too old, or does not have the calls that updates need.
+        Raises WorkerError if the server is not reached, is too old, or lacks the calls that updates need.
         """
         door = ServerAddress(url=url.rstrip("/"), name=name or url, version="", key=key, admin_key=admin_key)
         with self.model.control(door, limit_s) as control:
@@ -234,7 +244,10 @@ class ServerEngine(ABC):
         return replace(door, sleeps=sleeps, session=traits.session, tried=door.device in traits.tried)
 
     def interpreter(self, device: Device, cache: Path | None) -> Path:
-        """Return the Python that runs the server; raise WorkerError if the engine is not installed for this device."""
+        """Return the path of the Python that runs a server: of the engine's environment on a CPU, else this one.
+
+        Raises WorkerError if the engine is not installed there.
+        """
         if device == "cpu":
             home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
             return python_of(self.on_cpu, cache if cache is not None else home)
@@ -243,7 +256,10 @@ class ServerEngine(ABC):
         return Path(sys.executable)
 
     def version_of(self, python: Path) -> str:
-        """Return the version of the engine that a Python has; raise WorkerError if it has none."""
+        """Return the version of the engine that is installed in `python`, without a local part such as "+cpu".
+
+        Raises WorkerError if the engine is not installed there.
+        """
         command = [str(python), "-c", _PRINT_VERSION, *self.packages]
         output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         if output.returncode or not output.stdout.strip():
@@ -254,7 +270,10 @@ class ServerEngine(ABC):
     def environment(
         self, ours: Mapping[str, str], serving: ServerSettings, device: Device, gpus: Sequence[str], host: str
     ) -> dict[str, str]:
-        """Return the environment of a server's processes; it holds no key."""
+        """Return the environment variables of a server's processes; they contain no keys.
+
+        These are `ours`, without those of a training process, and with the threads, devices and settings of the server.
+        """
         threads = str(serving.threads)
         variables = {name: value for name, value in ours.items() if name not in NOT_INHERITED}
         variables |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
@@ -262,7 +281,7 @@ class ServerEngine(ABC):
         if host.startswith("127.") and sys.platform == "linux":
             variables |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         if device == "cpu":
-            variables.pop("PYTHONPATH", None)  # its environment has packages of its own
+            variables.pop("PYTHONPATH", None)  # its environment has separate packages
             variables["CUDA_VISIBLE_DEVICES"] = ""
         elif gpus:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
@@ -271,7 +290,10 @@ class ServerEngine(ABC):
     def start(
         self, folder: Path, post: ServerPlace, *, seed: int, threads: int, keeps: bool = False, **options: Any
     ) -> ServerProcess:
-        """Start one replica on a model's folder as the plan says; `options` and errors are those of `serve`."""
+        """Start one replica on a model's folder with the settings of the plan.
+
+        `options` are further arguments of `serve`, whose errors are raised. `keeps` is as in `ServerSettings`.
+        """
         running = post.home.running
         serving = ServerSettings(
             precision=running.precision,
@@ -296,17 +318,20 @@ class ServerEngine(ABC):
         shared: bool,
         limit_s: float,
     ) -> RemoteModel:
-        """Return the handle on a home's replicas; `servers` are those of them that are children of this process.
+        """Return a handle on a home's replicas at `doors`; `servers` are the replicas that this process started.
 
-        `shared` is as in `updates`; a sample has `limit_s` seconds.
+        `shared` means that sender and replicas share their devices; a sample may take `limit_s` seconds.
         """
         by = self.weights_by(home, shared=shared)
         return self.model(doors, tokenizer, update_by=by, scratch=scratch, servers=servers, limit_s=limit_s)
 
     def updates(self, home: Home, doors: Sequence[ServerAddress], scratch: Path, *, shared: bool) -> WeightUpdates:
-        """Return what sends new weights to replicas; `shared` says that sender and replicas share their devices."""
+        """Return a sender of new weights to a home's replicas at `doors`.
+
+        `shared` means that sender and replicas share their devices; weights by disk are written to `scratch`.
+        """
         return self.model.updates(doors, by=self.weights_by(home, shared=shared), scratch=scratch)
 
     def weights_by(self, home: Home, *, shared: bool) -> By:
-        """Return how new weights reach a home's replicas: as the plan says, else as fits their devices."""
+        """Return the transport of weights to a home's replicas: that of the plan, or else the default of the engine."""
         return home.running.weights_by or self.way(home.layout.tensor, shared=shared)

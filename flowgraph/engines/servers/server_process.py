@@ -1,6 +1,6 @@
-"""A server that belongs to a run: one child process group, started, watched while it lives, and always ended.
+"""A server that belongs to a run: a child process group that is started, monitored, and always ended.
 
-Not here: what the server runs (`server_engine`).
+Not here: the program of the server (`server_engine`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ POLL_S = 0.1
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """The address and properties of one running server; it travels between processes.
+    """The address and properties of one running server; it can be sent between processes.
 
-    `version` is the engine's, `folder` the model it was started from, `precision` the dtype of its weights ("" if
-    unknown), `tensor` the number of devices it is split over. `sleeps` says that it can release memory, `keeps` that
-    its weights are restored after that, `session` that updates must be announced and closed, `tried` that we ran this
-    version on this kind of device. The keys are secret and not shown.
+    `version` is the version of the engine, `folder` the model's folder, `precision` the dtype of its weights ("" if
+    unknown), `tensor` the number of devices over which it is split. `sleeps` means that it can release memory, `keeps`
+    that its weights are restored after that, `session` that updates must be announced and closed, `tried` that we ran
+    this version on this kind of device. The keys are secret and not shown by `repr`.
     """
 
     url: str
@@ -52,7 +52,7 @@ class ServerAddress:
 
 @dataclass(eq=False)
 class ServerProcess:
-    """A running server that this process started; `log` is what it writes."""
+    """A running server that this process started; `log` is the file of its output."""
 
     door: ServerAddress
     process: subprocess.Popen[bytes]
@@ -63,15 +63,15 @@ class ServerProcess:
         self._ended = weakref.finalize(self, end_group, self.process)
 
     def check(self) -> None:
-        """Raise WorkerError with the end of the log if the server is not running."""
+        """Raise WorkerError, with the end of the log, if the server has ended."""
         if self.process.poll() is not None:
             notes = tail(self.log, (self.door.key, self.door.admin_key))
             raise WorkerError(f"{self.door.name} ended: {how_ended(self.process)}", notes=notes)
 
     def check_stopped(self) -> None:
-        """Raise WorkerError if a signal has stopped one of its processes, which the others do not notice.
+        """Raise WorkerError if a signal has stopped one of the server's processes, which the server does not notice.
 
-        A process counts as stopped if two calls `STOPPED_S` apart find it so.
+        A process counts as stopped if two calls more than `STOPPED_S` seconds apart, and all between, find it stopped.
         """
         import psutil
 
@@ -85,7 +85,7 @@ class ServerProcess:
         self._stopped = stopped
 
     def close(self) -> None:
-        """End the server, with every process of its group."""
+        """Kill the server and every process of its group, and wait until they have ended."""
         self._ended()
 
     def __enter__(self) -> Self:
@@ -98,9 +98,10 @@ class ServerProcess:
 def start(
     command: Sequence[str], job: Mapping[str, Any], environment: Mapping[str, str], log: Path
 ) -> subprocess.Popen[bytes]:
-    """Start a process as the leader of a group; its standard input gets the job as JSON, and stays open.
+    """Start a process as the leader of a new session, and send it `job` as a line of JSON on its standard input.
 
-    The launcher ends its group when that input ends, so that nothing is left when this process is killed.
+    Its output is appended to `log`. The standard input stays open: the launcher ends its group when the input ends, so
+    that no process remains when this process is killed.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as out:
@@ -127,7 +128,10 @@ def await_ready(
     secrets: Sequence[str],
     limit_s: float,
 ) -> None:
-    """Wait until a server is ready; raise WorkerError with the end of its log if it exits or takes too long."""
+    """Wait until `ready()` is true; raise WorkerError if the process ends or `limit_s` seconds pass before that.
+
+    The error contains the end of the log, with `secrets` masked.
+    """
     until = time.monotonic() + limit_s
     while not ready():
         if process.poll() is not None:
@@ -140,7 +144,10 @@ def await_ready(
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its whole group with their shared memory, and wait until they are gone, if they are not."""
+    """Kill a process and its whole group, free their shared memory, and wait until they have ended.
+
+    Without effect on processes that have already ended.
+    """
     import psutil
 
     forget_shared_memory(process.pid)
@@ -152,7 +159,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def how_ended(process: subprocess.Popen[bytes]) -> str:
-    """Return by which signal a process ended, or with which exit status."""
+    """Return a text that says how a process ended: its signal or exit status, or that it is running."""
     code = process.poll()
     if code is None:
         return "it is running"
@@ -160,7 +167,7 @@ def how_ended(process: subprocess.Popen[bytes]) -> str:
 
 
 def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
-    """Return the last lines of a log with `secrets` masked."""
+    """Return the last non-empty lines of a log, at most 12, with `secrets` masked; [] if it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16384))
@@ -173,9 +180,10 @@ def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
 
 
 def held_port(host: str, port: int, name: str) -> socket.socket:
-    """Bind a port, any if it is 0, without listening: until the socket is closed, the system gives it to nobody else.
+    """Return a socket that reserves a port on `host` without listening; port 0 selects any free one.
 
-    A server that allows reuse, as asyncio's do, may listen there meanwhile. Raises WorkerError if the port is taken.
+    Until it is closed, the system assigns the port to no other process, but a server that sets SO_REUSEADDR, as
+    asyncio's do, can listen on it. Raises WorkerError, which names the server `name`, if the port is taken.
     """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:

@@ -1,4 +1,4 @@
-"""SGLang's servers. Modelled besides: experts over replicas, narrower weights. Source: its server arguments."""
+"""SGLang's servers. Also modelled: experts over replicas, narrower weights. Source: its server arguments."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SGLANG = EngineVersions(
     hint="on a CPU: flowgraph engines install sglang-cpu; on a GPU: pip install 'flowgraph[sglang]'",
 )
 
-# SGLang's own pins hold CUDA builds that a CPU has no use for, so it is installed without its dependencies, beside
-# what it imports on a CPU.
+# SGLang's own pins hold CUDA builds that a CPU has no use for, so it is installed without its dependencies, in
+# addition to the packages that it imports on a CPU.
 SGLANG_CPU = Environment(
     name="sglang-cpu",
     package="sglang",

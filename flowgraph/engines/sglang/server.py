@@ -1,4 +1,4 @@
-"""SGLang as an engine: how its servers are started and called, and what they are asked for a sample."""
+"""The engine SGLang: how its servers are started and called, and the format of a request for a sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ BIND = "SGLANG_CPU_OMP_THREADS_BIND"
 
 
 def shared_cores(cores: Sequence[int], ranks: int) -> str:
-    """Split cores over ranks in SGLang's notation, which by default wants a NUMA node for each rank.
+    """Divide cores among ranks, in the notation of SGLang's `SGLANG_CPU_OMP_THREADS_BIND`.
+
+    Without this setting, SGLang requires a NUMA node for each rank. Ranks share cores if there are fewer cores than
+    ranks.
 
     >>> shared_cores([0, 1, 2, 5, 6], 2), shared_cores([3], 2)
     ('0,1|2,5', '3|3')
@@ -32,9 +35,10 @@ def shared_cores(cores: Sequence[int], ranks: int) -> str:
 
 
 def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
-    """Return the body of `/generate` for one sample: token ids in and out.
+    """Return the JSON body of a `/generate` request for one sample, with token ids as input and output.
 
-    The server samples by `sampling_seed` only if its kernels do not depend on the batch.
+    `ends` are the token ids that end the response. The server uses `sampling_seed` only if its kernels do not depend on
+    the batch (`ServerSettings.repeatable`).
     """
     return {
         "input_ids": list(request.context),
@@ -67,7 +71,7 @@ class SglangModel(RemoteModel):
 
 
 class Sglang(ServerEngine):
-    """Servers of SGLang; this Python starts those on GPUs."""
+    """Servers of SGLang; on GPUs they run in this Python."""
 
     name = "SGLang"
     packages = ("sglang",)
@@ -79,7 +83,10 @@ class Sglang(ServerEngine):
     def arguments(
         self, folder: Path, serving: ServerSettings, device: Device, config: Mapping[str, Any], version: int
     ) -> list[str]:
-        """Return the command line of a server without its address and keys."""
+        """Return the command-line arguments of a server, without address and keys.
+
+        On a CPU, 10 % of the machine's memory and `CPU_TOKENS` cached tokens are the defaults.
+        """
         options: dict[str, object] = {
             "--model-path": folder,
             "--device": device,
@@ -110,7 +117,7 @@ class Sglang(ServerEngine):
         return ["--skip-tokenizer-init", *on, *(str(part) for pair in options.items() for part in pair)]
 
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return the environment variables that only SGLang's processes need."""
+        """Return the environment variables that are specific to SGLang."""
         variables = {
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # else each health check takes a second
             "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for SPARE_POSITIONS, which no request reaches
@@ -122,7 +129,7 @@ class Sglang(ServerEngine):
         return variables
 
     def about(self, control: ServerControl) -> dict[str, Any]:
-        """Ask a running server for the fields of its address."""
+        """Ask a running server for its properties, and return them as fields of `ServerAddress`."""
         info = control.get("/server_info")
         return {
             "version": str(info.get("version", "")),
@@ -134,14 +141,14 @@ class Sglang(ServerEngine):
         }
 
     def way(self, tensor: int, *, shared: bool) -> By:
-        """Choose how new weights reach replicas: a process group for devices that are not shared.
+        """Return the default transport of weights to replicas of `tensor` devices.
 
-        On shared devices it is their memory if one process holds a replica's weights; a process group cannot have one
-        device twice, so else it is files.
+        This is a process group unless the sender and the replicas share devices: a process group cannot contain a
+        device twice. Shared devices use shared memory if a replica has one device, and files otherwise.
         """
         if not shared:
             return "group"
         return "memory" if tensor == 1 else "disk"
 
     def ready(self, control: ServerControl, version: int) -> None:
-        """Do nothing: the version is in the command line."""
+        """Do nothing: the version of the weights is already in the server's command line."""

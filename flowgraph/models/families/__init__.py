@@ -1,4 +1,4 @@
-"""The families of decoders whose parameters are counted from config.json, by its `model_type`."""
+"""The families of decoders whose parameters are counted from config.json, by `model_type`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _VISION = {"qwen3_5", "qwen3_5_moe", "llama4", "kimi_k25"}
 
 
 def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a config.json that describes the language model.
+    """Return the part of a config.json that describes the language model: of vision-language models, `text_config`.
 
     >>> language_model({"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}})
     {'model_type': 'qwen3_5_text'}
@@ -64,7 +64,7 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def family_of(config: Mapping[str, Any]) -> type[Decoder] | None:
-    """Return the family that a config.json names; None if its parameters cannot be counted from config.json.
+    """Return the family class for a config.json; None if its parameters cannot be counted from config.json.
 
     >>> family_of({"model_type": "zebra"}) is None
     True

@@ -1,7 +1,7 @@
-"""What all families of decoders share: counted tensors, sizes read from config.json, and the layer that they vary.
+"""The base of all families of decoders: counts of parameters, sizes read from config.json, and a standard layer.
 
-A family is a class. Its fields are what it reads from config.json, with the defaults of transformers; a method that it
-overrides counts one part of its layers. Source of each: the modules of transformers 5.12; tests compare with them.
+A family is a class. Its fields are read from config.json, with the defaults of transformers; a method that it overrides
+counts one part of its layers. Source of each: the modules of transformers 5.12; tests compare with them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ WINDOWED = frozenset({"sliding_attention", "chunked_attention"})
 
 @dataclass(frozen=True)
 class Tensors:
-    """The numbers in some modules.
+    """The numbers of parameters in some modules.
 
-    `products` are factors of a matrix product, once for each token; `vectors` are added, scaled by or looked up.
-    `sides` adds up inputs and outputs of the linear layers: adapters of rank r on all of them have r · sides numbers.
+    `products` counts factors of a matrix product, which each token uses once; `vectors` counts parameters that are
+    added, scaled by or looked up. `sides` is the sum of inputs and outputs of linear layers: adapters of rank r on all
+    of them have r · sides parameters.
     """
 
     products: int = 0
@@ -40,7 +41,7 @@ class Tensors:
 
     @property
     def numbers(self) -> int:
-        """Count all of them.
+        """Return the number of all parameters.
 
         >>> linear(4, 3, bias=True).numbers
         15
@@ -49,7 +50,7 @@ class Tensors:
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = False) -> Tensors:
-    """Count a linear layer.
+    """Return the parameter counts of a linear layer.
 
     >>> 2 * linear(4, 3) + vector(4)
     Tensors(products=24, vectors=4, sides=14)
@@ -58,31 +59,31 @@ def linear(inputs: int, outputs: int, *, bias: bool = False) -> Tensors:
 
 
 def matrix(rows: int, columns: int) -> Tensors:
-    """Count a factor of a product that adapters leave alone: a router, an expert, the kernel of a convolution."""
+    """Return the parameter counts of a matrix that gets no adapters: a router, an expert, or a convolution's kernel."""
     return Tensors(rows * columns)
 
 
 def vector(numbers: int) -> Tensors:
-    """Count numbers that are added or scaled by, as in a norm."""
+    """Return the counts of `numbers` parameters that are added or scaled by, as in a norm."""
     return Tensors(0, numbers)
 
 
 def gated(hidden: int, width: int, *, bias: bool = False) -> Tensors:
-    """Count an MLP of three linear layers: gate, up and down."""
+    """Return the parameter counts of an MLP of three linear layers: gate, up and down."""
     return 2 * linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
 
 def plain(hidden: int, width: int, *, bias: bool = False) -> Tensors:
-    """Count an MLP of two linear layers: up and down."""
+    """Return the parameter counts of an MLP of two linear layers: up and down."""
     return linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The experts of a family: their number, how many each token is sent to, their width, and the numbers in one.
+    """The experts of a family: their number, the number per token, their width, and the counts of one expert.
 
-    `shared` is the width of the experts that every token passes; `dense_layers` have an MLP instead of experts, or
-    neither.
+    `shared` is the total width of the experts that every token uses; `dense_layers` is the number of layers without
+    experts.
     """
 
     count: int = 0
@@ -94,7 +95,7 @@ class Experts:
 
 
 class Decoder(BaseModel, ABC):
-    """Sizes of a decoder, whose layers by default have grouped-query attention and two norms, without biases."""
+    """The sizes of a decoder; by default, layers have grouped-query attention and two norms, without biases."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=(), defer_build=True)
 
@@ -122,7 +123,7 @@ class Decoder(BaseModel, ABC):
 
     @property
     def head_size(self) -> int:
-        """Return the width of one head's query."""
+        """Return the width of a query in one attention head."""
         return self.head_dim or self.default_head_dim or self.hidden_size // self.num_attention_heads
 
     @property
@@ -132,29 +133,29 @@ class Decoder(BaseModel, ABC):
 
     @property
     def queries(self) -> int:
-        """Return the width of all queries."""
+        """Return the total width of the queries of all heads."""
         return self.num_attention_heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """Return the width of all keys, which is also that of all values."""
+        """Return the total width of the keys of all KV heads, which is also that of the values."""
         return self.kv_heads * self.head_size
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """Return the width of an MLP that has no experts."""
+        """Return the hidden width of an MLP without experts."""
 
     def body(self) -> Tensors:
-        """Count everything but the embedding and the head."""
+        """Return the parameter counts of the decoder without embedding and head."""
         return self.num_hidden_layers * (self._attention() + self._norms()) + self._mlps() + self._ends()
 
     def _biases(self) -> tuple[bool, bool]:
-        """Return whether attention has biases: on queries, keys and values; on its output."""
+        """Return whether attention has biases on queries, keys and values, and whether it has one on its output."""
         return False, False
 
     def _attention(self) -> Tensors:
-        """Count what mixes tokens in one layer."""
+        """Return the parameter counts of the attention of one layer."""
         bias, out_bias = self._biases()
         if self.fused_qkv:
             qkv = linear(self.hidden_size, self.queries + 2 * self.keys, bias=bias)
@@ -174,19 +175,19 @@ class Decoder(BaseModel, ABC):
         return gated(self.hidden_size, self.width)
 
     def _ends(self) -> Tensors:
-        """Count what the model has once, before or after all layers."""
+        """Return the parameter counts of modules before or after all layers, such as the last norm."""
         return vector(self.hidden_size)
 
     def head_vectors(self) -> int:
-        """Return the size of the bias of the language-model head."""
+        """Return the size of the bias of the language-model head; 0 if it has none."""
         return 0
 
     def experts(self) -> Experts:
-        """Describe the experts."""
+        """Return a description of the experts; `count` is 0 for a family without experts."""
         return Experts()
 
     def windowed(self) -> int:
-        """Count the layers whose attention window is shorter than the longest sequence."""
+        """Return the number of layers whose attention window is shorter than the longest sequence."""
         if self.sliding_window is None or self.sliding_window >= (self.max_position_embeddings or inf):
             return 0
         if self.layer_types is not None:
@@ -197,14 +198,14 @@ class Decoder(BaseModel, ABC):
         return self.windows == "all" or (self.windows == "even" and layer % 2 == 0)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe the state that layers keep between tokens."""
+        """Return the layers that mix tokens (attention and recurrent layers), in groups of equal layers."""
         windowed, sizes = self.windowed(), (self.num_attention_heads, self.kv_heads, self.head_size)
         full = grouped(self.num_hidden_layers - windowed, *sizes)
         return nonempty(full, grouped(windowed, *sizes, window=self.sliding_window))
 
 
 class BiasedAttention(Decoder):
-    """A decoder whose attention has biases if config.json says so: on its output too, or not."""
+    """A decoder whose attention has biases if config.json says so; `out_bias` says whether its output has one too."""
 
     out_bias: ClassVar[bool] = True
     attention_bias: bool = False
@@ -220,10 +221,10 @@ class Gated(Decoder):
 
     @property
     def width(self) -> int:
-        """Return the width of an MLP."""
+        """Return the hidden width of an MLP."""
         return self.intermediate_size
 
 
 def nonempty(*mixers: Mixer) -> tuple[Mixer, ...]:
-    """Return the mixers that have layers."""
+    """Return the mixers that have at least one layer."""
     return tuple(mixer for mixer in mixers if mixer.layers)

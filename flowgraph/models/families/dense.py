@@ -1,4 +1,4 @@
-"""Families whose layers all have one gated MLP: Llama and its kin, Qwen, Gemma, Phi-3, OLMo."""
+"""Families whose layers all have one gated MLP: Llama and similar models, Qwen, Gemma, Phi-3, OLMo."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Qwen2(Gated):
     sliding_window: int | None = 4096
 
     def windowed(self) -> int:
-        """Count the layers that have a window."""
+        """Return the number of layers that have a window; 0 unless `use_sliding_window`."""
         return super().windowed() if self.use_sliding_window else 0
 
     def _has_window(self, layer: int) -> bool:
@@ -129,25 +129,29 @@ class _Block(BaseModel):
 
 
 class LlamaNemotron(Decoder):
-    """Llama-Nemotron Super: a Llama pruned by a search; a layer may lack attention or MLP, whose widths differ.
+    """Llama-Nemotron Super: a pruned Llama, whose layers may lack attention or MLP, and whose MLPs differ in width.
 
-    Not in transformers. Source: NVIDIA's `modeling_decilm.py` beside the weights; the count is the published one.
+    Not in transformers. Source: NVIDIA's `modeling_decilm.py`, published with the weights; the count is the published
+    one.
     """
 
     block_configs: tuple[_Block, ...]
 
     @property
     def width(self) -> int:
-        """Return the width of the widest MLP."""
+        """Return the hidden width of the widest MLP; 0 if there is none."""
         return max(self._widths(), default=0)
 
     @property
     def kv_heads(self) -> int:
-        """Return the largest number of key-value heads in a layer."""
+        """Return the largest number of key-value heads in a layer; 0 if no layer has attention."""
         return max(self._kv_heads(), default=0)
 
     def body(self) -> Tensors:
-        """Count everything but the embedding and the head; a layer without attention or MLP lacks its norm too."""
+        """Return the parameter counts of the decoder without embedding and head.
+
+        A layer without attention or MLP lacks the norm of that part too.
+        """
         hidden, norm = self.hidden_size, vector(self.hidden_size)
         query_and_out = linear(hidden, self.queries) + linear(self.queries, hidden)
         attentions = (query_and_out + 2 * linear(hidden, heads * self.head_size) + norm for heads in self._kv_heads())
@@ -155,7 +159,7 @@ class LlamaNemotron(Decoder):
         return sum((*attentions, *mlps), self._ends())
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe the state that layers keep between tokens."""
+        """Return the attention layers, in groups with the same number of KV heads."""
         heads, size = self.num_attention_heads, self.head_size
         return tuple(grouped(layers, heads, kv_heads, size) for kv_heads, layers in Counter(self._kv_heads()).items())
 
@@ -165,7 +169,7 @@ class LlamaNemotron(Decoder):
                 yield self.num_attention_heads // (block.attention.n_heads_in_group or 1)
 
     def _widths(self) -> Iterator[int]:
-        """Yield the width of each MLP: the layer's share of 2/3 of the hidden width, rounded up to 256."""
+        """Yield the hidden width of each MLP: `ffn_mult` · 2/3 of the hidden width, rounded up to a multiple of 256."""
         for block in self.block_configs:
             if not block.ffn.no_op and block.ffn.ffn_mult is not None:
                 yield -(-int(2 * block.ffn.ffn_mult * self.hidden_size / 3) // 256) * 256

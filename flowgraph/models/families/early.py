@@ -17,7 +17,7 @@ class Early(Decoder):
 
     @property
     def width(self) -> int:
-        """Return the width of the MLP."""
+        """Return the hidden width of the MLP: by default four times the hidden width of the model."""
         return self.intermediate_size or 4 * self.hidden_size
 
     def _biases(self) -> tuple[bool, bool]:
@@ -41,7 +41,7 @@ class GPT2(Early):
 
 
 class OPT(Early):
-    """OPT: positions are learned, from the third row on; queries, keys and values are linear layers of their own."""
+    """OPT: positions are learned, from the third row on; queries, keys and values are separate linear layers."""
 
     fused_qkv = False
     intermediate_size: Count | None = Field(validation_alias="ffn_dim")
@@ -79,7 +79,7 @@ class Phi(Early):
         return super()._attention() + vector(4 * self.head_size * self.qk_layernorm)
 
     def head_vectors(self) -> int:
-        """Return the size of the bias of the head."""
+        """Return the size of the bias of the language-model head: the vocabulary."""
         return self.vocab_size
 
 
@@ -96,7 +96,7 @@ class Falcon(Early):
 
     @property
     def kv_heads(self) -> int:
-        """Return the number of key-value heads."""
+        """Return the number of key-value heads; 1 for multi-query attention."""
         if self.new_decoder_architecture:
             return self.num_kv_heads or self.num_attention_heads
         return 1 if self.multi_query else self.num_attention_heads

@@ -1,4 +1,4 @@
-"""Families where most layers keep a state instead of a cache: Qwen3-Next, Qwen3.5, Nemotron-H and Nemotron 3.
+"""Families where most layers have a recurrent state instead of a cache: Qwen3-Next, Qwen3.5, Nemotron-H, Nemotron 3.
 
 Source: Yang et al. 2024 (gated delta networks), arXiv 2412.06464; Dao and Gu 2024 (Mamba-2), arXiv 2405.21060.
 """
@@ -15,7 +15,7 @@ from flowgraph.models.layer_kinds import Mixer, Recurrent, grouped
 
 
 class DeltaNet(Decoder):
-    """Three layers with a gated delta network to one with attention, whose output has a gate."""
+    """A decoder with three gated delta-network layers for each attention layer; the attention output has a gate."""
 
     default_head_dim = 256
     fused_inputs: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class DeltaNet(Decoder):
 
     @property
     def _convolved(self) -> int:
-        """Return the width of a delta network's queries, keys and values."""
+        """Return the total width of a delta network's queries, keys and values."""
         return 2 * self.linear_num_key_heads * self.linear_key_head_dim + self._values
 
     @property
@@ -62,9 +62,10 @@ class DeltaNet(Decoder):
         return qkv + linear(self.queries, hidden, bias=bias) + vector(2 * self.head_size)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe the state that layers keep between tokens.
+        """Return the attention layers, and the delta-network layers with their states.
 
-        A token decays a head's state [key, value], reads it with its key, adds an outer product, reads with its query.
+        For each token and head, a delta network decays the state [key, value], reads it with the key, adds an outer
+        product, and reads it with the query.
         """
         delta, matrices = self._delta_layers, self._values * self.linear_key_head_dim
         state = matrices + self._convolved * (self.linear_conv_kernel_dim - 1)
@@ -109,7 +110,7 @@ class NemotronH(Sparse):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, config: dict[str, Any]) -> dict[str, Any]:
-        """Write the layers as letters, and fill in their number; a config without experts may leave theirs out."""
+        """Derive the pattern (a letter for each layer) and the number of layers; the default is no experts."""
         kinds = config.get("layers_block_type") or config.get("layer_types")
         letters = (_LETTERS.get(kind, "?") for kind in kinds or ())
         pattern = "".join(letters) if kinds else config.get("hybrid_override_pattern") or ""
@@ -131,7 +132,7 @@ class NemotronH(Sparse):
         return self.hybrid_override_pattern.count("E")
 
     def body(self) -> Tensors:
-        """Count everything but the embedding and the head."""
+        """Return the parameter counts of the decoder without embedding and head."""
         routed = self._around_experts() + self.num_experts * self._expert()
         mamba = linear(self.hidden_size, self._inner + self._convolved + self.mamba_num_heads, bias=self.use_bias)
         mamba += matrix(self._convolved, self.conv_kernel) + vector(self._convolved * self.use_conv_bias)
@@ -145,17 +146,23 @@ class NemotronH(Sparse):
         return plain(self.hidden_size, self.width, bias=self.mlp_bias)
 
     def _expert(self) -> Tensors:
-        """Count one expert, which has no gate, and may work on fewer numbers than the hidden width."""
+        """Return the parameter counts of one expert.
+
+        It has no gate, and its input may be narrower than the hidden width.
+        """
         return matrix(2 * (self.moe_latent_size or self.hidden_size), self.expert_width)
 
     def _around_experts(self) -> Tensors:
-        """Count the router, the shared expert, and what leads to the experts' own width and back."""
+        """Return the parameter counts of the router, the shared expert, and the latent projections of the experts."""
         hidden, bias = self.hidden_size, self.mlp_bias
         latent = plain(hidden, self.moe_latent_size, bias=bias) if self.moe_latent_size else Tensors()
         return matrix(hidden, self.num_experts) + plain(hidden, self._shared_width(), bias=bias) + latent
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe the state that layers keep; a token adds an outer product to the state, and reads it once."""
+        """Return the attention layers, and the Mamba-2 layers with their states.
+
+        For each token, Mamba-2 adds an outer product to the state, and reads it once.
+        """
         count, state = self.hybrid_override_pattern.count, self._inner * self.ssm_state_size
         full = grouped(count("*"), self.num_attention_heads, self.kv_heads, self.head_size)
         return nonempty(full, Recurrent(count("M"), state + self._convolved * (self.conv_kernel - 1), 2 * state))

@@ -1,8 +1,8 @@
-"""Families that keep a latent instead of keys and values: DeepSeek V2 to V3.2, Kimi K2, GLM-5; and DeepSeek V4.
+"""Families that cache a latent instead of keys and values: DeepSeek V2 to V3.2, Kimi K2, GLM-5; and DeepSeek V4.
 
-A token's keys and values are kept as one latent vector and a rotated part. Source: DeepSeek-AI 2024, arXiv 2405.04434,
-section 2.1. Multiplications are counted with keys made from the latent, as in training and prefill; engines that decode
-bring queries into the latent space instead.
+A token's keys and values are cached as one latent vector and a rotated part. Source: DeepSeek-AI 2024, arXiv
+2405.04434, section 2.1. Multiplications are counted with keys computed from the latent, as in training and prefill;
+engines that decode project queries into the latent space instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Latent(SharedExperts):
 
     @property
     def head_size(self) -> int:
-        """Return the width of one head's query."""
+        """Return the width of a query in one attention head."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
     @property
@@ -48,7 +48,7 @@ class Latent(SharedExperts):
         return queries + down + up + linear(heads * self.v_head_dim, hidden, bias=bias)
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe the state that layers keep between tokens."""
+        """Return the attention layers, with their latent caches."""
         return (Attention(self.num_hidden_layers, self._products, self._cached),)
 
 
@@ -60,7 +60,7 @@ class DeepseekV2(Latent):
 
 
 class Indexed(Latent):
-    """DeepSeek V3.2 and GLM-5: a small index picks the tokens to attend to; layers may share one's picks.
+    """DeepSeek V3.2 and GLM-5: a small index selects the tokens to attend to; several layers may share a selection.
 
     Source: DeepSeek-AI 2025, arXiv 2512.02556, section 2.
     """
@@ -71,7 +71,7 @@ class Indexed(Latent):
     indexer_types: tuple[str, ...] | None = None
 
     def body(self) -> Tensors:
-        """Count everything but the embedding and the head."""
+        """Return the parameter counts of the decoder without embedding and head; indexes are included."""
         index = linear(self.q_lora_rank or self.hidden_size, self.index_n_heads * self.index_head_dim)
         index += linear(self.hidden_size, self.index_head_dim) + linear(self.hidden_size, self.index_n_heads)
         return super().body() + self._indexes() * (index + vector(2 * self.index_head_dim))
@@ -80,7 +80,7 @@ class Indexed(Latent):
         return self.num_hidden_layers if self.indexer_types is None else self.indexer_types.count("full")
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe the state that layers keep between tokens."""
+        """Return the attention layers: those with an index, and those that share the selection of another layer."""
         layers, scan = self._indexes(), self.index_n_heads * self.index_head_dim
         searching = Attention(
             layers, self._products, self._cached + self.index_head_dim, picks=self.index_topk, scan=scan
@@ -90,7 +90,7 @@ class Indexed(Latent):
 
 
 class Glm5(Indexed):
-    """GLM-5: every `index_topk_freq`-th layer searches, the others share."""
+    """GLM-5: every `index_topk_freq`-th layer has an index, and the other layers share its selection."""
 
     index_n_heads: Count = 32
     index_topk_freq: int = 1
@@ -107,7 +107,7 @@ _V4_RATIOS = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 
 
 
 class DeepseekV4(SharedExperts):
-    """DeepSeek V4: one key for all heads, which is also the value; beyond a short window, tokens share an entry.
+    """DeepSeek V4: all heads share one key, which is also the value; beyond a short window, tokens share a cache entry.
 
     Four residual streams are mixed around each layer. Source: transformers 5.12, `deepseek_v4`.
     """
@@ -128,19 +128,22 @@ class DeepseekV4(SharedExperts):
         return self.num_hidden_layers
 
     def _attention(self) -> Tensors:
-        """Count what mixes tokens in one layer, without compressors."""
+        """Return the parameter counts of the attention of one layer, without compressors."""
         hidden, rank, out_width = self.hidden_size, self.q_lora_rank, self.o_groups * self.o_lora_rank
         qkv = linear(hidden, rank) + linear(rank, self.queries) + linear(hidden, self.head_size)
         out = linear(self.queries // self.o_groups, out_width) + linear(out_width, hidden)
         return qkv + out + vector(rank + self.head_size + self.num_attention_heads)
 
     def _norms(self) -> Tensors:
-        """Count the norms of one layer, and what mixes the residual streams before attention and before the MLP."""
+        """Return the parameter counts of one layer's norms and of its mixing of residual streams.
+
+        The streams are mixed before attention and before the MLP.
+        """
         mixed = (2 + self.hc_mult) * self.hc_mult
         return super()._norms() + 2 * (matrix(mixed, self.hc_mult * self.hidden_size) + vector(mixed + 3))
 
     def _ends(self) -> Tensors:
-        """Count the last norm, and what joins the residual streams."""
+        """Return the parameter counts of the last norm, and of the module that joins the residual streams."""
         return super()._ends() + matrix(self.hc_mult, self.hc_mult * self.hidden_size) + vector(self.hc_mult + 1)
 
     def body(self) -> Tensors:
@@ -157,7 +160,7 @@ class DeepseekV4(SharedExperts):
         return total
 
     def mixers(self) -> tuple[Mixer, ...]:
-        """Describe the state that layers keep between tokens."""
+        """Return the attention of all layers: the windows, and the compressed caches in groups with the same ratio."""
         ratios, size, index = self._ratios(), self.head_size, self.index_head_dim
         products, scan = 2 * self.num_attention_heads * size, self.index_n_heads * index
         mixers = [Attention(len(ratios), products, size, self.sliding_window)]
@@ -170,14 +173,14 @@ class DeepseekV4(SharedExperts):
         return tuple(mixers)
 
     def _ratios(self) -> tuple[int, ...]:
-        """Return how many tokens share an entry, layer by layer; 0 where there is only the window."""
+        """Return, for each layer, how many tokens share a cache entry; 0 for a layer that has only the window."""
         if self.compress_ratios is not None:
             return self.compress_ratios[: self.num_hidden_layers]
         ratios = _V4_RATIOS | (self.compress_rates or {})
         return tuple(ratios.get(kind, 0) for kind in self.layer_types or ())
 
     def _indexed(self, ratio: int) -> bool:
-        """Return whether layers of this ratio have an index: those that compress least."""
+        """Return whether layers with this ratio have an index: those with the smallest ratio do."""
         return ratio == min(filter(None, self._ratios()))
 
     def _compressor(self, ratio: int, width: int, size: int) -> Tensors:

@@ -21,7 +21,10 @@ from flowgraph.models.families.decoder import (
 
 
 class Sparse(Decoder):
-    """A decoder in some of whose layers a router sends each token to a few of many experts; some have a shared one."""
+    """A decoder with layers in which a router sends each token to a few of many experts.
+
+    Some families have a shared expert too, which every token uses.
+    """
 
     num_experts: int = Field(validation_alias=AliasChoices("n_routed_experts", "num_experts", "num_local_experts"))
     num_experts_per_tok: int
@@ -30,22 +33,28 @@ class Sparse(Decoder):
 
     @property
     def width(self) -> int:
-        """Return the width of an MLP without experts, or of all experts that a token passes if config.json has none."""
+        """Return the hidden width of an MLP without experts.
+
+        If config.json has none, return the total width of the experts that a token uses.
+        """
         return self.intermediate_size or self.num_experts_per_tok * self.expert_width + self._shared_width()
 
     def _shared_width(self) -> int:
-        """Return the width of the experts that each token passes."""
+        """Return the total width of the experts that each token uses; 0 if there are none."""
         return 0
 
     def _sparse_layers(self) -> int:
         return self.num_hidden_layers
 
     def _expert(self) -> Tensors:
-        """Count one expert: three matrices. Those of a layer lie in one tensor, so none is a linear layer."""
+        """Return the parameter counts of one expert: three matrices.
+
+        All experts of a layer are in one tensor, so they are not linear layers, and get no adapters.
+        """
         return matrix(self.hidden_size, 3 * self.expert_width)
 
     def _around_experts(self) -> Tensors:
-        """Count what a layer with experts has besides: the router, and an MLP that each token passes."""
+        """Return the parameter counts of the router and the shared experts of one layer."""
         shared = gated(self.hidden_size, self._shared_width()) if self._shared_width() else Tensors()
         return matrix(self.hidden_size, self.num_experts) + shared
 
@@ -55,7 +64,7 @@ class Sparse(Decoder):
         return sparse * experts + (self.num_hidden_layers - sparse) * self._mlp()
 
     def experts(self) -> Experts:
-        """Describe the experts."""
+        """Return a description of the experts; `count` is 0 if no layer has any."""
         sparse = self._sparse_layers()
         if not sparse:
             return Experts()
@@ -103,7 +112,7 @@ class GptOss(BiasedAttention, Mixtral):
 
 
 class QwenMoe(Sparse):
-    """What the Qwen families share: experts in every `decoder_sparse_step`-th layer, except `mlp_only_layers`."""
+    """The Qwen families with experts: in every `decoder_sparse_step`-th layer, except in `mlp_only_layers`."""
 
     decoder_sparse_step: int = 1
     mlp_only_layers: tuple[int, ...] | None = None
@@ -114,7 +123,7 @@ class QwenMoe(Sparse):
 
 
 class QwenSharedMoe(QwenMoe):
-    """Those with a shared expert that has a gate of its own."""
+    """The Qwen families with a shared expert, which has a separate gate."""
 
     shared_expert_intermediate_size: Count
 
@@ -135,7 +144,7 @@ class Qwen2Moe(BiasedAttention, QwenSharedMoe):
     sliding_window: int | None = 4096
 
     def windowed(self) -> int:
-        """Count the layers that have a window."""
+        """Return the number of layers that have a window; 0 unless `use_sliding_window`."""
         return super().windowed() if self.use_sliding_window else 0
 
     def _has_window(self, layer: int) -> bool:
@@ -153,7 +162,7 @@ class Qwen3Moe(BiasedAttention, QwenMoe):
 
 
 class SharedExperts(Sparse):
-    """Those whose first layers are dense, and whose shared experts are as wide as the others."""
+    """Families whose first layers have no experts, and whose shared experts are as wide as the others."""
 
     n_shared_experts: int | None = 1
     first_k_dense_replace: int = 0
@@ -177,7 +186,7 @@ class Glm4Moe(BiasedAttention, SharedExperts):
 
 
 class Llama4(BiasedAttention, Sparse):
-    """The language model of Llama 4: experts and a shared one in every nth layer; most layers see only a chunk."""
+    """The language model of Llama 4: experts and a shared one in every nth layer; most layers attend within a chunk."""
 
     default_head_dim = 128
     intermediate_size: Count = Field(validation_alias="intermediate_size_mlp")
@@ -199,7 +208,7 @@ class Llama4(BiasedAttention, Sparse):
         return linear(self.hidden_size, self.num_experts) + gated(self.hidden_size, self._shared_width())
 
     def _has_window(self, layer: int) -> bool:
-        """Return whether a layer sees only a chunk: those with rotary positions do."""
+        """Return whether a layer attends only within a chunk: layers with rotary positions do."""
         if self.no_rope_layers:
             return bool(self.no_rope_layers[layer])
         return (layer + 1) % self.no_rope_layer_interval != 0
