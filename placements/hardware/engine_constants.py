@@ -40,7 +40,7 @@ class EngineConstants:
     """Numbers of one engine; a subclass names them, each a float, in SI units."""
 
     def moved(self, values: Mapping[str, float]) -> Self:
-        """Return the constants with some values replaced. Raises UnknownNameError for a name without a constant."""
+        """Return the constants with some values replaced. Raises UnknownNameError for an unknown constant."""
         for name in values:
             if name not in constant_names(type(self)):
                 raise UnknownNameError.of("constant", name, constant_names(type(self)))
@@ -48,12 +48,12 @@ class EngineConstants:
 
 
 def constant_names(kind: type[EngineConstants]) -> tuple[str, ...]:
-    """Name the constants of a kind."""
+    """Return the names of the constants of a class."""
     return tuple(field.name for field in fields(kind))
 
 
 def constants(kind: type[C], engine: str, version: str = "") -> C:
-    """Return the constants of an engine, of its newest version unless you name one.
+    """Return the constants of an engine version; `version` "" means the newest.
 
     Raises UnknownNameError for an engine or a version without constants.
     """
@@ -62,7 +62,11 @@ def constants(kind: type[C], engine: str, version: str = "") -> C:
 
 
 def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
-    """Return the constants of an engine with their bounds; a version lists only what differs from the one before."""
+    """Return the constants of an engine version with their bounds; `version` "" means the newest.
+
+    In the file, a version lists only what differs from the previous one. Raises UnknownNameError for an engine or a
+    version without constants.
+    """
     tables = _tables(engine)
     names = [table["version"] for table in tables]
     if version and version not in names:
@@ -73,7 +77,7 @@ def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
 
 
 def engines() -> tuple[str, ...]:
-    """Name the engines that have constants."""
+    """Return the names of the engines that have constants, and `host`."""
     return tuple(sorted(FILES))
 
 
@@ -184,5 +188,5 @@ class HostConstants(EngineConstants):
 
 
 def host_constants(moved: Mapping[str, float] | None = None) -> HostConstants:
-    """Return the constants of host work, some of them `moved`."""
+    """Return the constants of host work; `moved` replaces some of them."""
     return constants(HostConstants, HOST).moved(moved or {})

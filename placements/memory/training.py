@@ -1,8 +1,8 @@
-"""The footprint of training a model: states, activations, logits and what sharding gathers, at the worst moment.
+"""The footprint of training a model: states, activations, logits and gathered weights, at the peak.
 
-Four moments are compared: the loss, the backward pass of a layer, its end, and the optimizer's step; besides, a pass
-without gradients of a role that reads rows before it trains on them. Not here: the widths of layers (`activations`),
-and roles that only read (`serving`).
+Four moments are compared: the loss, the backward pass of a layer, its end, and the optimizer's step; in addition, a
+pass without gradients of a role that reads rows before it trains on them. Not here: the widths of layers
+(`activations`), and roles that only read (`serving`).
 """
 
 from __future__ import annotations
@@ -85,36 +85,36 @@ class TrainingSettings:
 
     @property
     def width_bytes(self) -> int:
-        """Return the bytes of a number that is computed with."""
+        """Return the bytes of one number in the precision of the computation."""
         return WIDTH_BYTES[self.precision]
 
     @property
     def copies(self) -> bool:
-        """Return whether weights are kept as the optimizer changes them, and copied to be computed with.
+        """Return whether weights are stored in the optimizer's precision and cast for the computation.
 
-        Full sharding does, and so does a model that is not cut at all, where the two widths differ.
+        True for full sharding, and for a model on a single device without sharding.
         """
         return self.layout.sharding == "full" or (self.layout.sharding == "none" and self.layout.devices == 1)
 
 
 @dataclass(frozen=True)
 class TrainingFootprint(Footprint):
-    """What a role that trains holds; `reading` is all of it while rows pass without gradients, as for log-probs."""
+    """The bytes of a role that trains; `reading` are its bytes during passes without gradients, as for log-probs."""
 
     reading: Bytes = field(default_factory=dict[Part, int])
 
     def at(self, phase: str) -> Bytes:
-        """Return what a device holds of it in a phase, part by part: an update's states and activations in updates."""
+        """Return the bytes on a device in a phase, by part: `at_work` in an update, else `reading`."""
         return self.at_work if phase == "update" else self.reading
 
 
 def training_bytes(
     shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0, constants: MemoryConstants = SHIPPED
 ) -> TrainingFootprint:
-    """Return what a role that trains a model holds on each device: on the one with the most of a pipeline.
+    """Return the bytes of a role that trains a model, on the device that holds the most.
 
-    A row has up to `sequence_tokens`, and a micro-batch at least one row. Where rows pass without gradients, another
-    device of a pipeline may have the most.
+    A row has up to `sequence_tokens` tokens; a micro-batch has at least one row. For `reading`, another device of a
+    pipeline may hold the most.
     """
     stages = _stages(shape, training, sequence_tokens, constants)
     footprints = [stage.footprint() for stage in stages]
@@ -123,7 +123,7 @@ def training_bytes(
 
 
 def waiting_bytes(shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0) -> float:
-    """Return the most activations that wait on a device for their backward pass, of all micro-batches in flight."""
+    """Return the bytes of activations that wait on a device for the backward pass, of all micro-batches in flight."""
     return max(stage.waiting_bytes for stage in _stages(shape, training, sequence_tokens, SHIPPED))
 
 
@@ -136,7 +136,7 @@ def _stages(
 
 
 def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineStage) -> Bytes:
-    """Return the bytes of weights, gradients and optimizer states of a device of a stage, wherever they lie.
+    """Return the bytes of weights, gradients and optimizer states of a device of a stage, on the device or on its host.
 
     Bytes of each parameter in mixed precision with AdamW on N ranks:
 

@@ -77,7 +77,7 @@ def sync_seconds(
     *,
     together: bool = False,
 ) -> Seconds:
-    """Return the seconds until every replica of the target pool has the weights of the source pool, by part.
+    """Return the seconds until every replica of the target pool has the source pool's weights, by part.
 
     `size_bytes` and `tensors` are those of the whole model as it is sent; `together`: both pools share one domain, so
     that the network is not needed. The parts follow each other: nothing overlaps. On the wire, each machine of the
@@ -112,7 +112,7 @@ def sync_seconds(
 
 
 def resharding(training: Layout, generation: Layout) -> Resharding:
-    """Return over which devices weights are gathered from a training layout to a generation layout of the same devices.
+    """Return among which devices weights are gathered, from a training layout to a generation layout of one pool.
 
     Over all devices where each holds a part of every weight; else over the tensor and pipeline ranks. Where the
     degrees of generation divide those of training, only over those of them that end up with the same part.
@@ -136,7 +136,7 @@ def reshard_seconds(
     links: PoolLinks,
     how: Resharding | None = None,
 ) -> Seconds:
-    """Return the seconds in which a pool's weights get from the layout of training to that of generation, by part.
+    """Return the seconds to convert a pool's weights from the training layout to the generation layout, by part.
 
     Tensors go one after another. Methods that gather less do so over ranks that are nearer each other. Weights that end
     up sliced are written once more. Software takes time in addition (`RESHARD_S`), but not in one process on a CPU,
@@ -156,7 +156,7 @@ def reshard_seconds(
 
 
 def gathering(size_bytes: float, training: Layout, generation: Layout, how: Resharding) -> tuple[int, float]:
-    """Return the ranks that gather weights, and the bytes that each has afterwards: it receives all but its own part.
+    """Return the number of ranks that gather weights together, and the bytes that each holds afterwards.
 
     With M the model, t·p·d the degrees of training and t_g·p_g those of generation, it receives (tpd - 1)/(tpd) M,
     (tp - 1)/(tp) M, and (tp - t_g·p_g)/(t_g·p_g·tp) M. Source: Sheng et al. 2024, arXiv 2409.19256, table 2
@@ -176,7 +176,7 @@ def gathering(size_bytes: float, training: Layout, generation: Layout, how: Resh
 
 
 def offload_seconds(size_bytes: float, device: DeviceProfile) -> float:
-    """Return the seconds in which a device copies these bytes to the host, or back, over its own link.
+    """Return the seconds in which a device copies `size_bytes` to its host, or back, over its link.
 
     >>> from placements.hardware.device_profiles import profile
     >>> round(offload_seconds(48e9, profile("h100")), 3)
@@ -186,14 +186,15 @@ def offload_seconds(size_bytes: float, device: DeviceProfile) -> float:
 
 
 def wake_seconds(size_bytes: float, device: DeviceProfile) -> Seconds:
-    """Return the seconds in which a sleeping engine has its weights on the device again, and answers."""
+    """Return the seconds until a sleeping engine has its weights on the device again and answers, by part."""
     return Seconds({"copy": offload_seconds(size_bytes, device), "wake": WAKE_S})
 
 
 def tensors(shape: ModelShape) -> int:
-    """Return about how many tensors a sync of a decoder sends: nine a layer, three of each expert, and three more.
+    """Return the approximate number of tensors in a weight sync of a decoder.
 
-    Adapters are on layers outside the experts, with two tensors on each of seven matrices of a layer.
+    It is nine for each layer, three for each expert, and three more. Adapters have two tensors for each of seven
+    matrices of a layer, outside the experts.
     """
     if shape.adapters:
         return 14 * shape.layers

@@ -242,7 +242,7 @@ def _nearest(sizes: BatchSizes, *wrong: AdjustableSize) -> tuple[AdjustableSize,
 
 @dataclass(frozen=True)
 class EvenMinibatches:
-    """The condition that each of `count` even minibatches, the fewest of at most `size`, has at least `minimum` prompts.
+    """The condition that, of prompts cut evenly into minibatches of at most `size`, each has at least `minimum`.
 
     Numbers from (count - 1) · size + 1 to count · size make `count` minibatches; of these, the condition holds from
     count · minimum on.
