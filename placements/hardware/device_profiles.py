@@ -55,11 +55,11 @@ class DeviceProfile:
 
 @dataclass(frozen=True)
 class PoolLinks:
-    """The links of one pool: inside a domain at the device's `link_bytes_per_s`, else by network.
+    """The links of one pool: inside a domain at the device's `link_bytes_per_s`, else over the network.
 
-    `device` has the memory that the pool's devices have, which may be less than its kind has. `domain` is the size of
-    a domain where the pool lies in one, else how many of the pool's devices each has, the minimum where that is uneven;
-    1 without domains.
+    `device` has the memory of the pool's devices, which may be less than the profile's. `domain` is the number of the
+    pool's devices in each domain, the minimum if that is uneven; for a pool inside one domain the size of the domain,
+    and 1 without domains.
     """
 
     device: DeviceProfile

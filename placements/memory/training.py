@@ -56,14 +56,15 @@ WIDTH_BYTES: Mapping[Precision, int] = {"float32": 4, "bfloat16": 2, "fp8": 2, "
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a model is trained.
+    """The settings with which a model is trained.
 
-    A micro-batch has `micro_batch_tokens` on each data rank. `offload` names what lies in host memory: weights and
-    gradients move by the layer; the optimizer's step is on the host if it `steps_on_host`, else its states come to the
-    device for it. `logits` says whether a loss makes them all at once, and copies them, and `stats` what else it reads
-    from them. `master` is the precision of what the optimizer changes, `frozen` that of weights under adapters.
-    `spare_adapters` are held besides those that are trained. `interleaved` counts the pieces of the model that each
-    stage of a pipeline has, and `micro_batches` those of a step; None: enough to fill it.
+    A micro-batch has `micro_batch_tokens` on each data rank. `offload` names the state in host memory: weights and
+    gradients are copied layer by layer; the optimizer steps on the host if `steps_on_host`, else its states are copied
+    to the device for the step. `logits` says whether a loss computes them all at once, and copies them; `stats` names
+    what else it computes from them. `master` is the precision of the weights that the optimizer changes, `frozen` that
+    of weights under adapters. `spare_adapters` are held in addition to those that are trained. `interleaved` is the
+    number of model pieces of each pipeline stage, and `micro_batches` the number in a step; None: enough to fill the
+    pipeline.
     """
 
     layout: Layout = field(default_factory=Layout)

@@ -1,9 +1,9 @@
 """The exact solver: every partition of the roles is either excluded by its bound or solved by branch and bound.
 
 HybridFlow walks all partitions and all splits of the devices (Sheng and others, 2024, arXiv 2409.19256, algorithm 1);
-the number of splits grows as the number of devices to the power of the pools. Giving devices one by one to the block that
-gains most is optimal for a sum of convex functions of one block each (Fox, 1966, Management Science 13:210-216), but a
-step is a sum over stages of the slowest block, for which it is not. A branch and bound over the seconds of each stage
+the number of splits grows as the number of devices to the power of the pools. Giving devices one by one to the block
+that gains most is optimal for a sum of convex functions of one block each (Fox, 1966, Management Science 13:210-216),
+but a step is a sum over stages of the slowest block, for which it is not. A branch and bound over the seconds of stages
 (`branch_and_bound`) has as many dimensions as there are stages, however many blocks and devices there are, and proves
 its answer.
 """

@@ -49,20 +49,20 @@ gradients, unless a run says otherwise."""
 
 @dataclass(frozen=True, eq=False)
 class PlanningProblem:
-    """The fixed data of a search: `prompts` a step, of these lengths, engines and devices.
+    """The fixed data of a search: a flow, `prompts` prompts a step, lengths in tokens, engines and devices.
 
-    `response` None takes the longest that samplers allow. `engines` are those that you name; other uses have
-    `DEFAULT_ENGINES`. `sampling` is the precision of weights that generate responses, None that of the devices.
-    `calibrated` has constants by engine, in place of the shipped ones; a `calibration` scales the seconds that they
-    forecast.
+    `response` None means the maximum that samplers allow. `engines` are the requested engines by use; other uses have
+    `DEFAULT_ENGINES`. `sampling` is the precision of the weights that generate responses; None: `SAMPLING_PRECISION`.
+    `calibrated` has constants by engine that replace the shipped ones; a `calibration` scales the seconds that are
+    forecast with them.
 
     `staleness` lets steps overlap, so that rollouts lag by this number of updates; `sync_lag` only makes syncs rarer.
-    `ratio` fixes the ratio of rollout to training devices, where these are separate. Where responses are `streamed`,
+    `ratio` fixes the ratio of rollout to training devices, if they are separate. If responses are `streamed`,
     generation continues across steps, so that no step waits for its longest response. After a weight sync the caches of
-    responses in flight are computed again, unless the engine `keeps_caches` of older weights. `without` names models of
-    the flow that this run does not need. A `watched` graph measures more, and runs in place of the flow's where one
-    engine trains a model and another generates with it. With `modelled` layouts the plan may be one that cannot run
-    here. `sample_rows` and `forward_tokens` are of engines that run in the process of their device.
+    responses in flight are recomputed, unless the engine `keeps_caches` of older weights. `without` names models of the
+    flow that this run does not need. A `watched` graph has additional measurements; it runs in place of the flow's
+    graph if one engine trains a model and another generates with it. If `modelled`, the plan may have layouts that
+    cannot run here. `sample_rows` and `forward_tokens` are for engines that run in the process of their device.
     """
 
     graph: Graph
