@@ -73,7 +73,7 @@ TIMED = ("generate", "logprob", "update", "score", "host", "sync")
 
 @dataclass(frozen=True)
 class MatchedTimings:
-    """The timings of a log that belong to nodes of a plan, and the timers that do not, each with the reason."""
+    """The timings of a log that belong to nodes of a plan, and the other timers, each with the reason."""
 
     timings: tuple[Timing, ...]
     unused: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What a kind of device can do, from its data sheet and as measured (`devices/NAME.toml`), and the links of a pool.
+"""Profiles of devices, from data sheets and as measured (`devices/NAME.toml`), and the links of a pool.
 
 Not here: constants of an engine (`engine_constants`), and how long anything takes.
 """
@@ -28,7 +28,7 @@ Place = tuple[str, int]  # a device: the name of its node, and its place among t
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """One kind of device. Rates are of one direction; an unknown number is None, or missing from a mapping."""
+    """One kind of device. Rates are per direction; an unknown number is None, or missing from a mapping."""
 
     name: str
     memory_bytes: int  # as the driver reports it, which is not the label

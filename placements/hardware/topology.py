@@ -17,7 +17,7 @@ from placements.hardware.device_profiles import Place, PoolLinks, domain_of, dom
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """Equal devices on equal machines. A number that neither the cluster nor a profile has is None."""
+    """Equal devices on equal machines. A number that neither the cluster nor a profile contains is None."""
 
     kind: DeviceKind
     model: str  # "" where the cluster names none

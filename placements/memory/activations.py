@@ -70,8 +70,9 @@ def checkpointed_numbers(
 ) -> tuple[float, float]:
     """Return the numbers per token and layer that are stored for the backward pass, and those that are recomputed.
 
-    "full" keeps only the layer's input. "selective" also expensive results, of attention and of every second product:
-    queries, values, the gate of an MLP outside experts, and the last, a hidden width; never more than "none".
+    "full" stores only the layer's input. "selective" also stores expensive results, of attention and of every second
+    product: queries, values, the gate of an MLP outside experts, and the last result, of hidden width; never more than
+    "none", which stores everything.
     Source: torchtitan, activation checkpointing by operation. Deviation: what Megatron-LM calls selective computes
     scores again and nothing else, and flash attention never keeps them: there it is "none".
     """

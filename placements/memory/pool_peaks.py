@@ -81,11 +81,12 @@ def pool_peaks(
 ) -> tuple[PoolPeak, ...]:
     """Return the peak of each phase, in the order of a step, preceded by the peak while its role wakes.
 
-    A role that trains holds an update's gradients and activations in its update only. A step follows a step, so the
-    first role wakes while the last falls asleep. A role wakes before the previous one is put away; caches are gone
-    then, or not yet there. Weights are synced then too, through two buckets of `bucket_bytes`, one that is sent and one
-    that is read. A source that sleeps brings only its weights, and where it is a third role it takes the place of the
-    leaving one before the rollout engine wakes.
+    A role that trains holds an update's gradients and activations only in its update. Steps repeat, so the first role
+    wakes while the last goes to sleep. A role wakes before the previous one goes to sleep; neither has a cache at that
+    moment. Weights are also synced then, through two buckets of `bucket_bytes`: one is sent while the other is read. A
+    sleeping source copies back only its weights; if it is a third role, it takes the place of the leaving role before
+    the rollout engine wakes.
+
     Source: Sheng et al. 2024 (HybridFlow), arXiv 2409.19256, section 5.2; verl: a trainer's optimizer is put away, the
     rollout's weights are resumed and filled, the trainer's are put away, the cache is resumed.
 
@@ -107,7 +108,7 @@ def pool_peaks(
 
 
 def worst(peaks: Iterable[PoolPeak]) -> PoolPeak | None:
-    """Return the largest peak, the first of equal ones; None if there is none."""
+    """Return the largest peak, the first of equal ones; None if there are none."""
     return max(peaks, key=lambda peak: peak.peak_bytes, default=None)
 
 

@@ -1,9 +1,8 @@
 """The footprint of roles on this project's executors; all roles of a CPU device run in one process.
 
-Blocks that the C library keeps when they are freed are counted apart from those that go back to the system: at any time
-a process has the most that it ever had of the former, and what is there now of the latter. Counted for packed rows, and
-for padded ones where a model scores whole texts. Not here: several roles in one process (`pool_peaks`), and engines
-with processes of their own.
+Freed blocks that the C library keeps are counted separately from those that return to the system: a process holds the
+maximum that it ever had of the former, and the current amount of the latter. Passes have packed rows, or padded ones if
+a model scores whole texts. Not here: several roles in one process (`pool_peaks`), and engines with separate processes.
 """
 
 from __future__ import annotations
@@ -107,8 +106,9 @@ def shard_bytes(parameters: int, layout: Layout) -> int:
 def gathered_bytes(shape: ModelShape, layout: Layout, *, backward: bool, number_bytes: int = 4) -> int:
     """Return the peak bytes of gathered weights of a sharded model: embeddings and head throughout, layers in turn.
 
-    Forward: a layer, the buffer that it came in and that of the next one, or that of the root if larger. Backward: also
-    the gradients of all that is whole, and of a layer the buffers of the next one and of gradients that leave.
+    Forward: a layer, its receive buffer, and the buffer of the next layer, or that of the root if larger. Backward: in
+    addition the gradients of all gathered weights, and buffers of the next layer and of gradients that are reduced.
+    Returns 0 without sharding.
     Derived from torch's FSDP2 with each layer sharded by itself and the rest as the root; its own FSDPMemTracker counts
     the same forward, and up to a quarter less in all backward.
     """

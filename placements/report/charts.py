@@ -171,7 +171,7 @@ def on_front(point: Point, points: Sequence[Point]) -> bool:
 
 
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan) -> ArrowSizes:
-    """Return the bytes of each value that a node reads, and of the weights of each model.
+    """Return the bytes of each value that a node reads, by (value, reader), and of the weights of each model.
 
     Responses are assumed to have their maximum length. Trained weights are sent in the precision of the sampling
     engine.

@@ -89,7 +89,7 @@ class SearchResult:
 
     @property
     def best(self) -> RankedPlan:
-        """Return the best plan."""
+        """Return the first of the ranked plans."""
         return self.ranked[0]
 
     @property

@@ -159,7 +159,7 @@ def _spare(tables: Sequence[OptionTable], padded: Indices, devices: Numbers, cap
 
 
 def _places(tables: Sequence[OptionTable], padded: Indices) -> Iterator[tuple[OptionTable, Indices, Indices]]:
-    """Return each table with the rows and columns that it stands in."""
+    """Yield each table with the rows and columns of `padded` that refer to it."""
     flat = padded.ravel()
     sort = np.argsort(flat, kind="stable")
     ends = np.searchsorted(flat[sort], np.arange(len(tables) + 1))

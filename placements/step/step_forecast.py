@@ -81,7 +81,7 @@ def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float
 
 
 def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepOutline:
-    """Return the tasks of a step of placed roles and their waits, without their seconds."""
+    """Return the tasks of a step of placed roles, and their waits, without seconds."""
     copies = dict[str, list[tuple[object, ...]]]()
     placements = list[ProgramPlacement]()
     for home in in_order(problem, homes):

@@ -71,7 +71,7 @@ class StepOutline:
 
     @cached_property
     def kinds(self) -> tuple[TaskKind, ...]:
-        """Return the kinds of the tasks."""
+        """Return the kind of each task."""
         return tuple(kind_of(task, self.program.graph) for task in self.tasks)
 
     @cached_property
@@ -149,7 +149,7 @@ class StepOutline:
 
     @cached_property
     def homes(self) -> Mapping[str, Home]:
-        """Return the home of each role by its name."""
+        """Return the home of each role (its model, pool, engine, layout and settings) by the role's name."""
         return {
             role.role: Home(role.role.rpartition(".")[0], role.pool, role.engine, role.layout, role.running)
             for role in self.program.plan.placed

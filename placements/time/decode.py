@@ -101,7 +101,7 @@ class ServingReplica:
 
     @cached_property
     def overhead_s(self) -> float:
-        """Return the seconds of a step that do not depend on its rows."""
+        """Return the engine's overhead of a step in seconds, except the part that grows with the number of rows."""
         constants, shape = self.constants, self.shape
         experts_s = constants.expert_layer_s + self.whole_experts * constants.expert_exchange_s
         driven_s = constants.rollout_step_s + (self.tensor > 1) * constants.rollout_joined_s if self.rollout else 0.0
@@ -109,12 +109,12 @@ class ServingReplica:
 
     @cached_property
     def dense(self) -> int:
-        """Return the number of parameters that multiply every token, whatever experts it is sent to."""
+        """Return the number of matrix parameters that every token is multiplied with: all but routed experts."""
         return self.shape.matmul_parameters - self.expert_active
 
     @cached_property
     def expert_active(self) -> int:
-        """Return the number of parameters in the routed experts that a token is sent to."""
+        """Return the number of parameters in the routed experts that one token is sent to; 0 without experts."""
         experts = self.shape.experts
         return self.shape.expert_parameters * self.shape.experts_per_token // experts if experts else 0
 
@@ -249,7 +249,7 @@ def cache_tokens(
     expert: int = 1,
     cache_precision: Precision = "bfloat16",
 ) -> int:
-    """Return the tokens that the cache of one replica holds; 0 if its weights alone do not fit.
+    """Return the number of tokens that the cache of one replica holds; 0 if its weights alone do not fit.
 
     `cache_share` is the engine's part of a device's memory. In SGLang it is for weights and cache
     (`mem_fraction_static`), and the engine's own bytes have to fit next to it; in vLLM (`gpu_memory_utilization`) it

@@ -54,7 +54,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class ProductPair:
-    """Two products of an average layer: `width` numbers of a token into `into`, and `out` numbers back into `width`.
+    """Two products of an average layer: from `width` numbers per token to `into`, and from `out` back to `width`.
 
     `copies` of each token pass it, in a `share` of the layers; `routed` if each copy goes to a different expert.
     """

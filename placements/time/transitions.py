@@ -35,7 +35,7 @@ WRITTEN = 2  # passes through memory of an arriving weight: it is read and writt
 
 @dataclass(frozen=True)
 class SyncMethod:
-    """How a method sends weights. The numbers are those of software, not of links, and hold within a factor of 2.
+    """How a method sends weights. The numbers are overheads of software and are correct within a factor of 2.
 
     With `gathers`, whole tensors are gathered and sent by one device; else every device sends its part. `staged` is the
     share of the host's link at which whole tensors go through the host. `tensor_s` is spent on each tensor. Each source
@@ -79,10 +79,10 @@ def sync_seconds(
 ) -> Seconds:
     """Return the seconds until every replica of the target pool has the source pool's weights, by part.
 
-    `size_bytes` and `tensors` are those of the whole model as it is sent; `together`: both pools share one domain, so
-    that the network is not needed. The parts follow each other: nothing overlaps. On the wire, each machine of the
-    target receives the weights once and passes them on, to its own devices over its links. One sender has one network
-    adapter; all of them together fill those of a target's machine.
+    `size_bytes` and `tensors` are for the whole model as it is sent. If `together`, both pools are in one domain and
+    the network is not used. The parts run one after another. Each machine of the target receives the weights once, and
+    distributes them to its devices over their links. A single sender uses one network adapter; all senders together
+    use all adapters of a target's machine.
     Deviation: finding what changed is not split from packing it, as no table does.
     """
     spec = METHODS[method]
@@ -114,8 +114,8 @@ def sync_seconds(
 def resharding(training: Layout, generation: Layout) -> Resharding:
     """Return among which devices weights are gathered, from a training layout to a generation layout of one pool.
 
-    Over all devices where each holds a part of every weight; else over the tensor and pipeline ranks. Where the
-    degrees of generation divide those of training, only over those of them that end up with the same part.
+    "all": all devices, if each holds a part of every weight. "model": the tensor and pipeline ranks. "micro": only
+    those of them that get the same part, if the degrees of generation divide those of training.
 
     >>> from flowgraph.cluster.plan import Layout
     >>> resharding(Layout(data=2, tensor=8), Layout(data=8, tensor=2)), resharding(Layout(data=8, sharding="full"),
@@ -158,8 +158,9 @@ def reshard_seconds(
 def gathering(size_bytes: float, training: Layout, generation: Layout, how: Resharding) -> tuple[int, float]:
     """Return the number of ranks that gather weights together, and the bytes that each holds afterwards.
 
-    With M the model, t·p·d the degrees of training and t_g·p_g those of generation, it receives (tpd - 1)/(tpd) M,
-    (tp - 1)/(tp) M, and (tp - t_g·p_g)/(t_g·p_g·tp) M. Source: Sheng et al. 2024, arXiv 2409.19256, table 2
+    Each rank receives these bytes except its part before. With M the model's bytes, t·p·d the degrees of training and
+    t_g·p_g those of generation, that is (tpd - 1)/(tpd) M for "all", (tp - 1)/(tp) M for "model", and
+    (tp - t_g·p_g)/(t_g·p_g·tp) M for "micro". Source: Sheng et al. 2024, arXiv 2409.19256, table 2
     (DeepSpeed-Chat, HybridFlow-V and HybridFlow).
 
     >>> from flowgraph.cluster.plan import Layout

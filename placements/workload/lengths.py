@@ -173,7 +173,7 @@ class LengthDistribution:
     def with_changes(self, changes: Mapping[str, str], where: str = "lengths") -> LengthDistribution:
         """Return the lengths with some quantities changed, such as {"p99": "16k"}.
 
-        Lengths that were read from a text are fitted anew with its other quantities. Those of a column are scaled to a
+        Lengths from a text are fitted again, together with its other quantities. Those of a column are scaled to a
         new mean or median, and stretched to a new percentile or sigma at the same mean: each length is raised to a
         power, which makes a lognormal of a lognormal. `max` cuts them last. Of equal lengths the mean stays.
 

@@ -233,11 +233,11 @@ class PlanningProblem:
         return next(role for role in self.roles if role.name == name)
 
     def shape(self, role: Role) -> ModelShape:
-        """Return the sizes of a role's model."""
+        """Return the shape (layer counts and widths) of a role's model."""
         return self.shapes[role.param]
 
     def factor_of(self, phase: Phase, role: str, device: str) -> float:
-        """Return the calibration's factor for the seconds of a role's phase on a device model; 1 without one."""
+        """Return the factor by which the calibration scales a phase's seconds for a role and device model; else 1."""
         return 1.0 if self.calibration is None else self.calibration.factor_of(phase, role, device)
 
     @cached_property
