@@ -159,9 +159,10 @@ def _rows(plans: Sequence[Plan]) -> Iterator[list[str]]:
 
 
 def cost_per_step(plan: Plan) -> float | None:
-    """Return the cost of one step of a plan, in the currency of the machines' prices; None if a price is not known.
+    """Return the cost of one step of a plan, in the currency of the machines' prices.
 
-    The price of a machine is divided equally among its devices.
+    The price of a machine is divided equally among its devices. Returns None if a price or the seconds of the step are
+    not known.
     """
     if plan.step is None or plan.step.period_s is None:
         return None
