@@ -1,16 +1,16 @@
 """The planner: from a planning problem to a plan with its bytes and seconds, and questions about a plan.
 
 result = plan(PlanningProblem(...), PlanRequest(objective="step"))     search
-answer = PlanOptions(staleness="auto").answer(problem, assumed, ...)   search what is asked in texts, what-ifs beside it
+answer = PlanOptions(staleness="auto").answer(problem, assumed, ...)   search with options in text form, and what-ifs
 forecast(problem, plan)                                                a plan's bytes and seconds, forecast again
-SavedPlan(problem=..., plan=...)                                       the same with the faults of a plan from a file
-step_seconds(step, where)                                              the seconds of a step, as its tasks are played
+SavedPlan(problem=..., plan=...)                                       the same for a plan from a file, with its faults
+step_seconds(step, where)                                              the simulated seconds of a step
 simulate(step, steps)                when each task of its steps runs, and what pools wait for
 explain(problem, plan)               the seconds of a step with a role on another pool
-compare([(name, plan), ...])         plans beside each other
+compare([(name, plan), ...])         a table with one column for each plan
 
-Rooms: `calibration` fits scales of forecasts to measured runs, `report` writes texts and charts, and `search.as_run`
-plans as another system runs them.
+Packages: `calibration` fits scales of forecasts to measured runs, `report` writes texts and charts, and
+`search.as_run` forecasts plans as another system runs them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans as text: short, stable, diff-able, and of at most 100 columns (or `text_columns`) unless a name is long."""
+"""Plans as text: short, stable and diff-able, with at most 100 columns (or `text_columns`) unless a name is long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _columns = ContextVar("columns", default=COLUMNS)
 
 @contextmanager
 def text_columns(columns: int) -> Generator[None]:
-    """Lay texts out in this many columns, those of a terminal.
+    """Set the width, in columns, of the texts that are formatted inside this context.
 
     >>> with text_columns(40):
     ...     flowing([["a", "one two three four five six seven eight"]])
@@ -34,13 +34,15 @@ def text_columns(columns: int) -> Generator[None]:
 
 
 def pool_sizes(plan: Plan, pool: Pool) -> list[int]:
-    """Return the memory in bytes of each device of a pool that is there."""
+    """Return the memory of each device of a pool in bytes; devices that the plan's cluster lacks are left out."""
     devices = [plan.cluster.device(node, index) for node, index in pool.devices]
     return [device.memory_bytes for device in devices if device is not None]
 
 
 def show_devices(devices: Sequence[tuple[str, int]]) -> str:
-    """Print devices in their order: three and more in a row as a range, so too machines that have the same ones.
+    """Return devices as text, in their order.
+
+    Three or more consecutive devices of a machine become a range; so do three or more machines with the same devices.
 
     >>> show_devices([("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2)])
     'a/0, a/1, b/0-2'
@@ -64,7 +66,7 @@ def show_devices(devices: Sequence[tuple[str, int]]) -> str:
 
 
 def show_range(sizes: Sequence[int]) -> str:
-    """Print what sizes in bytes have in common, or the least and the most.
+    """Return sizes in bytes as text: one size if all are printed alike, else the smallest and the largest.
 
     >>> show_range([1024, 1024]), show_range([2048, 1024]), show_range([])
     ('1.0 KiB', '1.0 KiB to 2.0 KiB', 'unknown memory')
@@ -76,7 +78,7 @@ def show_range(sizes: Sequence[int]) -> str:
 
 
 def show_parts(parts: Mapping[str, int]) -> str:
-    """Print bytes by part on one line.
+    """Return the bytes of each part as text on one line.
 
     >>> show_parts({"weights": 1024, "logits": 2048})
     'weights 1.0 KiB · logits 2.0 KiB'
@@ -85,14 +87,15 @@ def show_parts(parts: Mapping[str, int]) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay cells out in columns, two spaces apart and indented by as many."""
+    """Return rows of cells as lines with aligned columns, two spaces apart and indented by two spaces."""
     return flowing(rows, columns=inf)
 
 
 def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float | None = None) -> list[str]:
-    """Lay cells out in columns, the last of them on as many lines as it takes, broken after `at`.
+    """Return rows of cells as lines with aligned columns; the last cell may take several lines, broken after `at`.
 
-    Where there is little room beside the others it stands beneath them.
+    Lines have at most `columns` columns (default: `text_columns`). If there is little room next to the other cells, the
+    last cell starts on the line below them.
 
     >>> flowing([["a", "one, two, three"], ["long", "four"]], ", ", columns=40)
     ['  a     one, two, three', '  long  four']
@@ -117,7 +120,9 @@ def flowing(rows: Sequence[Sequence[str]], at: str = " ", columns: float | None 
 
 
 def broken(text: str, at: str, columns: float | None = None) -> Iterator[str]:
-    """Break a text after `at` into lines of at most `columns`; a longer part is broken between words.
+    """Yield the lines of a text that is broken after `at`, each at most `columns` wide.
+
+    A piece that is longer than a line is broken between words.
 
     >>> list(broken("one, two, three", ", ", 10)), list(broken("one two, three", ", ", 5))
     (['one, two,', 'three'], ['one', 'two,', 'three'])

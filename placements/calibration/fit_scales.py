@@ -50,7 +50,7 @@ NUDGE = 1e-3  # of a logarithm, to measure its effect on a forecast
 
 @dataclass(frozen=True)
 class Observation:
-    """Measured seconds, and a function that forecasts them with the factors of these `keys`.
+    """Measured seconds, and a function that forecasts them, given the factors of these `keys`.
 
     `phase` is None for a whole step.
     """
@@ -62,14 +62,15 @@ class Observation:
     phase: Phase | None = None
 
     def log_forecast(self, factors: Mapping[Key, float]) -> float:
-        """Return the logarithm of the seconds forecast with these factors."""
+        """Return the logarithm of the seconds that are forecast with these factors."""
         return log(self.forecast(calibration_of(factors)))
 
 
 def fit_scales(observations: Sequence[Observation], source: str, *, noise_sd: float = NOISE_SD) -> Calibration:
     """Return the scales that forecast these observations best, shrunk towards 1, each with its 90% interval.
 
-    Each measured device model gets a scale for every phase, and one for each role that was measured there.
+    Each measured device model gets a scale for every phase, and one for each role that was measured on it. `noise_sd`
+    is the standard deviation of the logarithm of a measurement.
     """
     import numpy as np
 
@@ -92,7 +93,7 @@ def fit_scales(observations: Sequence[Observation], source: str, *, noise_sd: fl
 
 
 def calibration_of(factors: Mapping[Key, float]) -> Calibration | None:
-    """Return factors as a calibration without intervals; None if there are none."""
+    """Return factors as a calibration without intervals; None if `factors` is empty."""
     scales = tuple(
         Scale(phase=phase, role=role, device=device, factor=factor, low=factor, high=factor)
         for (phase, role, device), factor in factors.items()

@@ -1,4 +1,4 @@
-"""Measured runs of planned steps: measured seconds with their forecasts, and the scales that bring the two together."""
+"""Measured runs of plans: measured and forecast seconds, and the scales that make them agree."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ FAR = 5.0  # times the forecast, or as much below it: no scale is that wrong, so
 
 @dataclass(frozen=True)
 class ForecastErrors:
-    """The errors of forecasts, (forecast - measured) / measured.
+    """The relative errors of forecasts: (forecast - measured) / measured.
 
-    `bias` is the median with its sign; `median` and `worst` are of absolute errors.
+    `bias` is the signed median; `median` and `worst` are of absolute errors.
     """
 
     count: int
@@ -37,7 +37,7 @@ class ForecastErrors:
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> ForecastErrors:
-        """Return the errors of forecasts, from forecast seconds over measured ones."""
+        """Return the errors of forecasts, given the ratios of forecast to measured seconds."""
         signed = [ratio - 1 for ratio in ratios]
         sizes = [abs(error) for error in signed]
         return cls(len(signed), median(signed), median(sizes), max(sizes))
@@ -68,16 +68,20 @@ class MeasuredRun:
 
     @classmethod
     def of(cls, name: str, problem: PlanningProblem, plan: Plan, timings: tuple[Timing, ...]) -> MeasuredRun:
-        """Return what a run of a plan has measured; `name` is that of the run."""
+        """Return the measured run of a plan; `name` describes the run in texts."""
         return cls(name, problem, tuple(homes_by(problem, plan)), timings)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return all that can be timed: nodes that run a model, nodes on the host, all syncs, and the step."""
+        """Return the names that can be timed: nodes that run a model, host nodes, `sync` for all syncs, and `step`."""
         return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
 
     def observations(self, unused: dict[str, str]) -> Iterator[Observation]:
-        """Yield the timings that are forecast; `unused` gets the others, with why. Raises DataError for bad seconds."""
+        """Yield an observation for each timing that is also forecast.
+
+        Other timings are added to `unused`, with the reason. Raises DataError for seconds that are not a number above
+        0.
+        """
         for timing in self.timings:
             label = f"{self.name} {timing.label}"
             refuse_no_seconds(label, timing.seconds)
@@ -158,9 +162,10 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """A calibration, the errors of forecasts before and after it, and the timings that were not used, with reasons.
+    """A calibration, the forecast errors before and after it, and the timings that were not used, with reasons.
 
-    `far` are timings many times off their forecast, as measured seconds over it. `names` are all that can be timed.
+    `far` has timings that are far from their forecast, as the ratio of measured to forecast seconds. `names` are all
+    names that can be timed.
     """
 
     calibration: Calibration
@@ -172,11 +177,11 @@ class CalibrationResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what was measured and is not used, with the reason."""
+        """Return a note for each timing that was not used, with the reason."""
         return tuple(f"not used: {label}: {why}" for label, why in self.unused.items())
 
     def data(self) -> dict[str, Any]:
-        """Return the scales, and the errors of the forecast before and after."""
+        """Return the scales, the errors before and after, and unused timings as JSON-compatible data."""
         return {
             "calibration": json.loads(self.calibration.to_json()),
             "before": asdict(self.before),
@@ -186,7 +191,7 @@ class CalibrationResult:
         }
 
     def text(self) -> str:
-        """Return the errors before and after, and each scale with its interval."""
+        """Return the errors before and after, and each scale with its interval, as text."""
         lines = [f"before  {self.before}", f"after   {self.after}"]
         for device in self.calibration.devices:
             lines.append(device)
@@ -203,9 +208,9 @@ class CalibrationResult:
 def repair(runs: Sequence[MeasuredRun], source: str) -> CalibrationResult:
     """Return the calibration that fits these runs, with its errors; `source` describes the measurement.
 
-    Forecasts are those of the engines' constants, without a calibration with which a run was planned.
+    It scales forecasts from the engines' constants; a calibration with which a run was planned is ignored.
 
-    Raises DataError for impossible seconds, and for runs without a timing that is forecast.
+    Raises DataError for impossible seconds, and if no timing of the runs is forecast.
     """
     unused = dict[str, str]()
     observations = [observation for run in runs for observation in run.observations(unused)]

@@ -1,4 +1,4 @@
-"""Constants of engines in a profile file, which you set by hand. Not here: their fit (`benchmarks.forecast`)."""
+"""Engine constants in a profile file that a user writes. Not here: fitting them (`benchmarks.forecast`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from placements.hardware.engine_constants import bounds, engines
 
 
 def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float]]:
-    """Return the constants of a profile, by engine and name; `where` is the file's name.
+    """Return the constants of a profile by engine and name; `where` is the file's name for errors.
 
-    Raises DataError for text that is not a profile and for a value out of bounds; UnknownNameError for an engine or a
-    constant that is not known.
+    Raises DataError for text that is not a profile and for a value out of bounds; UnknownNameError for an unknown
+    engine or constant.
     """
     try:
         tables = parse_toml(text)
@@ -23,7 +23,11 @@ def read_profile(text: str, where: str = "profile") -> dict[str, dict[str, float
 
 
 def constants_in(engine: str, table: Any, where: str) -> dict[str, float]:
-    """Return the constants of one engine from a table of a file, each within its bounds; raises as `read_profile`."""
+    """Return the constants of one engine from a table of a profile file.
+
+    Raises DataError for a value that is not a number or is out of bounds; UnknownNameError for an unknown engine or
+    constant.
+    """
     if engine not in engines():
         raise UnknownNameError.of("engine", engine, engines(), where)
     shipped = bounds(engine)

@@ -32,7 +32,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 
 @dataclass(frozen=True)
 class TimingLog:
-    """Median seconds by timer, or for a trace by the name of a range, over `steps` steps.
+    """Median seconds over `steps` steps, by timer or, for a trace, by the name of a range.
 
     `other` counts metrics, or events of a trace, that are not timers; `unreadable` has the timers whose values are not
     numbers of seconds.
@@ -46,14 +46,15 @@ class TimingLog:
 
     @property
     def prefix(self) -> str:
-        """Return the prefix of the names of timers."""
+        """Return the prefix of timer names in this system's logs; "" for a trace."""
         return PREFIXES.get(self.system, "")
 
 
 def read_log(text: str, where: str, names: Mapping[str, str]) -> TimingLog:
-    """Return the seconds of a log; of a trace those of ranges in `names`, which has their tasks.
+    """Return the median seconds of each timer in a log of any known format.
 
-    Raises DataError for text in an unknown format, and for a log without a timer.
+    For a trace, `names` maps the names of ranges to tasks; other ranges are ignored. Raises DataError for an unknown
+    format, and for a log without a timer.
     """
     try:
         document = parse_json(text, finite=False)

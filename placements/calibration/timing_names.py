@@ -1,4 +1,4 @@
-"""The timers of other systems as nodes of a flow: by the kind of a node and the role that runs it.
+"""The timers of other systems as nodes of a flow, matched by a node's kind and role.
 
 Not here: reading a log (`timing_logs`).
 """
@@ -73,14 +73,17 @@ TIMED = ("generate", "logprob", "update", "score", "host", "sync")
 
 @dataclass(frozen=True)
 class MatchedTimings:
-    """The timings of a log that belong to nodes of a plan, and the timers that do not, each with the reason."""
+    """The timings of a log that belong to nodes of a plan, and the other timers, each with the reason."""
 
     timings: tuple[Timing, ...]
     unused: Mapping[str, str]
 
 
 def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
-    """Return the timings of a log by the nodes of a flow. In overlapped steps verl's `gen` is a wait, and not used."""
+    """Return the timings of a log that belong to nodes of a flow, and the timers that do not.
+
+    If steps overlap, verl's timer `gen` measures a wait and is not used.
+    """
     if log.system == "trace":
         return MatchedTimings(tuple(Timing(name, s, tuple(name.split(", "))) for name, s in log.seconds.items()), {})
     table = VERL if log.system == "verl" else NEMO_RL
@@ -105,9 +108,9 @@ def match_timings(log: TimingLog, problem: PlanningProblem) -> MatchedTimings:
 def logged_timings(
     text: str, path: Path, problem: PlanningProblem, plan: Plan, say: Callable[[str], None]
 ) -> tuple[Timing, ...]:
-    """Return what the log of a run of a plan has measured; `say` receives what of it is not used.
+    """Return the timings in a log of a run of a plan; `say` receives a note for each timer that is not used.
 
-    Raises DataError for a log of an unknown format.
+    Raises DataError for a log in an unknown format.
     """
     tasks = [task.name for task in plan.step.tasks if task.kind in TIMED] if plan.step is not None else []
     # Profiles put `-` between the nodes of a task.

@@ -1,4 +1,4 @@
-"""Measured seconds of nodes, tasks and steps: those that you give, and those that a run of ours has recorded."""
+"""Measured seconds of nodes, tasks and steps: given by a user, or recorded by a run of this project."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYNC: Final = "sync"
 
 @dataclass(frozen=True)
 class Timing:
-    """Measured seconds of nodes or tasks of a step, one after another; `label` describes them in texts."""
+    """Measured seconds of one or more consecutive nodes or tasks of a step; `label` describes them in texts."""
 
     label: str
     seconds: float
@@ -27,9 +27,10 @@ class Timing:
 
 
 def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
-    """Yield the seconds of texts `NODE=SECONDS` for the plan in the file `where`.
+    """Yield the timings of texts `NODE=SECONDS`; `where` is the plan's file, for errors.
 
-    Raises UsageError if there are none, or for a text that is not seconds.
+    Raises UsageError if there are none, for a text of another form and for a duplicate; DataError for impossible
+    seconds.
     """
     if not texts:
         what = "contains no measured seconds"
@@ -51,7 +52,7 @@ def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
 
 
 def recorded_timings(lines: Sequence[Any], where: str) -> Iterator[Timing]:
-    """Yield the median seconds of each node over the steps of a run but the first, which warms up.
+    """Yield the median seconds of each node over the steps of a run, without the first step, which is a warm-up.
 
     `lines` are those of its metrics; lines about something else are left out. `where` is their file.
 
@@ -75,7 +76,9 @@ def recorded_timings(lines: Sequence[Any], where: str) -> Iterator[Timing]:
 
 
 def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each name over all steps but the first, which warms up, if any other step has it.
+    """Return the median of each name over all steps except the first, which is a warm-up.
+
+    A name that only the first step has keeps its value there.
 
     >>> medians([{"a": 9.0, "c": 4.0}, {"a": 1.0, "b": 2.0}, {"a": 3.0}])
     {'a': 2.0, 'c': 4.0, 'b': 2.0}
@@ -86,7 +89,7 @@ def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def refuse_no_seconds(label: str, value: Any) -> None:
-    """Raise DataError for a value that is not a number of seconds above 0; `label` describes it."""
+    """Raise DataError unless `value` is a finite number above 0; `label` describes it."""
     try:
         if not isinstance(value, bool) and isinstance(value, int | float) and isfinite(value) and value > 0:
             return

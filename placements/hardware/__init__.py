@@ -1,1 +1,1 @@
-"""Devices, what connects them, and the constants of engines, with their sources."""
+"""Devices, the links between them, and the constants of engines, with their sources."""

@@ -1,7 +1,7 @@
-"""What kernels and collectives attain on a device: by its architecture, and as measured where it was measured.
+"""The fractions of peak performance that kernels and collectives reach, by device architecture and as measured.
 
-A device's `shares` of the same names replace those of its architecture (`architectures.toml`, with sources). Not here:
-data sheets (`device_profiles`), and what these make of a product or a message (`time.kernels`, `time.collectives`).
+A device's `shares` replace those of its architecture (`architectures.toml`, with sources). Not here: data sheets
+(`device_profiles`), and the seconds of a product or a message (`time.kernels`, `time.collectives`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttainedShares:
-    """Shares of what a data sheet says, from 0 to 1 if no unit is named, and what a launch takes at least."""
+    """Fractions of data-sheet values, from 0 to 1 if no unit is named, and the minimum seconds of launches."""
 
     processors: float  # streaming multiprocessors or compute units, which tiles are dealt out to
     cache_bytes: float  # of the last cache before the memory
@@ -47,12 +47,15 @@ NAMES = frozenset(field.name for field in fields(AttainedShares))
 
 
 def architecture(name: str) -> AttainedShares:
-    """Return what is attained on devices of an architecture, such as `hopper`."""
+    """Return the shares of an architecture by name, such as `hopper`. Raises KeyError for an unknown name."""
     return _resolved(_tables()["architectures"][name])
 
 
 def attained(device: DeviceProfile) -> AttainedShares:
-    """Return what kernels and collectives attain on a device; its own shares first, then those of its architecture."""
+    """Return the fractions of peak performance, and launch times, that kernels and collectives reach on a device.
+
+    Values measured for this device override those of its architecture.
+    """
     return _attained(device.name, tuple(device.shares.items()))
 
 

@@ -1,4 +1,4 @@
-"""What a kind of device can do, from its data sheet and as measured (`devices/NAME.toml`), and the links of a pool.
+"""Profiles of devices, from data sheets and as measured (`devices/NAME.toml`), and the links of a pool.
 
 Not here: constants of an engine (`engine_constants`), and how long anything takes.
 """
@@ -28,7 +28,7 @@ Place = tuple[str, int]  # a device: the name of its node, and its place among t
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """One kind of device. Rates are of one direction; an unknown number is None, or missing from a mapping."""
+    """One kind of device. Rates are per direction; an unknown number is None, or missing from a mapping."""
 
     name: str
     memory_bytes: int  # as the driver reports it, which is not the label
@@ -44,7 +44,7 @@ class DeviceProfile:
 
     @property
     def nominal(self) -> bool:
-        """Return whether it stands for any device of its kind, with the rates of no known model."""
+        """Return whether the profile represents any device of its kind, rather than a known model."""
         return self.name in ("cpu", "gpu")
 
     @property
@@ -55,11 +55,11 @@ class DeviceProfile:
 
 @dataclass(frozen=True)
 class PoolLinks:
-    """The links of one pool: inside a domain at the device's `link_bytes_per_s`, else by network.
+    """The links of one pool: inside a domain at the device's `link_bytes_per_s`, else over the network.
 
-    `device` has the memory that the pool's devices have, which may be less than its kind has. `domain` is the size of
-    a domain where the pool lies in one, else how many of the pool's devices each has, the minimum where that is uneven;
-    1 without domains.
+    `device` has the memory of the pool's devices, which may be less than the profile's. `domain` is the number of the
+    pool's devices in each domain, the minimum if that is uneven; for a pool inside one domain the size of the domain,
+    and 1 without domains.
     """
 
     device: DeviceProfile
@@ -69,7 +69,7 @@ class PoolLinks:
 
 
 def profile(name: str) -> DeviceProfile:
-    """Return the profile of this name or alias, in any case. Raises UnknownNameError if there is none."""
+    """Return the profile with this name or alias, ignoring case. Raises UnknownNameError if there is none."""
     names = _names()
     if name.lower() not in names:
         raise UnknownNameError.of("device", name, names)
@@ -83,19 +83,19 @@ def profiles() -> Mapping[str, DeviceProfile]:
 
 
 def profile_of(device: Device) -> DeviceProfile:
-    """Return the profile of a device's model, or if that is unknown the nominal one of its kind."""
+    """Return the profile of a device's model; if the model is unknown, the nominal profile of its kind."""
     return profiles().get(device.model) or _profiles_in(NOMINAL)[device.kind][0]
 
 
 def known_devices() -> Mapping[str, Device]:
-    """Return a device of each kind by its name and aliases, for `flowgraph.cluster.short_form`."""
+    """Return a device of each known kind by name and alias, for `flowgraph.cluster.short_form`."""
     return {name: profile.device for name, profile in _names().items()}
 
 
 def domain_of(node: Machine, device: Device, count: int) -> int:
-    """Return how many devices NVLink joins into one domain; `count` of this device are on the node.
+    """Return the number of devices in an NVLink domain; `count` devices of this kind are on the node.
 
-    The node may define it, else the profile does; for a device without a profile the machine counts as a domain.
+    The node's setting is used, else the profile's. For a device without a profile, the machine is one domain.
     """
     profile = profile_of(device)
     if node.domain is not None or profile.nominal:
@@ -104,10 +104,10 @@ def domain_of(node: Machine, device: Device, count: int) -> int:
 
 
 def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
-    """Return the number of the domain that each device of these nodes is in.
+    """Return the number of the NVLink domain of each device, by (node, index).
 
-    A domain holds consecutive devices of a machine; one that joins machines holds consecutive ones of a leaf, as a rack
-    does.
+    A domain has consecutive devices of a machine; one that joins machines, as a rack does, has consecutive machines of
+    a leaf.
     """
     numbers, machines = dict[object, int](), Counter[object]()
     domain = dict[Place, int]()
@@ -129,7 +129,7 @@ def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
 
 
 def network_share(node: Machine, kind: DeviceProfile) -> float | None:
-    """Return one device's share of the node's network, in bytes per second; None where it is not known."""
+    """Return one device's share of the node's network bandwidth in bytes per second; None if not known."""
     rate = node.network_bytes_per_s
     return kind.network_bytes_per_s if rate is None else rate / len(node.devices)
 
@@ -163,7 +163,7 @@ class _ProfileFile(Data):
 
 
 def read_profile(path: Path) -> tuple[DeviceProfile, tuple[str, ...]]:
-    """Return the profile of one kind of device from its file, and its aliases.
+    """Return the profile and the aliases of one kind of device from its TOML file.
 
     Raises ValueError with the file's name for a number that is missing, invalid or without a source.
     """

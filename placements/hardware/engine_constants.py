@@ -40,7 +40,7 @@ class EngineConstants:
     """Numbers of one engine; a subclass names them, each a float, in SI units."""
 
     def moved(self, values: Mapping[str, float]) -> Self:
-        """Return the constants with some values replaced. Raises UnknownNameError for a name without a constant."""
+        """Return the constants with some values replaced. Raises UnknownNameError for an unknown constant."""
         for name in values:
             if name not in constant_names(type(self)):
                 raise UnknownNameError.of("constant", name, constant_names(type(self)))
@@ -48,12 +48,12 @@ class EngineConstants:
 
 
 def constant_names(kind: type[EngineConstants]) -> tuple[str, ...]:
-    """Name the constants of a kind."""
+    """Return the names of the constants of a class."""
     return tuple(field.name for field in fields(kind))
 
 
 def constants(kind: type[C], engine: str, version: str = "") -> C:
-    """Return the constants of an engine, of its newest version unless you name one.
+    """Return the constants of an engine version; `version` "" means the newest.
 
     Raises UnknownNameError for an engine or a version without constants.
     """
@@ -62,7 +62,11 @@ def constants(kind: type[C], engine: str, version: str = "") -> C:
 
 
 def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
-    """Return the constants of an engine with their bounds; a version lists only what differs from the one before."""
+    """Return the constants of an engine version with their bounds; `version` "" means the newest.
+
+    In the file, a version lists only what differs from the previous one. Raises UnknownNameError for an engine or a
+    version without constants.
+    """
     tables = _tables(engine)
     names = [table["version"] for table in tables]
     if version and version not in names:
@@ -73,7 +77,7 @@ def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
 
 
 def engines() -> tuple[str, ...]:
-    """Name the engines that have constants."""
+    """Return the names of the engines that have constants, and `host`."""
     return tuple(sorted(FILES))
 
 
@@ -90,21 +94,21 @@ def _tables(engine: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ServingConstants(EngineConstants):
-    """What an inference engine adds to the arithmetic of a model, and keeps of a device's memory.
+    """The overhead of an inference engine: seconds in addition to a model's arithmetic, and reserved device memory.
 
     step_s: of a step, independent of its rows: scheduling, sampling, sending tokens.
     layer_s: of each layer in a step: starts and small kernels.
     row_s: of each running sequence in a step.
     request_s: of each request once: tokenizing, scheduling, the wait of its prefill.
     expert_layer_s: added by a layer with experts: routing and sorting.
-    expert_exchange_s: added by it where whole experts lie on several devices.
+    expert_exchange_s: added by such a layer if whole experts are on several devices.
     expert_share: the rate of products of experts, relative to dense products of the precision.
     expert_read_share: the rate at which weights of experts are read, relative to dense weights.
     rollout_step_s: added to a step when a training framework drives the engine and reads log-probs.
     rollout_joined_s: added to such a step when a replica's ranks are processes, each notified of every step.
     fixed_bytes: of each device, independent of the model: context, graphs, buffers.
     joint_bytes: of each device that talks to others: buffers of collectives.
-    inside: 1 if these bytes lie in the engine's share of memory, 0 if they come on top.
+    inside: 1 if these bytes are in the engine's share of memory, 0 if they are in addition to it.
     most_rows: the maximum of sequences that run at a time on a replica.
     """
 
@@ -126,7 +130,7 @@ class ServingConstants(EngineConstants):
 
 @dataclass(frozen=True)
 class TrainingConstants(EngineConstants):
-    """What an engine attains and adds when it trains.
+    """The rates and overheads of an engine in training: fractions of peak performance, seconds and bytes.
 
     matmul_share: the rate of products between other kernels, relative to products that run alone.
     attention_share: the rate of attention, relative to the device's peak, counting the pairs that the mask leaves.
@@ -140,7 +144,7 @@ class TrainingConstants(EngineConstants):
     call_s: added by one collective.
     step_s: added by an optimizer step.
     exposed: the part of transfers inside a layer and between stages that products do not hide.
-    overlap: of the shorter of a pass and a transfer between data ranks, the part in which both go on.
+    overlap: of the shorter of a pass and a transfer between data ranks, the part in which both run.
     gradient_bytes: of a number of the gradient, as data ranks exchange it.
     ring: 1 if keys and values go around the ranks of a sequence, 0 if these trade tokens for heads (Ulysses).
     chunks: pieces of a pipeline stage, between which micro-batches take turns.
@@ -166,13 +170,13 @@ class TrainingConstants(EngineConstants):
 
 @dataclass(frozen=True)
 class HostConstants(EngineConstants):
-    """The time of the host: `call_s` for each task, `score_row_s` to score a row by a rule, and of other work.
+    """The seconds of host work: `call_s` for each task, `score_row_s` to score a row by a rule, and other work.
 
-    A host node takes `row_s` for each row and `token_s` for each token that it reads or makes. Values travel at
-    `arrow_bytes_per_s` into and out of Arrow tables. `driver_share` of a step's seconds pass between it and the next.
-    `slowed_share` is the factor by which sharing a pool slows training. In a step of RL, log-prob passes have
-    `forward_share` of the rates of pre-training, and updates `update_share`: rows are of all lengths, and results go
-    through the host.
+    A host node takes `row_s` for each row and `token_s` for each token that it reads or returns. Values are converted
+    to and from Arrow tables at `arrow_bytes_per_s`. Between two steps, `driver_share` of a step's seconds pass.
+    `slowed_share` is the factor by which sharing a pool slows training. In an RL step, log-prob passes reach
+    `forward_share` of the rates of pre-training, and updates `update_share`, since rows have all lengths and results
+    pass through the host.
     """
 
     driver_share: float
@@ -187,5 +191,5 @@ class HostConstants(EngineConstants):
 
 
 def host_constants(moved: Mapping[str, float] | None = None) -> HostConstants:
-    """Return the constants of host work, some of them `moved`."""
+    """Return the constants of host work; `moved` replaces some of them."""
     return constants(HostConstants, HOST).moved(moved or {})

@@ -1,6 +1,6 @@
-"""From counts of devices to devices: classes of equal devices, the sizes that a pool of a class may have, and places.
+"""Classes of equal devices, the sizes that a pool of a class may have, and the choice of devices for each pool.
 
-A search counts devices; `realise` chooses them afterwards. Not here: what a pool needs, and what it costs.
+A search only counts devices; `realise` chooses them afterwards. Not here: the needs of a pool, and its costs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from placements.hardware.device_profiles import Place, PoolLinks, domain_of, dom
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """Equal devices on equal machines. A number that neither the cluster nor a profile has is None."""
+    """Equal devices on equal machines. A number that neither the cluster nor a profile contains is None."""
 
     kind: DeviceKind
     model: str  # "" where the cluster names none
@@ -31,16 +31,16 @@ class DeviceClass:
 
     @property
     def count(self) -> int:
-        """Count its devices."""
+        """Return the number of devices of the class."""
         return self.node_devices * len(self.nodes)
 
     @property
     def reach(self) -> int:
-        """Return the largest tensor group: the devices of a domain, or where there is none, of a machine."""
+        """Return the size of the largest tensor group: the devices of an NVLink domain, or without one of a machine."""
         return self.domain if self.domain > 1 else self.node_devices
 
     def links(self, devices: int) -> PoolLinks | None:
-        """Return the links of a pool of this size; None where they are not known."""
+        """Return the links of a pool of `devices` devices; None if it needs a network of unknown speed."""
         if self.network_bytes_per_s is None and devices > self.node_devices:
             return None
         profile = profile_of(Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.model))
@@ -56,10 +56,10 @@ class DeviceClass:
 
 @dataclass(frozen=True)
 class PoolRequest:
-    """A pool by count. Groups of `tensor` consecutive devices talk much: each lies in one domain.
+    """A request for a pool of `devices` devices; each group of `tensor` consecutive devices is in one domain.
 
-    `model` names its devices; "" is any one class. Where several classes have that model, `of` chooses one.
-    `synced_with` names pools that it sends weights to or gets them from.
+    `model` names the devices; "" allows any one class. If several classes have that model, `of` chooses one.
+    `synced_with` names the pools with which it exchanges weights.
     """
 
     name: str
@@ -76,7 +76,7 @@ def classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
 
 
 def sizes(device_class: DeviceClass) -> tuple[int, ...]:
-    """Return the sizes that a pool of this class may have: powers of two below a machine, some machines, all of them.
+    """Return the sizes that a pool of this class may have: powers of two below a machine, numbers of machines, all.
 
     Numbers of machines are powers of two times 1, 3 or 9 and 1 or 5, so that degrees of parallelism divide them: 49
     sizes of 1,280 machines.
@@ -89,11 +89,11 @@ def sizes(device_class: DeviceClass) -> tuple[int, ...]:
 
 
 def realise(cluster: Cluster, requests: Sequence[PoolRequest]) -> tuple[Pool, ...]:
-    """Return the devices of each requested pool, in the order of requests; the same for the same cluster.
+    """Return the devices of each requested pool, in the order of requests; deterministic for a cluster.
 
-    Whole machines go first, to the largest pools first. A rest smaller than a machine goes where it fits best, on
-    aligned powers of two, so that free devices stay in large pieces. Pools that sync with each other lie on one leaf
-    where one has room.
+    Whole machines are assigned first, to the largest pools first. A remainder smaller than a machine goes where it fits
+    best, on aligned powers of two, so that free devices stay in large pieces. Pools that sync with each other are on
+    one leaf if one has room.
 
     Raises ResourceError for a pool that has no room.
     """

@@ -1,1 +1,1 @@
-"""Bytes that roles hold on devices, while they wait, work and sleep."""
+"""The bytes that roles hold on devices while they wait, work and sleep."""

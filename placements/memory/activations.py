@@ -1,6 +1,7 @@
-"""How many numbers of each token a decoder holds while it trains or reads: in a layer, and around the layers.
+"""The activations of a decoder in numbers per token, in training and in passes without gradients.
 
-Counted in numbers of the width that it computes in (bfloat16: 2 bytes). Not here: weights and logits (`footprint`).
+Numbers have the width of the precision that the model computes in (bfloat16: 2 bytes). Not here: weights and logits
+(`footprint`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FORWARD_MIXING = 3.5
 
 @dataclass(frozen=True)
 class ActivationWidths:
-    """What one layer keeps of a token for its backward pass, as multiples.
+    """What one layer stores of each token for its backward pass, as multiples of model sizes.
 
     `hidden`: of the hidden width. `mixing`: of (heads + KV heads) · head dimension. `mlp`: of an MLP's inner width.
     `expert`: of the inner width of all experts that a token is sent to.
@@ -49,9 +50,9 @@ PLAIN = ActivationWidths(hidden=5.0, mixing=2.0, mlp=2.0, expert=2.0)
 
 
 def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) -> float:
-    """Return what a layer keeps of each token for its backward pass on one device, of the largest kind of layer.
+    """Return the numbers per token that a layer of the largest kind stores for its backward pass, on one device.
 
-    Ranks of `tensor` cut all of it: tokens where they do not cut columns.
+    They are divided by the `tensor` ranks, along columns or along tokens.
     Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2 (sequence parallelism).
     """
     attention = widths.hidden * shape.hidden + widths.mixing * _mixing(shape, layout)
@@ -67,10 +68,11 @@ def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) ->
 def checkpointed_numbers(
     shape: ModelShape, layout: Layout, widths: ActivationWidths, mode: Checkpointing
 ) -> tuple[float, float]:
-    """Return what waits of each token of each layer for its backward pass on one device, and what that computes again.
+    """Return the numbers per token and layer that are stored for the backward pass, and those that are recomputed.
 
-    "full" keeps only the layer's input. "selective" also expensive results, of attention and of every second product:
-    queries, values, the gate of an MLP outside experts, and the last, a hidden width; never more than "none".
+    "full" stores only the layer's input. "selective" also stores expensive results, of attention and of every second
+    product: queries, values, the gate of an MLP outside experts, and the last result, of hidden width; never more than
+    "none", which stores everything.
     Source: torchtitan, activation checkpointing by operation. Deviation: what Megatron-LM calls selective computes
     scores again and nothing else, and flash attention never keeps them: there it is "none".
     """
@@ -86,9 +88,9 @@ def checkpointed_numbers(
 
 
 def backward_numbers(shape: ModelShape, layout: Layout) -> float:
-    """Return what the backward pass of a layer adds for each token at its peak, on one device.
+    """Return the numbers per token that a layer's backward pass adds at its peak, on one device.
 
-    Ranks of `tensor` that cut tokens gather them whole for products: its input, and the gradient of that.
+    Tensor ranks that divide tokens gather them for products: the layer's input, and its gradient.
     """
     dense = 2.0 * max(shape.intermediate if not shape.experts else 0, shape.shared_intermediate)
     k, hidden, inner = shape.experts_per_token, shape.hidden, shape.expert_intermediate
@@ -98,19 +100,19 @@ def backward_numbers(shape: ModelShape, layout: Layout) -> float:
 
 
 def row_numbers(shape: ModelShape, layout: Layout, mode: Checkpointing) -> float:
-    """Return what an update holds of each token at its peak on one device.
+    """Return the numbers per token that an update holds at its peak, on one device.
 
-    Stages of a pipeline hold as much as a whole model: fewer layers, of as many more micro-batches.
+    Stages of a pipeline hold as much as a whole model: they have fewer layers, but as many more micro-batches.
     """
     waiting, again = checkpointed_numbers(shape, layout, EAGER, mode)
     return waiting * shape.layers + again + backward_numbers(shape, layout)
 
 
 def forward_numbers(shape: ModelShape, layout: Layout) -> float:
-    """Return what a pass without gradients holds of each token at once: a layer in progress, on one device.
+    """Return the numbers per token that a pass without gradients holds at its peak, in one layer on one device.
 
-    Queries, keys and values, or four hidden widths and three of the MLP, or the inputs and results of experts.
-    Derived and checked as `EAGER`.
+    These are queries, keys and values, or four hidden widths and three of the MLP, or the inputs and results of
+    experts. Derived and checked as `EAGER`.
     """
     hidden, k = shape.hidden, shape.experts_per_token
     mixing = 3 * hidden + FORWARD_MIXING * _mixing(shape, layout)
@@ -121,14 +123,14 @@ def forward_numbers(shape: ModelShape, layout: Layout) -> float:
 
 
 def table_numbers(shape: ModelShape) -> float:
-    """Return what a pass holds of each token besides layers: its position, and the rotation's two rows."""
+    """Return the numbers per token that a pass holds outside the layers: its position and two rotary rows."""
     return 2.0 * shape.head_dim + 4.0
 
 
 def reading_moment(shape: ModelShape, layout: Layout, token_bytes: float, logits_bytes: float) -> dict[Part, float]:
-    """Return the bytes of a pass without gradients at its worst, with `token_bytes` for one number of each token.
+    """Return the peak bytes of a pass without gradients, by part; `token_bytes` is the size of one number per token.
 
-    That is a layer in progress, or the result of the last one with its logits.
+    The peak is a layer in progress, or the output of the last layer with its logits.
     """
     layer = token_bytes * (forward_numbers(shape, layout) + table_numbers(shape))
     last = token_bytes * 2 * shape.hidden / layout.tensor
@@ -138,7 +140,7 @@ def reading_moment(shape: ModelShape, layout: Layout, token_bytes: float, logits
 
 
 def shared_heads(shape: ModelShape, layout: Layout) -> int:
-    """Return the number of key heads, repeated until each rank of a sequence has one.
+    """Return the number of key heads after they are repeated so that each sequence rank has one.
 
     Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2; verl's Ulysses repeats them too.
 

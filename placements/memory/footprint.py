@@ -1,6 +1,6 @@
-"""What a role holds on each of its devices and on their host, part by part: while it waits, works and sleeps.
+"""The bytes of a role on each of its devices and on their host, by part: while it waits, works and sleeps.
 
-Not here: how that is computed (`training`, `serving`; on CPU devices `process`), and several roles on one device
+Not here: how they are computed (`training`, `serving`; on CPU devices `process`), and several roles on one device
 (`pool_peaks`).
 """
 
@@ -67,7 +67,7 @@ BOUNDS: Mapping[str, ConstantBounds] = {
 
 @dataclass(frozen=True)
 class MemoryConstants(EngineConstants):
-    """What devices hold besides what is counted exactly; `constants.toml` says where each number is from."""
+    """The memory that devices need beyond exactly counted tensors; `constants.toml` has the source of each number."""
 
     context_bytes: float = BOUNDS["context_bytes"].value  # of a process on its device
     communicator_bytes: float = BOUNDS["communicator_bytes"].value  # of such a process that talks to other devices
@@ -94,11 +94,11 @@ SHIPPED = MemoryConstants()
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one role on each of its devices, and on the host for each device.
+    """The bytes of one role on each of its devices, and on the host for each device, by part.
 
-    `resident` is there while it waits, awake; `working` comes on top while it works; `asleep` stays when it sleeps so
-    that others can work. `host` is host memory that it always holds, `asleep_host` comes on top while it sleeps.
-    `kept_bytes` stay with its process when it has worked, for the role that works there next.
+    `resident` is held whenever the role is awake; `working` is added while it works; `asleep` remains on the device
+    while it sleeps so that other roles can work. `host` is host memory that it always holds; `asleep_host` is added
+    while it sleeps. `kept_bytes` remain in its process after it has worked, for the role that works there next.
     """
 
     resident: Bytes = field(default_factory=dict[Part, int])
@@ -109,22 +109,25 @@ class Footprint:
     kept_bytes: int = 0
 
     def at(self, phase: str) -> Bytes:
-        """Return what a device holds of it in a phase, part by part."""
+        """Return the bytes on a device in a phase, by part.
+
+        Here every phase counts as work; subclasses distinguish phases.
+        """
         return self.at_work
 
     @property
     def at_work(self) -> Bytes:
-        """Return what a device holds of it while it works, part by part."""
+        """Return the bytes on a device while the role works, by part."""
         return added((self.resident, self.working))
 
     @property
     def peak_bytes(self) -> int:
-        """Return the most that a device holds of it."""
+        """Return the most bytes that the role holds on a device."""
         return total_bytes(self.at_work)
 
 
 def room_bytes(usable_bytes: int, kind: DeviceKind = "gpu") -> int:
-    """Return the bytes of a device that a plan may fill: of a GPU nine tenths, of a CPU device all of them.
+    """Return the bytes of a device that a plan may fill: nine tenths of a GPU, all of a CPU device.
 
     >>> room_bytes(100), room_bytes(100, "cpu")
     (90, 100)
@@ -133,7 +136,7 @@ def room_bytes(usable_bytes: int, kind: DeviceKind = "gpu") -> int:
 
 
 def fits(needed_bytes: int, usable_bytes: int, kind: DeviceKind = "gpu") -> bool:
-    """Return whether a forecast counts as fitting a device.
+    """Return whether forecast bytes fit a device of `usable_bytes`: up to nine tenths of a GPU, all of a CPU device.
 
     >>> fits(90, 100), fits(91, 100), fits(100, 100, "cpu")
     (True, False, True)
@@ -142,12 +145,12 @@ def fits(needed_bytes: int, usable_bytes: int, kind: DeviceKind = "gpu") -> bool
 
 
 def total_bytes(parts: Bytes) -> int:
-    """Add up all parts."""
+    """Return the sum of the bytes of all parts."""
     return sum(parts.values())
 
 
 def added(footprints: Iterable[Bytes]) -> dict[Part, int]:
-    """Add up part by part, in the order of PARTS.
+    """Return the sum of several footprints, part by part, in the order of PARTS.
 
     >>> added([{"logits": 3}, {"weights": 1, "logits": 2}])
     {'weights': 1, 'logits': 5}
@@ -159,13 +162,13 @@ def added(footprints: Iterable[Bytes]) -> dict[Part, int]:
 
 
 def with_parts(footprint: Footprint, parts: Bytes) -> Footprint:
-    """Return a footprint with added parts that are always there."""
+    """Return a footprint with `parts` (bytes on the device) added to both `resident` and `asleep`."""
     resident, asleep = added((footprint.resident, parts)), added((footprint.asleep, parts))
     return replace(footprint, resident=resident, asleep=asleep)
 
 
 def whole(parts: Mapping[Part, float]) -> dict[Part, int]:
-    """Round bytes up, and leave out empty parts, in the order of PARTS.
+    """Return the bytes rounded up, without empty parts, in the order of PARTS.
 
     >>> whole({"logits": 1.5, "weights": 0.0})
     {'logits': 2}
@@ -174,16 +177,16 @@ def whole(parts: Mapping[Part, float]) -> dict[Part, int]:
 
 
 def process_bytes(devices: int, constants: MemoryConstants) -> float:
-    """Return the bytes of a process on its device before any tensor: context, and communicators to other devices."""
+    """Return the bytes of a process on its device before any tensor: context, and communicators if `devices` > 1."""
     return constants.context_bytes + constants.communicator_bytes * (devices > 1)
 
 
 def logits_bytes(
     shape: ModelShape, layout: Layout, tokens: float, logits: Logits, logit_bytes: float, constants: MemoryConstants
 ) -> float:
-    """Return the bytes of the logits of `tokens` on one device: all or a chunk at once, cut over `tensor` ranks.
+    """Return the bytes of the logits of `tokens` tokens on one device, divided among `tensor` ranks.
 
-    A head with one number for each token has none.
+    They exist all at once, or one chunk at a time. A head with a single output per token has none.
     """
     if logits == "none" or shape.outputs == 1:
         return 0.0

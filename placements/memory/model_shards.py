@@ -1,6 +1,6 @@
-"""How many of a model's numbers one device holds in a layout, cut by ranks or not, and of a sequence's cache.
+"""The numbers of a model that one device holds in a layout, sharded or not, and the bytes of a sequence's cache.
 
-Not here: what else is held (`training`, `serving`), and how much cache there is (`time.decode`).
+Not here: what else is in memory (`training`, `serving`), and the size of the cache (`time.decode`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MORE_TOKENS = 64  # longer contexts, to separate what grows with them from full 
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """One stage of a pipeline: its `layers`, whether it is the first (embedding) and the last (head).
+    """One stage of a pipeline: its number of layers, and whether it is the first (embedding) or the last (head).
 
     `in_flight` micro-batches wait there for their backward pass.
     """
@@ -38,13 +38,13 @@ class PipelineStage:
 
     @property
     def whole(self) -> bool:
-        """Return whether this is all of the model."""
+        """Return whether this stage is the whole model."""
         return self.first and self.last
 
 
 @dataclass(frozen=True)
 class ShardedNumbers:
-    """Numbers of a model on one device: `rest` is the same on `ranks` devices, `experts` on `expert_ranks` of them."""
+    """Numbers of a model on one device: `rest` is the same on `ranks` devices, `experts` on `expert_ranks` devices."""
 
     rest: float
     experts: float
@@ -53,11 +53,11 @@ class ShardedNumbers:
 
     @property
     def count(self) -> float:
-        """Return how many a device holds before ranks cut them."""
+        """Return how many numbers a device holds without sharding among data ranks."""
         return self.rest + self.experts
 
     def held(self, *, cut: bool) -> float:
-        """Return how many a device holds: if `cut`, ranks that hold the same each keep a part.
+        """Return how many numbers a device holds; if `cut`, ranks with the same numbers each hold an equal part.
 
         Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5.
 
@@ -70,11 +70,11 @@ class ShardedNumbers:
 def stages(
     shape: ModelShape, layout: Layout, interleaved: int = 1, micro_batches: int | None = None
 ) -> tuple[PipelineStage, ...]:
-    """Return the stages of a pipeline that may hold most: the first, with most micro-batches in flight, and the last.
+    """Return the pipeline stages that may hold the most bytes: the first and the last; a single one without a pipeline.
 
-    One forward, one backward: the first of p stages keeps p micro-batches, or (1 + (p - 1) / (p · pieces)) · p where
-    each stage has several pieces, but at most all of a step's.
-    Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3.
+    With one forward, one backward, the first of p stages holds p micro-batches, or (1 + (p - 1) / (p · pieces)) · p if
+    each stage has several pieces, but at most all `micro_batches` of a step. Source: Korthikanti et al. 2022, arXiv
+    2205.05198, section 4.2.3.
     """
     depth = layout.pipeline
     if depth == 1:
@@ -86,20 +86,20 @@ def stages(
 
 
 def tables_of(shape: ModelShape, stage: PipelineStage) -> int:
-    """Count the matrices [vocabulary, hidden] of a stage: each end of a pipeline has its own copy of tied ones."""
+    """Return the number of [vocabulary, hidden] matrices of a stage; each end of a pipeline has a copy of tied ones."""
     head = shape.head == "tokens"
     return shape.tables if stage.whole else int(stage.first or head)
 
 
 def root_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> float:
-    """Return the parameters of a stage besides its layers, per tensor-parallel rank: embedding, head, last norm."""
+    """Return the parameters of a stage outside its layers, per tensor rank: embedding, head, last norm."""
     return (tables_of(shape, stage) * shape.vocabulary + 1) * shape.hidden / layout.tensor
 
 
 def layer_numbers(shape: ModelShape, layout: Layout, *, adapters: bool = True) -> ShardedNumbers:
-    """Count an average layer's numbers on a device of `tensor` and `expert` ranks, with its adapters or without.
+    """Return the numbers of an average layer on a device, with its adapters or without.
 
-    Where only some layers have experts, it is one that has them.
+    If only some layers have experts, the layer has them.
     """
     experts = shape.expert_parameters / max(1, shape.expert_layers)
     outside = shape.parameters - shape.expert_parameters - (shape.tables * shape.vocabulary + 1) * shape.hidden
@@ -114,7 +114,7 @@ def layer_numbers(shape: ModelShape, layout: Layout, *, adapters: bool = True) -
 
 
 def model_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> ShardedNumbers:
-    """Count the numbers of a model without adapters on a device of a stage, before data ranks cut them."""
+    """Return the numbers of a stage of the model on a device, without adapters, before sharding among data ranks."""
     layer = layer_numbers(shape, layout, adapters=False)
     share = shape.expert_layers / shape.layers
     return ShardedNumbers(
@@ -126,16 +126,17 @@ def model_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> Sh
 
 
 def adapter_numbers(shape: ModelShape, layout: Layout, stage: PipelineStage) -> ShardedNumbers:
-    """Count the numbers of a stage's adapters on a device, and of a head that is trained with them."""
+    """Return the numbers of a stage's adapters on a device, and of a head that is trained with them."""
     data = layout.data * layout.sequence
     trained = shape.trained if shape.adapters else 0
     return ShardedNumbers(trained * stage.layers / shape.layers / layout.tensor, 0.0, data, data)
 
 
 def weights_bytes(shape: ModelShape, layout: Layout, stage: PipelineStage, precision: Precision, *, cut: bool) -> float:
-    """Return the bytes of a model's weights on a device, without adapters; embedding and head take at least 2 each.
+    """Return the bytes of a stage's weights on a device, without adapters; if `cut`, sharded among data ranks.
 
-    Quantisation leaves these out: transformers' and vLLM's configurations skip `lm_head`.
+    Embedding and head take at least 2 bytes per weight, since quantisation leaves them out: the configurations of
+    transformers and vLLM skip `lm_head`.
     """
     weight_bytes, numbers = WEIGHT_BYTES[precision], model_numbers(shape, layout, stage)
     root = root_numbers(shape, layout, stage) / (numbers.ranks if cut else 1)
@@ -143,11 +144,11 @@ def weights_bytes(shape: ModelShape, layout: Layout, stage: PipelineStage, preci
 
 
 def sequence_bytes(shape: ModelShape, tensor: int, context_tokens: float, number_bytes: float) -> float:
-    """Return the bytes of cache of a sequence of `context_tokens` on each of `tensor` devices.
+    """Return the bytes of the cache of a sequence of `context_tokens` tokens on each of `tensor` devices.
 
-    Tensor parallelism cuts keys and values by their heads, so into no more parts than these; latents not at all, and
-    evenly what does not grow with the context. Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; DeepSeek-AI
-    2024, arXiv 2405.04434, section 2.1.
+    Keys and values are divided by heads, so into at most as many parts as there are KV heads; latents are not divided,
+    and state that does not grow with the context is divided evenly. Source: Pope et al. 2022, arXiv 2211.05102, section
+    3.3; DeepSeek-AI 2024, arXiv 2405.04434, section 2.1.
     """
     context = max(1, round(context_tokens))
     heads = 2 * shape.attention_layers * shape.kv_heads * shape.head_dim * context

@@ -1,6 +1,6 @@
-"""What the devices of one pool hold with all its roles, phase by phase and in between: who works, waits or sleeps.
+"""The bytes on the devices of one pool with all its roles, in each phase of a step and in between.
 
-Structure only. Not here: what one role holds (`footprint`), and the error when it is too much.
+Not here: the bytes of one role (`footprint`), and the error if they are too many.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ OF_A_PROCESS: tuple[Part, ...] = ("context", "rollout")
 
 @dataclass(frozen=True)
 class PoolResident:
-    """A role on a pool: what it holds, whether it `sleeps` while others work, and the process that it runs in.
+    """A role on a pool: its bytes, whether it `sleeps` while others work, and the process that it runs in.
 
-    Roles of one process have one context, one heap, and the same responses; "" is a process of its own. Roles of one
-    `copy` have one copy of the weights; "" is a copy of its own.
+    Roles of one process share its context, heap and responses; "" is a separate process. Roles of one `copy` share the
+    weights; "" is a separate copy.
     """
 
     role: str
@@ -30,21 +30,21 @@ class PoolResident:
 
     @property
     def resting(self) -> Bytes:
-        """Return what a device holds of it while others work."""
+        """Return the bytes on a device while other roles work, by part."""
         return self.footprint.asleep if self.sleeps else self.footprint.resident
 
     @property
     def without_cache(self) -> Bytes:
-        """Return what a device holds of it as it wakes or leaves: caches are gone then, or not yet there."""
+        """Return the bytes on a device while the role wakes or goes to sleep, when it has no cache, by part."""
         resident = self.footprint.resident
         return _without(resident, "kv_cache") if self.sleeps else resident
 
 
 @dataclass(frozen=True)
 class PhaseTurn:
-    """One phase of a step: the role that works then, and the trained role whose weights it gets first, if any.
+    """One phase of a step: the role that works, and the trained role from which it gets weights first, if any.
 
-    `sync_bytes` pass through the devices then; None: two buckets.
+    `sync_bytes` pass through the devices during that sync; None means two buckets.
     """
 
     phase: str
@@ -55,9 +55,9 @@ class PhaseTurn:
 
 @dataclass(frozen=True)
 class PoolPeak:
-    """What is held at once on each device: in a phase, or on the way to it (`entering`) while another role leaves.
+    """The bytes on each device at one moment: in a phase, or before it (`entering`), while the previous role leaves.
 
-    `roles` has the bytes of each role by part, and `role` is the one that works or wakes.
+    `roles` has the bytes of each role by part; `role` is the one that works or wakes.
     """
 
     phase: str
@@ -67,25 +67,26 @@ class PoolPeak:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the sum of all roles."""
+        """Return the sum of the bytes of all roles."""
         return sum(total_bytes(parts) for parts in self.roles.values())
 
     @property
     def parts(self) -> Bytes:
-        """Return the bytes of all roles together, part by part."""
+        """Return the bytes of all roles together, by part."""
         return added(self.roles.values())
 
 
 def pool_peaks(
     residents: Sequence[PoolResident], turns: Sequence[PhaseTurn], *, bucket_bytes: float = 0.0
 ) -> tuple[PoolPeak, ...]:
-    """Return the peak of each phase, and before it that of waking the role that works in it, in the order of a step.
+    """Return the peak of each phase, in the order of a step, preceded by the peak while its role wakes.
 
-    A role that trains holds an update's gradients and activations in its update only. A step follows a step, so the
-    first role wakes while the last falls asleep. A role wakes before the previous one is put away; caches are gone
-    then, or not yet there. Weights are synced then too, through two buckets of `bucket_bytes`, one that is sent and one
-    that is read. A source that sleeps brings only its weights, and where it is a third role it takes the place of the
-    leaving one before the rollout engine wakes.
+    A role that trains holds an update's gradients and activations only in its update. Steps repeat, so the first role
+    wakes while the last goes to sleep. A role wakes before the previous one goes to sleep; neither has a cache at that
+    moment. Weights are also synced then, through two buckets of `bucket_bytes`: one is sent while the other is read. A
+    sleeping source copies back only its weights; if it is a third role, it takes the place of the leaving role before
+    the rollout engine wakes.
+
     Source: Sheng et al. 2024 (HybridFlow), arXiv 2409.19256, section 5.2; verl: a trainer's optimizer is put away, the
     rollout's weights are resumed and filled, the trainer's are put away, the cache is resumed.
 
@@ -107,7 +108,7 @@ def pool_peaks(
 
 
 def worst(peaks: Iterable[PoolPeak]) -> PoolPeak | None:
-    """Return the largest peak, the first of equals; None if there is none."""
+    """Return the largest peak, the first of equal ones; None if there are none."""
     return max(peaks, key=lambda peak: peak.peak_bytes, default=None)
 
 

@@ -1,9 +1,8 @@
-"""The footprint of roles that our own executors run, all those of a CPU device in one process.
+"""The footprint of roles on this project's executors; all roles of a CPU device run in one process.
 
-Blocks that the C library keeps when they are freed are counted apart from those that go back to the system: at any time
-a process has the most that it ever had of the former, and what is there now of the latter. Counted for packed rows, and
-for padded ones where a model scores whole texts. Not here: several roles in one process (`pool_peaks`), and engines
-with processes of their own.
+Freed blocks that the C library keeps are counted separately from those that return to the system: a process holds the
+maximum that it ever had of the former, and the current amount of the latter. Passes have packed rows, or padded ones if
+a model scores whole texts. Not here: several roles in one process (`pool_peaks`), and engines with separate processes.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ CHUNK_LOGITS = 2**24
 
 @dataclass(frozen=True)
 class ProcessFootprint(Footprint):
-    """What a role in a process of ours holds; `phases` has by part what comes on top at the worst moment of each."""
+    """The bytes of a role in a process of this project; `phases` has the bytes added at each phase's peak, by part."""
 
     phases: Mapping[str, Bytes] = field(default_factory=dict[str, Bytes])
 
     def at(self, phase: str) -> Bytes:
-        """Return what a device holds of it in a phase, part by part."""
+        """Return the bytes on a device in a phase, by part; an unknown phase adds nothing to `resident`."""
         return added((self.resident, self.phases.get(phase, {})))
 
 
@@ -58,10 +57,10 @@ def process_footprint(
     context_bytes: float,
     constants: MemoryConstants = SHIPPED,
 ) -> ProcessFootprint:
-    """Return what a role holds on each of its CPU devices, in a process that takes `context_bytes` besides.
+    """Return the bytes of a role on each of its CPU devices; the process itself takes `context_bytes`.
 
-    A pass without gradients reads `forward_tokens`, an update as many as the plan says, or else its node; a row is
-    never cut.
+    A pass without gradients reads `forward_tokens` tokens at a time; an update as many as the plan says, or else its
+    node. A row is never split.
     """
     model = _ProcessModel(shape, layout, running)
     rollout = dict[str, int]()
@@ -97,7 +96,7 @@ def process_footprint(
 
 
 def shard_bytes(parameters: int, layout: Layout) -> int:
-    """Return the bytes of one float32 for each parameter that a device holds: of all, or of a shard of them.
+    """Return the bytes of one float32 for each parameter that a device holds: all of them, or a shard.
 
     Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5.3.
     """
@@ -105,10 +104,11 @@ def shard_bytes(parameters: int, layout: Layout) -> int:
 
 
 def gathered_bytes(shape: ModelShape, layout: Layout, *, backward: bool, number_bytes: int = 4) -> int:
-    """Return the most of a sharded model that is whole at once: embeddings and head throughout, and layers in turn.
+    """Return the peak bytes of gathered weights of a sharded model: embeddings and head throughout, layers in turn.
 
-    Forward: a layer, the buffer that it came in and that of the next one, or that of the root if larger. Backward: also
-    the gradients of all that is whole, and of a layer the buffers of the next one and of gradients that leave.
+    Forward: a layer, its receive buffer, and the buffer of the next layer, or that of the root if larger. Backward: in
+    addition the gradients of all gathered weights, and buffers of the next layer and of gradients that are reduced.
+    Returns 0 without sharding.
     Derived from torch's FSDP2 with each layer sharded by itself and the rest as the root; its own FSDPMemTracker counts
     the same forward, and up to a quarter less in all backward.
     """
@@ -122,7 +122,7 @@ def gathered_bytes(shape: ModelShape, layout: Layout, *, backward: bool, number_
 def kept_blocks(
     shape: ModelShape, rows: RowsPass, *, number_bytes: int = 4, inner: int | None = None
 ) -> Iterator[Block]:
-    """Yield what one layer keeps of a pass for its backward pass.
+    """Yield the blocks that one layer stores for its backward pass: (part, bytes of a block, number of blocks).
 
     With h the hidden width, of each token read: of both norms the input, the normalised and the scaled (6 h); queries,
     attention's result, and the same in the order of rows (3 H·d); of the MLP the gate, its activation, the other branch
@@ -289,7 +289,7 @@ class _ProcessModel:
 
 @dataclass(frozen=True)
 class RowsPass:
-    """Rows side by side on one device, all of maximal length; their `contexts` distinct contexts are read once."""
+    """Rows that pass through a device together, all of maximum length; `contexts` distinct contexts are read once."""
 
     rows: int
     contexts: int
@@ -298,12 +298,12 @@ class RowsPass:
 
     @property
     def width(self) -> int:
-        """Return the tokens of one row with its context."""
+        """Return the tokens of one row, context included."""
         return self.prompt_tokens + self.response_tokens
 
     @property
     def read_out(self) -> int:
-        """Return the tokens of the responses; each has logits."""
+        """Return the tokens of all responses, each of which has logits."""
         return self.rows * self.response_tokens
 
     @property
@@ -313,18 +313,18 @@ class RowsPass:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens that are read."""
+        """Return the number of tokens that are read."""
         return self.context_tokens + self.read_out
 
 
 def sampled_pass(load: NodeWorkload, ranks: int, sample_rows: int) -> RowsPass:
-    """Return the rows that one of `ranks` decodes side by side: at most `sample_rows`, in the order of prompts."""
+    """Return the rows that one of `ranks` data ranks decodes at a time: at most `sample_rows`, in prompt order."""
     rows = min(-(-load.round_prompts // ranks) * load.samples, sample_rows)
     return RowsPass(rows, -(-rows // load.samples), int(load.prompt.most), int(load.response.most))
 
 
 def packed_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
-    """Return the largest pass of packed rows within a budget; a context counts once for the rows that share it.
+    """Return the largest pass of packed rows within a token budget; rows that share a context count it once.
 
     A row is never cut, so a pass has at least one.
 
@@ -347,7 +347,7 @@ def packed_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
 
 
 def padded_pass(load: NodeWorkload, ranks: int, budget_tokens: int) -> RowsPass:
-    """Return the largest pass of whole texts within a budget, each padded to the longest and none of them shared."""
+    """Return the largest pass of whole texts within a token budget, each padded to the longest; contexts repeat."""
     prompt, response = int(load.prompt.most), int(load.response.most)
     rows = min(_prompts(load, ranks) * load.samples, max(1, budget_tokens // max(1, prompt + response)))
     return RowsPass(rows, rows, prompt, response)

@@ -1,6 +1,6 @@
-"""The footprint of a model in inference: one that reads rows (reference, reward, critic), and a rollout engine.
+"""The footprint of a model in inference: of one that reads rows (reference, reward, critic), and of a rollout engine.
 
-Not here: a model that is trained too (`training`).
+Not here: a model that is also trained (`training`).
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def inference_bytes(
     stats: Collection[str] = (),
     constants: MemoryConstants = SHIPPED,
 ) -> Footprint:
-    """Return what a model that reads rows without gradients holds on each device: for log-probs, values or scores.
+    """Return the bytes on each device of a model that reads rows without gradients, for log-probs, values or scores.
 
-    A micro-batch has `micro_batch_tokens` on each data rank, at least a row. Offloaded weights come by the layer.
+    A micro-batch has `micro_batch_tokens` on each data rank, at least one row. Offloaded weights are copied layer by
+    layer. Of several pipeline stages, the one with the most bytes is returned.
     """
     tokens, footprints = micro_batch_tokens / layout.sequence, list[Footprint]()
     logit_bytes = constants.read_logit_bytes + constants.entropy_logit_bytes * ("entropy" in stats)
@@ -96,10 +97,10 @@ def generation_bytes(
     cache_tokens: int | None = None,
     constants: MemoryConstants = SHIPPED,
 ) -> Footprint:
-    """Return what a rollout engine holds on each device; each of the `data` ranks is a replica of its own.
+    """Return the bytes of a rollout engine on each device; each of the `data` ranks is a separate replica.
 
-    Its cache is for `cache_tokens` in one replica, or takes what a share of the device leaves. Asleep it has freed
-    weights and cache; graphs and communicators stay.
+    A replica's cache is for `cache_tokens` tokens, or takes what is left of `cache_share` of the device. A sleeping
+    engine has freed weights and cache; graphs and communicators remain.
 
     Raises ValueError unless exactly one of `cache_share` and `cache_tokens` is given.
     """
@@ -128,7 +129,7 @@ CPU_CACHE_TOKENS, CPU_CHUNK_TOKENS, CPU_ROWS = 16384, 4096, 256
 def server_bytes(
     shape: ModelShape, layout: Layout, running: RoleSettings, process_bytes: float, constants: MemoryConstants
 ) -> Footprint:
-    """Return what a server holds on a CPU device, with our process besides, which takes `process_bytes`.
+    """Return the bytes of an inference server on a CPU device, with this project's process of `process_bytes`.
 
     Sleeping would free nothing there, so it never sleeps. Not measured.
     """
@@ -156,10 +157,10 @@ def _generating(
 
 
 def cache_bytes(shape: ModelShape, layout: Layout, context_tokens: int, number_bytes: float = NUMBER_BYTES) -> float:
-    """Return the bytes of one sequence's cache on each device of a replica; stages of a pipeline have equal parts."""
+    """Return the bytes of one sequence's cache on each device of a replica; pipeline stages have equal parts."""
     return sequence_bytes(shape, layout.tensor, context_tokens, number_bytes) / layout.pipeline
 
 
 def awake_bytes(footprint: Footprint) -> int:
-    """Return the bytes that a sleeping role brings back to a device when it wakes."""
+    """Return the bytes that a sleeping role copies back to a device when it wakes."""
     return total_bytes(footprint.resident) - total_bytes(footprint.asleep)

@@ -1,8 +1,8 @@
-"""The footprint of training a model: states, activations, logits and what sharding gathers, at the worst moment.
+"""The footprint of training a model: states, activations, logits and gathered weights, at the peak.
 
-Four moments are compared: the loss, the backward pass of a layer, its end, and the optimizer's step; besides, a pass
-without gradients of a role that reads rows before it trains on them. Not here: the widths of layers (`activations`),
-and roles that only read (`serving`).
+Four moments are compared: the loss, the backward pass of a layer, its end, and the optimizer's step; in addition, a
+pass without gradients of a role that reads rows before it trains on them. Not here: the widths of layers
+(`activations`), and roles that only read (`serving`).
 """
 
 from __future__ import annotations
@@ -56,14 +56,15 @@ WIDTH_BYTES: Mapping[Precision, int] = {"float32": 4, "bfloat16": 2, "fp8": 2, "
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a model is trained.
+    """The settings with which a model is trained.
 
-    A micro-batch has `micro_batch_tokens` on each data rank. `offload` names what lies in host memory: weights and
-    gradients move by the layer; the optimizer's step is on the host if it `steps_on_host`, else its states come to the
-    device for it. `logits` says whether a loss makes them all at once, and copies them, and `stats` what else it reads
-    from them. `master` is the precision of what the optimizer changes, `frozen` that of weights under adapters.
-    `spare_adapters` are held besides those that are trained. `interleaved` counts the pieces of the model that each
-    stage of a pipeline has, and `micro_batches` those of a step; None: enough to fill it.
+    A micro-batch has `micro_batch_tokens` on each data rank. `offload` names the state in host memory: weights and
+    gradients are copied layer by layer; the optimizer steps on the host if `steps_on_host`, else its states are copied
+    to the device for the step. `logits` says whether a loss computes them all at once, and copies them; `stats` names
+    what else it computes from them. `master` is the precision of the weights that the optimizer changes, `frozen` that
+    of weights under adapters. `spare_adapters` are held in addition to those that are trained. `interleaved` is the
+    number of model pieces of each pipeline stage, and `micro_batches` the number in a step; None: enough to fill the
+    pipeline.
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -85,36 +86,36 @@ class TrainingSettings:
 
     @property
     def width_bytes(self) -> int:
-        """Return the bytes of a number that is computed with."""
+        """Return the bytes of one number in the precision of the computation."""
         return WIDTH_BYTES[self.precision]
 
     @property
     def copies(self) -> bool:
-        """Return whether weights are kept as the optimizer changes them, and copied to be computed with.
+        """Return whether weights are stored in the optimizer's precision and cast for the computation.
 
-        Full sharding does, and so does a model that is not cut at all, where the two widths differ.
+        True for full sharding, and for a model on a single device without sharding.
         """
         return self.layout.sharding == "full" or (self.layout.sharding == "none" and self.layout.devices == 1)
 
 
 @dataclass(frozen=True)
 class TrainingFootprint(Footprint):
-    """What a role that trains holds; `reading` is all of it while rows pass without gradients, as for log-probs."""
+    """The bytes of a role that trains; `reading` are its bytes during passes without gradients, as for log-probs."""
 
     reading: Bytes = field(default_factory=dict[Part, int])
 
     def at(self, phase: str) -> Bytes:
-        """Return what a device holds of it in a phase, part by part: an update's states and activations in updates."""
+        """Return the bytes on a device in a phase, by part: `at_work` in an update, else `reading`."""
         return self.at_work if phase == "update" else self.reading
 
 
 def training_bytes(
     shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0, constants: MemoryConstants = SHIPPED
 ) -> TrainingFootprint:
-    """Return what a role that trains a model holds on each device: on the one with the most of a pipeline.
+    """Return the bytes of a role that trains a model, on the device that holds the most.
 
-    A row has up to `sequence_tokens`, and a micro-batch at least one row. Where rows pass without gradients, another
-    device of a pipeline may have the most.
+    A row has up to `sequence_tokens` tokens; a micro-batch has at least one row. For `reading`, another device of a
+    pipeline may hold the most.
     """
     stages = _stages(shape, training, sequence_tokens, constants)
     footprints = [stage.footprint() for stage in stages]
@@ -123,7 +124,7 @@ def training_bytes(
 
 
 def waiting_bytes(shape: ModelShape, training: TrainingSettings, *, sequence_tokens: int = 0) -> float:
-    """Return the most activations that wait on a device for their backward pass, of all micro-batches in flight."""
+    """Return the bytes of activations that wait on a device for the backward pass, of all micro-batches in flight."""
     return max(stage.waiting_bytes for stage in _stages(shape, training, sequence_tokens, SHIPPED))
 
 
@@ -136,7 +137,7 @@ def _stages(
 
 
 def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineStage) -> Bytes:
-    """Return the bytes of weights, gradients and optimizer states of a device of a stage, wherever they lie.
+    """Return the bytes of weights, gradients and optimizer states of a device of a stage, on the device or on its host.
 
     Bytes of each parameter in mixed precision with AdamW on N ranks:
 

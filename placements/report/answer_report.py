@@ -16,7 +16,7 @@ from placements.workload.batch_partition import BatchSizes, batch_text
 
 
 def answer_text(answer: PlanAnswer, top: int) -> str:
-    """Return the best plan with at most `top` of those that were found, then other staleness and what-ifs."""
+    """Return the planner's answer as text: the best plan, at most `top` ranked plans, other staleness and what-ifs."""
     parts = [search_report(answer.search, answer.plan, top=top)]
     parts += [staleness_text(answer.staleness, answer.problem.lag)] if answer.staleness else []
     parts += [what_if_text(answer.search, answer.what_if)] if answer.what_if else []
@@ -42,12 +42,12 @@ def staleness_text(options: Sequence[StalenessOption], chosen: int) -> str:
 
 
 def batch_lines(sizes: BatchSizes) -> list[str]:
-    """Return the sizes of a step as lines."""
+    """Return the batch sizes of a step as indented lines under the heading `batch`."""
     return ["batch", *indented(batch_text(sizes).splitlines())]
 
 
 def indented(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines as they stand beneath a heading, each broken after a comma where it is too long."""
+    """Yield lines indented by two spaces; a line that is too long is broken after commas, its rest indented by four."""
     for line in lines:
         first, *rest = broken(line, ", ", COLUMNS - 4)
         yield f"  {first}"
@@ -55,9 +55,9 @@ def indented(lines: Sequence[str]) -> Iterator[str]:
 
 
 def answer_data(answer: PlanAnswer, top: int, notes: Sequence[str]) -> dict[str, Any]:
-    """Return the search with at most `top` of its plans, the notes, what-ifs and other staleness as data.
+    """Return the answer as JSON-compatible data: the search, at most `top` plans, notes, what-ifs and other staleness.
 
-    `value` and `bound` are in the `unit` of the objective, both as played.
+    `value` and `bound` are in the `unit` of the objective. `value` is from the simulated step of the best plan.
     """
     search, objective = answer.search, answer.search.objective
     return {

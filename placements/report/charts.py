@@ -1,4 +1,4 @@
-"""Data of pictures: a plan and the named placements as strips, the plans of a search as dots, the bytes of arrows."""
+"""Data of pictures: pool sizes of plans as strips, the plans of a search as dots, and the bytes of a graph's arrows."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ Point = tuple[float, int]
 
 
 def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Comparison:
-    """Return a plan, then each named placement at its best; those with the same pools share a strip.
+    """Return a chart that compares a plan with each named placement; placements with the same pools share a strip.
 
-    The plan is the best of the search, or another of the same problem: then the best has a strip too. A named placement
-    whose best is the plan itself is in the plan's strip. One that does not fit has no parts.
+    `plan` is the best plan of the search if it is None. If it is another plan of the same problem, the best plan gets a
+    strip too. A named placement whose best plan is `plan` is labelled in that plan's strip. The strip of a placement
+    that does not fit has no parts.
     """
     chosen = plan or search.best.plan()
     forms = dict[tuple[tuple[str, ...], ...], list[tuple[PlacementVariant, RankedPlan | None]]]()
@@ -65,12 +66,15 @@ def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Compa
 
 
 def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
-    """Return whether a candidate of a search is a plan: the same roles share as many devices, running the same way."""
+    """Return whether a candidate of a search equals a plan.
+
+    They are equal if the same roles share pools of the same size, with the same engines, layouts and settings.
+    """
     return _role_settings(homes_of(ranked.setting, ranked.blocks)) == _role_settings(homes_by(ranked.setting, plan))
 
 
 def period_s(plan: Plan) -> float | None:
-    """Return the seconds from one step of a plan to the next; None where they are not known."""
+    """Return the seconds from one step of a plan to the next; None if they are not known."""
     return None if plan.step is None else plan.step.period_s
 
 
@@ -103,7 +107,7 @@ def _ranked_parts(ranked: RankedPlan) -> tuple[PoolShare, ...]:
 
 
 def plan_parts(plan: Plan) -> tuple[PoolShare, ...]:
-    """Return the pools of a plan with their devices and roles."""
+    """Return the name, number of devices and roles of each pool of a plan."""
     roles = {
         pool.name: tuple(f"{role.role} {layout_text(role.layout)}" for role in plan.placed if role.pool == pool.name)
         for pool in plan.pools
@@ -112,9 +116,10 @@ def plan_parts(plan: Plan) -> tuple[PoolShare, ...]:
 
 
 def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
-    """Return the candidates that were played, in the order of the search; named placements not among them last.
+    """Return a scatter chart of all simulated plans of a search: seconds of a step against peak bytes of a device.
 
-    The best is the search's best plan; a note is added if `plan` is another.
+    Ranked plans come first, in the order of the search, then named placements that are not among them. The best plan is
+    marked. If `plan` is another plan, the caption says how long its step takes.
     """
     played = candidates(search)
     points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in played]
@@ -142,7 +147,7 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
 
 
 def candidates(search: SearchResult) -> list[RankedPlan]:
-    """Return each plan that was played once: the ranked ones, then named ones that are not among them."""
+    """Return each simulated plan of a search once: the ranked plans, then named placements that are not among them."""
     plans = {candidate.blocks: candidate for candidate in search.ranked}
     for _, candidate in search.named:
         if candidate is not None:
@@ -151,13 +156,13 @@ def candidates(search: SearchResult) -> list[RankedPlan]:
 
 
 def fullest_bytes(ranked: RankedPlan) -> int:
-    """Return the highest peak of a plan, on any of its devices."""
+    """Return the peak memory, in bytes, of the fullest device of a plan; 0 if no memory is forecast."""
     forecasts = forecasts_of(ranked.setting, homes_of(ranked.setting, ranked.blocks))
     return max((forecast.worst.memory_bytes for forecast in forecasts if forecast.worst is not None), default=0)
 
 
 def on_front(point: Point, points: Sequence[Point]) -> bool:
-    """Return whether no point is better in seconds or bytes and at least as good in the other.
+    """Return whether no point of `points` is better in seconds or bytes and at least as good in the other.
 
     >>> [on_front(point, [(1.0, 3), (2.0, 2), (3.0, 2)]) for point in [(1.0, 3), (2.0, 2), (3.0, 2)]]
     [True, True, False]
@@ -166,7 +171,7 @@ def on_front(point: Point, points: Sequence[Point]) -> bool:
 
 
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan) -> ArrowSizes:
-    """Return the bytes of each value that a node reads, and of the weights of each model.
+    """Return the bytes of each value that a node reads, by (value, reader), and of the weights of each model.
 
     Responses are assumed to have their maximum length. Trained weights are sent in the precision of the sampling
     engine.

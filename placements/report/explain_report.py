@@ -1,4 +1,4 @@
-"""Why each role of a plan is on its pool, and plans next to each other: as data and as text."""
+"""Reports that explain a plan: alternative pools and layouts for each role, and a comparison of several plans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class Explanation:
-    """The alternatives of a plan whose seconds are known."""
+    """Alternatives to a plan with known seconds, as data and as text."""
 
     problem: PlanningProblem
     plan: Plan
@@ -39,40 +39,46 @@ class Explanation:
 
     @cached_property
     def parts(self) -> Parts:
-        """Return the roles by the pool that they share."""
+        """Return the names of the roles of each pool."""
         return parts_of(self.plan)
 
     def neighbours(self, role: str) -> tuple[str, ...]:
-        """Return the roles on the pool of a role, itself included."""
+        """Return the names of all roles on the pool of `role`, including `role`."""
         return next(part for part in self.parts if role in part)
 
     def alternatives(self, role: str) -> tuple[AlternativePool, ...]:
-        """Return the best plan with the role on each other pool, and on one of its own."""
+        """Return the best plan with the role on each other pool, and on a separate pool."""
         return tuple(alternative_pools(self.problem, self.parts, role))
 
     def faster_text(self) -> str:
-        """Return the step of the same pools at their fastest; "" where the plan is as fast."""
+        """Return a line about the fastest plan with the same pools of roles; "" if this plan is as fast."""
         return fastest_text(self.current, solved(self.problem, PoolOptions(self.problem), self.parts))
 
     def text(self, role: str, pools: Sequence[AlternativePool]) -> str:
-        """Return the seconds of a step with the role on these pools, the best first, as text."""
+        """Return a table of step times with the role on each of these pools, fastest first."""
         return alternatives_text(role, self.neighbours(role), self.current, pools)
 
     def layouts_text(self, role: str) -> str:
-        """Return the layouts that the role could have on its pool, as text."""
+        """Return a table of the layouts that the role could have on its pool."""
         home = next(placed for placed in self.plan.placed if placed.role == role)
         pool = next(pool for pool in self.plan.pools if pool.name == home.pool)
         return layouts_text(role, alternative_layouts(self.problem, self.plan, role), len(pool.devices))
 
 
 def explain(problem: PlanningProblem, plan: Plan) -> Explanation:
-    """Return the alternatives of a plan; all seconds of its step must be known."""
+    """Return an Explanation of a plan.
+
+    Raises AssertionError if the seconds of the plan's step are not known.
+    """
     assert plan.step is not None and plan.step.period_s is not None, "only a plan of known seconds can be explained"
     return Explanation(problem, plan, CurrentPlan(plan.step, plan.step.period_s, len(plan.used())))
 
 
 def alternatives_text(role: str, home: Sequence[str], current: Played, moved: Sequence[AlternativePool]) -> str:
-    """Return the seconds of a step with a role on other pools, the best first; `home` are the roles of its pool."""
+    """Return a table of step times with `role` on other pools, fastest first; pools that do not fit come last.
+
+    `home` are the names of the roles on its current pool, `current` is the plan to compare with.
+    """
     mates = [name for name in home if name != role]
     where = f"shares a pool with {', '.join(mates)}" if mates else "has a pool of its own"
     played, unfit = list[tuple[float, list[str]]](), list[list[str]]()
@@ -93,7 +99,10 @@ def alternatives_text(role: str, home: Sequence[str], current: Played, moved: Se
 
 
 def fastest_text(current: Played, best: Played | None) -> str:
-    """Return the step of the same pools at their fastest, `best`; "" where the plan is as fast."""
+    """Return a line that compares a plan with `best`, the fastest plan with the same pools of roles.
+
+    Returns "" if `best` is None or is faster by less than 0.05%.
+    """
     if best is None or best.step_s > current.step_s * (1 - 5e-4):
         return ""
     faster = f"{show_s(best.step_s)}, {best.step_s / current.step_s - 1:+.1%}, on {many(best.devices, 'device')}"
@@ -101,7 +110,7 @@ def fastest_text(current: Played, best: Played | None) -> str:
 
 
 def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) -> str:
-    """Return the layouts that a role could have on its pool; `→` marks the plan's own."""
+    """Return a table of layouts for a role on its pool of `devices` devices; `→` marks the layout that the plan has."""
     rows = [
         [
             "→" if option.current else "",
@@ -117,9 +126,9 @@ def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) 
 
 
 def plans_text(named: Sequence[tuple[str, Plan]], columns: int = COLUMNS) -> str:
-    """Return plans beside each other: the seconds of a step, by task, and the fullest device of each pool.
+    """Return a table with one column for each plan: seconds of a step by task, and the fullest device of each pool.
 
-    Plans that are too wide beside each other stand below each other.
+    If the table is wider than `columns`, plans are listed one below the other.
     """
     wide = table([["", *(name for name, _ in named)], *_rows([plan for _, plan in named])])
     if max(map(len, wide)) - 2 <= columns:
@@ -150,9 +159,10 @@ def _rows(plans: Sequence[Plan]) -> Iterator[list[str]]:
 
 
 def cost_per_step(plan: Plan) -> float | None:
-    """Return the cost of a step by the prices of its machines, in their currency; None if a price is not known.
+    """Return the cost of one step of a plan, in the currency of the machines' prices.
 
-    A device costs its share of its machine.
+    The price of a machine is divided equally among its devices. Returns None if a price or the seconds of the step are
+    not known.
     """
     if plan.step is None or plan.step.period_s is None:
         return None

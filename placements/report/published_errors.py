@@ -23,10 +23,11 @@ UNKNOWN = "error not known: no published row is of such devices; `calibrate` fit
 
 @dataclass(frozen=True)
 class PublishedError:
-    """The error of one kind of forecast, as shares of the measured figures of groups that were left out of fits.
+    """The error of one kind of forecast, measured against published figures that were left out of all fits.
 
-    median: the size of the error that half of the rows do not exceed. low, high: a tenth of the signed errors is below
-    low, a tenth above high. rows: the number of published figures, of `models` and `devices`. noun: what a row is.
+    All errors are shares of the measured figure. `median` is the median absolute error; `low` and `high` are the 10th
+    and 90th percentile of the signed error. `rows` counts the published figures, which cover `models` models and
+    `devices` kinds of device. `noun` names what a row is.
     """
 
     rows: int
@@ -43,19 +44,19 @@ class PublishedError:
 
     @property
     def short(self) -> str:
-        """Return the error as in `± 25% (31)`."""
+        """Return the median error and the number of rows as text: `± 25% (31)`."""
         return f"± {self.median:.0%} ({self.rows:,})"
 
 
 @cache
 def published_errors() -> Mapping[str, PublishedError]:
-    """Return the shipped errors by kind: `step`, `generate`, `update`, `sync` and `memory`."""
+    """Return the shipped errors by kind of forecast: `step`, `generate`, `update`, `sync` and `memory`."""
     tables = tomllib.loads(FILE.read_text("utf-8"))
     return {name: PublishedError(**table) for name, table in tables.items() if isinstance(table, dict)}
 
 
 def error_lines(plan: Plan) -> Iterator[str]:
-    """Yield the known errors of a plan's seconds and bytes, in at most 80 columns.
+    """Yield lines of at most 80 columns with the known errors of a plan's seconds and bytes.
 
     CPUs and devices of unknown models have no published rows.
     """
@@ -76,16 +77,16 @@ def error_lines(plan: Plan) -> Iterator[str]:
 
 
 def step_error(plan: Plan) -> str:
-    """Return the error of a plan's seconds in a few words.
+    """Return the error of a plan's forecast seconds as text.
 
-    "" where no published row is of its devices, and where a calibration scales its seconds: published errors are those
-    of forecasts without one.
+    Returns "" if no published figures are of such devices, or if a calibration scales the seconds, since published
+    errors are of forecasts without calibration.
     """
     scaled = plan.assumed is not None and plan.assumed.calibration is not None
     return str(published_errors()["step"]) if has_published_rows(plan) and not scaled else ""
 
 
 def has_published_rows(plan: Plan) -> bool:
-    """Return whether all devices of a plan's pools are GPUs of known models."""
+    """Return whether all devices of a plan's pools are GPUs of known models; False if it has no devices."""
     devices = [plan.cluster.device(*place) for pool in plan.pools for place in pool.devices]
     return bool(devices) and all(device is not None and not profile_of(device).nominal for device in devices)

@@ -1,6 +1,6 @@
-"""The search of a search as text: the best plan with its bytes and seconds, the next ones, and why named ones lost.
+"""The report of a search as text: the best plan with its bytes and seconds, the next plans, and why named ones lost.
 
-At most 100 columns unless a name is long: longer cells continue on the next line.
+Lines have at most 100 columns unless a name is long; longer cells continue on the next line.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Played = RankedPlan | CurrentPlan
 
 @dataclass(frozen=True)
 class ObjectiveMeasure:
-    """An objective in reports: its unit, and how to write its values.
+    """How reports describe an objective: the unit and format of its values, and words to compare plans.
 
-    Money is in the currency of the cluster's prices. `best` describes the plan with the lowest value, `worse` a plan
-    that takes more than another where seconds differ from the forecast.
+    Money is in the currency of the cluster's prices. `best` is the word for the plan with the lowest value, `worse` the
+    word for a plan that takes more than another.
     """
 
     objective: Objective
@@ -57,7 +57,7 @@ class ObjectiveMeasure:
 
 
 def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
-    """Return the report of a search; `plan` is its best plan."""
+    """Return the report of a search as text; `plan` is its best plan, `top` the number of plans to list."""
     measure, roles = MEASURES[search.objective], relied_on(search.setting, plan)
     texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
     logits = f"logits come in chunks, a fused loss: all at once they do not fit, {texts}"
@@ -80,14 +80,14 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
 
 
 def pool_lines(plan: Plan) -> Iterator[str]:
-    """Yield the lines of a plan's pools, each with its number of devices and its roles."""
+    """Yield the lines of a plan's pools: the number of devices of each, then a line for each role on it."""
     for pool in plan.pools:
         yield f"{pool.name}: {len(pool.devices)} devices"
         yield from _role_lines(plan, pool.name)
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield the lines of one plan: each pool with its roles and peaks, and the seconds of a step."""
+    """Yield the lines of one plan: each pool with its roles and peak memory, then the seconds of a step by task."""
     yield from _pools(plan)
     yield from _seconds(plan.step)
     if plan.step is not None:
@@ -198,7 +198,7 @@ def _seconds(step: StepForecast | None) -> Iterator[str]:
 
 
 def bar(seconds: float | None, longest: float) -> str:
-    """Return seconds as a bar; the longest fills it.
+    """Return a bar of up to BAR_CELLS characters whose length is proportional to `seconds / longest`; "" for None.
 
     >>> bar(1.0, 2.0), bar(None, 2.0)
     ('▇▇▇▇▇', '')
@@ -207,7 +207,10 @@ def bar(seconds: float | None, longest: float) -> str:
 
 
 def show_seconds_by_part(task: TimedTask) -> str:
-    """Return the largest parts of a task, unknown ones first and none below a twentieth; then the rest.
+    """Return the seconds of a task's largest parts as text, then the sum of the other parts as `rest`.
+
+    At most PARTS parts are listed: those with unknown seconds first, and none below a twentieth of the task's seconds.
+    Returns "" for a task with fewer than two parts.
 
     >>> show_seconds_by_part(TimedTask(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.6}))
     'matmul 9 s · data 600 ms'
@@ -227,7 +230,7 @@ def show_seconds_by_part(task: TimedTask) -> str:
 
 
 def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
-    """Return the roles that fit their devices only with chunked logits, and how many more bytes whole ones take."""
+    """Return the extra bytes that unchunked logits would take, by role, for roles that fit only with chunked logits."""
     if problem.kind != "gpu":
         return {}
     more_bytes = dict[str, int]()
@@ -297,7 +300,10 @@ def _more(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure) -> fl
 
 
 def pools_of(ranked: RankedPlan) -> str:
-    """Return the roles of each pool and its number of devices, with their kind where there are several."""
+    """Return the pools of a plan as text: `actor.train+actor.sample on 8 | critic.train on 4`.
+
+    Kinds of device are named if there are several.
+    """
     kinds = [devices.model or devices.kind for devices in ranked.setting.classes]
     texts = list[str]()
     for part, (_, option) in zip(ranked.parts(), ranked.blocks, strict=True):
@@ -325,19 +331,19 @@ def _named(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
 
 
 def by_name(search: SearchResult) -> list[tuple[PlacementVariant, RankedPlan | None]]:
-    """Return the named placements in their order, but FIRST before all if another has the same parts."""
+    """Return the named placements of a search in order; FIRST comes first if another placement has the same pools."""
     parts = {variant.name: sorted_parts(search, variant) for variant, _ in search.named}
     counts = Counter(parts.values())
     return sorted(search.named, key=lambda named: named[0].name != FIRST or counts[parts[FIRST]] == 1)
 
 
 def sorted_parts(search: SearchResult, variant: PlacementVariant) -> tuple[tuple[str, ...], ...]:
-    """Return the parts of a named placement, sorted: the same for placements with the same pools."""
+    """Return the pools of a named placement, as sorted tuples of role names; they are equal for equal pools."""
     return tuple(sorted(variant.parts_of(search.setting.graph)))
 
 
 def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
-    """Return how a named placement at its best compares with the best plan, and why it is not better."""
+    """Return a text that compares the best plan of a named placement with the best plan of the search."""
     excess = _more(ranked, search.best, measure)
     if excess <= 0:
         played = ranked.blocks in {candidate.blocks for candidate in search.ranked}
@@ -350,9 +356,10 @@ def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure)
 
 
 def why_slower(slow: Played, fast: Played) -> str:
-    """Return why a plan's step is longer than another's: tasks that take longer, and tasks that no longer overlap.
+    """Return a text that says why the step of `slow` is longer than that of `fast`.
 
-    At most three of each are named, those that account for a tenth of the difference or more.
+    It names tasks that take longer and tasks that no longer overlap others: at most three of each, and only those that
+    account for at least a tenth of the difference.
     """
     slow_s, fast_s = (
         {task.name: task.seconds for task in plan.step.tasks if task.seconds is not None} for plan in (slow, fast)
@@ -374,7 +381,7 @@ def why_slower(slow: Played, fast: Played) -> str:
 
 
 def what_if_text(search: SearchResult, what_ifs: Sequence[WhatIf]) -> str:
-    """Return the seconds of a step with one thing changed at a time, each with its own best plan."""
+    """Return a table of what-ifs: the objective of the best plan after each change, and the difference in percent."""
     measure = MEASURES[search.objective]
     blank = [""] * (2 if measure.unit == "currency" else 1)
     rows = list[list[str]]()

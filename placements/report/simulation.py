@@ -1,4 +1,4 @@
-"""Steps of a plan, simulated: when each task runs and what each pool waits for, as text, as a trace and as a chart."""
+"""The simulated steps of a plan as text, as a Chrome trace and as a chart: when tasks run, and what pools wait for."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ DRAWN_SHARE = 1e-3  # of a step: a shorter run is not drawn
 
 
 def simulate(step: StepForecast, steps: int) -> Simulation:
-    """Simulate the first `steps` steps of a plan whose forecast step this is; all its seconds must be known."""
+    """Simulate the first `steps` steps of a plan, given its forecast step; all seconds of the step must be known."""
     return Simulation(play(schedule_of(step.tasks, step.waits), steps=steps))
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """The timeline of some steps of a plan."""
+    """The simulated timeline of some steps of a plan."""
 
     timeline: Timeline
 
     @property
     def period_s(self) -> float | None:
-        """Return the seconds from step to step, of the last steps; None for one step."""
+        """Return the seconds from one step to the next, over the last simulated steps; None for a single step."""
         return self.timeline.period_s
 
     @property
     def events(self) -> tuple[TimelineEvent, ...]:
-        """Return each step of each task on each pool."""
+        """Return one event for each step of each task on each pool."""
         return self.timeline.events
 
     @cached_property
     def idle(self) -> tuple[IdleSpan, ...]:
-        """Return the spans in which a pool is idle, each with the task that it waits for."""
+        """Return the spans of time in which a pool is idle, each with the task that the pool waits for."""
         return idle_spans(self.timeline)
 
     @cached_property
@@ -53,11 +53,11 @@ class Simulation:
     # ---------------------------------------------------------------------------------------- text
 
     def text(self, columns: int) -> str:
-        """Draw each pool's runs to scale, `│` at the end of each and dots where it is idle, then list why.
+        """Draw a lane to scale for each pool, at most `columns` wide, and list why each pool is idle.
 
-        A label is cut to its run. A run of less than a column takes one column as long as there is room for all; a run
-        shorter than DRAWN_SHARE of a step is not drawn. If there are too many steps to draw, only the reasons for idle
-        time are listed. The host comes last.
+        `│` marks the end of a run and dots mark idle time. A label is cut to the width of its run. A run shorter than
+        one column takes one column while there is room; a run shorter than DRAWN_SHARE of a step is not drawn. If there
+        are too many steps to draw, only the reasons for idle time are listed. The host's lane is last.
         """
         timeline, margin = self.timeline, max(map(len, self._pools), default=0)
         width = max(columns - margin - 1, 10)
@@ -102,9 +102,9 @@ class Simulation:
     # ---------------------------------------------------------------------------------------- a trace
 
     def trace(self, name: str) -> dict[str, Any]:
-        """Return a Chrome trace, which Perfetto and chrome://tracing open, as one process of this name.
+        """Return a Chrome trace (for Perfetto or chrome://tracing) with one process called `name`.
 
-        Each pool has a lane; tasks without a pool have one of their own. Each idle span is an event of the category
+        Each pool has a lane, and tasks without a pool share a separate lane. Each idle span is an event of the category
         `bubble`, named by what its pool waits for. Source: Trace Event Format, Google, 2016: complete events (`X`) and
         metadata (`M`), times in microseconds.
         """
@@ -134,10 +134,10 @@ class Simulation:
     # ---------------------------------------------------------------------------------------- a chart
 
     def chart(self, title: str, *, first_step: int = 0) -> Lanes:
-        """Return a lane for each pool, the host's last; a task without a pool is in none.
+        """Return a chart with a lane for each pool, the host's last; tasks without a pool are left out.
 
-        The bars of a lane follow each other from 0 to the end; a task of no time has none. `first_step` is the number
-        of the first step.
+        The bars of a lane cover the time from 0 to the end in order; a task of zero seconds has no bar. `first_step` is
+        the number of the first simulated step.
         """
         lanes = list[Lane]()
         for pool in self._pools:

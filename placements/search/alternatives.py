@@ -1,4 +1,4 @@
-"""Why a role is where it is: what a step would take with the role on another pool, alone, or in another layout."""
+"""Alternatives to a plan: the seconds of a step with a role on another pool, alone, or in another layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True)
 class AlternativePool:
-    """One role elsewhere: the roles it would share a pool with, and the best plan then; None if none fits."""
+    """A role on another pool: the roles it would share the pool with, and the best such plan; None if none fits."""
 
     role: str
     neighbours: tuple[str, ...]
@@ -31,9 +31,9 @@ class AlternativePool:
 
 @dataclass(frozen=True)
 class AlternativeLayout:
-    """One way to run a role on its pool: seconds of its work in a step, and its peak bytes on a device.
+    """One way to run a role on its pool: the seconds of its work in a step, and its peak bytes on a device.
 
-    `fits` tells whether the plan fits with it, `own` whether the plan has it.
+    `fits` says whether the plan fits with this layout, `current` whether the plan has it.
     """
 
     layout: Layout
@@ -46,7 +46,7 @@ class AlternativeLayout:
 
 @dataclass(frozen=True)
 class CurrentPlan:
-    """A plan as it is: its step, the seconds of it, and its devices."""
+    """The plan that alternatives are compared with: its step, the seconds of the step, and its number of devices."""
 
     step: StepForecast
     step_s: float
@@ -54,13 +54,16 @@ class CurrentPlan:
 
 
 def parts_of(plan: Plan) -> Parts:
-    """Return the roles of a plan by the pool that they share; a pool without one is left out."""
+    """Return the names of the roles of each pool of a plan; pools without roles are left out."""
     parts = (tuple(placed.role for placed in plan.placed if placed.pool == pool.name) for pool in plan.pools)
     return tuple(part for part in parts if part)
 
 
 def alternative_pools(setting: PlanningProblem, parts: Parts, role: str) -> Iterator[AlternativePool]:
-    """Yield the plans with one role on each other pool, or on one of its own; the rest may change devices."""
+    """Yield the best plan with `role` on each other pool, then with `role` on a separate pool.
+
+    The other roles stay together as in `parts`, but pools may change their devices.
+    """
     pools = PoolOptions(setting)
     rest = [tuple(name for name in part if name != role) for part in parts]
     neighbours = next(names for part, names in zip(parts, rest, strict=True) if role in part)
@@ -71,9 +74,10 @@ def alternative_pools(setting: PlanningProblem, parts: Parts, role: str) -> Iter
 
 
 def alternative_layouts(setting: PlanningProblem, plan: Plan, role: str) -> tuple[AlternativeLayout, ...]:
-    """Return the ways to run a role on its pool, fastest first: the plan's own, and the best of each layout.
+    """Return ways to run a role on its pool, fastest first: the plan's current one, and the best one of each layout.
 
-    The best is the fastest that fits, or where none does the fastest. Every layout with known seconds is there.
+    The best one of a layout is the fastest that fits; if none fits, the fastest. Layouts with unknown seconds are left
+    out.
     """
     home = next(home for home in homes_by(setting, plan) if home.role.name == role)
     current = home.layout, home.running

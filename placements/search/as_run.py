@@ -1,4 +1,4 @@
-"""A plan as another system runs it: its forecast, whether it fits, and other layouts that may."""
+"""The plan of another system's run: its forecast, whether it fits, and other layouts that may fit."""
 
 from __future__ import annotations
 
@@ -44,14 +44,17 @@ class _SystemRun(Protocol):
 
 
 def plan_of_run(problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions) -> Plan:
-    """Return a system's run as a plan. Raises ResourceError if the cluster has no such pools."""
+    """Return another system's run as a plan. Raises ResourceError if the cluster has no such pools."""
     return plan_from(problem, list(_homes(problem, run)), assumed)
 
 
 def forecast_run(
     problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions
 ) -> tuple[Plan | None, tuple[str, ...]]:
-    """Return the plan that a system runs, None where the cluster has no such pools, and why it does not fit."""
+    """Return another system's run as a plan, and the reasons why it does not fit its devices.
+
+    The plan is None if the cluster has no such pools.
+    """
     problem = replace(problem, engines=dict(run.engines), staleness=run.lag)
     update = {"engines": dict(run.engines), "staleness": run.lag or assumed.staleness}
     try:
@@ -64,7 +67,10 @@ def forecast_run(
 
 
 def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
-    """Yield the plan with other layouts of the policy's training, fastest first, then with all else put away too."""
+    """Yield the plan with other layouts for the policy's training, fastest first.
+
+    At most MOST_TRIED layouts are tried; then the same layouts again with every role of a shared pool put to sleep.
+    """
     synced = set(problem.synced.values())
     home = next((home for home in homes_by(problem, plan) if home.role.name in synced), None)
     if home is None:

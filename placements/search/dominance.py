@@ -1,7 +1,7 @@
-"""Options as data, of one role and of roles combined in a pool, and those that no other dominates.
+"""Options of one role and of roles combined in a pool, as arrays, and the options that no other dominates.
 
-Combinations are columns of numbers, so that thousands of them are weighed at once. Not here: which options a role has
-(`role_options`), and what a search is offered (`pool_options`).
+Combinations are columns of numbers, so that thousands of them are compared at once. Not here: which options a role has
+(`role_options`), and which options the search receives (`pool_options`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MAX_BYTES = 2**58  # more than any device has, and few enough that those of 16 r
 
 @dataclass(frozen=True)
 class RoleOption:
-    """One way to run a role: busy seconds by stage, and bytes on each device while others work and while it works.
+    """One way to run a role: its busy seconds by stage, and its bytes on each device at rest and at work.
 
-    `wakes_bytes` come to the device before a sleeping role works. `context_bytes` are those of its process, which roles
-    of one engine share. `host_bytes` are of each device's share of host memory.
+    `wakes_bytes` are copied to the device before a sleeping role works. `context_bytes` are those of its process, which
+    roles on one engine share. `host_bytes` are in each device's share of host memory.
     """
 
     engine: str
@@ -48,24 +48,24 @@ class RoleOption:
     wakes_bytes: int = 0
     context_bytes: int = 0
     moved_s: float = 0.0
-    """The part of its seconds in which offloaded or sleeping state comes and goes: in the stage of its last load."""
+    """The part of its seconds in which offloaded or sleeping state is moved; counted in the stage of its last load."""
     woken_s: float = 0.0
-    """The part of `moved_s` in which sleeping state comes and goes: as it is played, not always in that stage."""
+    """The part of `moved_s` in which sleeping state is moved; in the simulated step it may fall in another stage."""
     ready_s: float = 0.0
-    """Seconds besides, in which a rollout engine wakes and installs new weights; its layout decides them."""
+    """Additional seconds in which a rollout engine wakes and installs new weights; they depend on its layout."""
 
     @property
     def last_stage(self) -> int:
-        """Return the stage of its last load."""
+        """Return the index of the stage of its last load."""
         return max((stage for stage, seconds in enumerate(self.stages_s) if seconds), default=0)
 
     @property
     def over_bytes(self) -> int:
-        """Return the bytes that it holds only while it works."""
+        """Return the bytes that the role holds on a device only while it works."""
         return self.peak_bytes - self.rest_bytes
 
     def dominates(self, option: RoleOption) -> bool:
-        """Return whether this option is as good in every number, so that the other need not be considered."""
+        """Return whether this option is at least as good as `option` in every number."""
         return (
             not slower_somewhere(self.stages_s, option.stages_s)
             and self.ready_s <= option.ready_s
@@ -87,12 +87,12 @@ class TimedLayout:
 
 
 def slower_somewhere(stages_s: Sequence[float], compared_s: Sequence[float]) -> bool:
-    """Return whether the first takes longer in any stage."""
+    """Return whether `stages_s` is longer than `compared_s` in any stage."""
     return any(a > b for a, b in zip(stages_s, compared_s, strict=True))
 
 
 def undominated(options: Iterable[RoleOption]) -> list[RoleOption]:
-    """Return the options that no other dominates, the fastest first; of equals the first."""
+    """Return the options that no other dominates, fastest first; of equal options only the first."""
     front = list[RoleOption]()
     for option in sorted(options, key=lambda option: (sum(option.stages_s), option.rest_bytes, option.peak_bytes)):
         if not any(better.dominates(option) for better in front):
@@ -102,11 +102,11 @@ def undominated(options: Iterable[RoleOption]) -> list[RoleOption]:
 
 @dataclass(frozen=True)
 class CombinedOptions:
-    """Ways to run some roles on one pool, one a column: `picks` says which option of each role it takes.
+    """Ways to run some roles on one pool, as columns of arrays.
 
-    `stages_s` has a row for each stage, `memory` one for each kind of bytes named above, `picks` one for each role.
-    `sync_bytes` pass through a device when weights are brought to one of several roles. `cut` says that more ways were
-    undominated than were carried on, so that a faster one may be missing.
+    `stages_s` [stage, way] are seconds, `memory` [kind, way] the kinds of bytes listed above (REST, OVER, ...), and
+    `picks` [role, way] the index of each role's option. `sync_bytes` are held on a device while weights are copied to
+    one of several roles. `cut` is True if some undominated ways were dropped, so that a faster way may be missing.
     """
 
     stages_s: Floats
@@ -122,7 +122,10 @@ class CombinedOptions:
 
     @classmethod
     def of(cls, options: Sequence[RoleOption], bit: int, slowed: float) -> Self:
-        """Return the ways to run one role, whose work takes `slowed` times its seconds."""
+        """Return the ways to run one role whose work, except moving state, takes `slowed` times its seconds.
+
+        `bit` identifies the role's engine, or rather its process.
+        """
         rows = [
             (option.rest_bytes, option.over_bytes, option.wakes_bytes, 0, option.host_bytes, option.context_bytes, bit)
             for option in options
@@ -135,28 +138,31 @@ class CombinedOptions:
         return cls(stages_s.T, np.array(memory, np.int64).T, np.arange(len(options), dtype=np.int64)[None])
 
     def __len__(self) -> int:
-        """Count the ways."""
+        """Return the number of ways."""
         return int(self.memory.shape[1])
 
     @property
     def peak(self) -> Ints:
-        """Return the most that a device holds while a role works, or wakes before another is put away."""
+        """Return the peak bytes of a device for each way [way]: while a role works, or wakes before another sleeps."""
         syncs = self.sync_bytes if len(self.picks) > 1 else 0
         memory = self.memory
         peak: Ints = memory[REST] + np.maximum(memory[OVER], memory[FIRST] + memory[SECOND] + syncs)
         return peak
 
     def columns(self) -> tuple[list[list[int]], list[list[float]], list[int], list[int]]:
-        """Return of each way the options of its roles, the seconds of its stages, and its bytes: peak, then host."""
+        """Return lists with an entry for each way: options of its roles, seconds of its stages, peak and host bytes."""
         return self.picks.T.tolist(), self.stages_s.T.tolist(), self.peak.tolist(), self.memory[HOST].tolist()
 
     def some(self, which: Any) -> CombinedOptions:
-        """Return the ways that an index or a mask of numpy selects."""
+        """Return the ways that a NumPy index or mask selects."""
         stages_s, memory, picks = self.stages_s[:, which], self.memory[:, which], self.picks[:, which]
         return CombinedOptions(stages_s, memory, picks, self.sync_bytes, self.cut)
 
     def with_one_more(self, role: CombinedOptions) -> CombinedOptions:
-        """Return every way of these roles with every way of one more; engines share the context of their process."""
+        """Return every combination of these ways with the ways of one more role.
+
+        Roles whose engines share a process count its context once.
+        """
         before, after = self, role
         if len(self) != 1 or len(role) != 1:
             first, second = np.divmod(np.arange(len(self) * len(role)), len(role))
@@ -173,9 +179,9 @@ class CombinedOptions:
         return CombinedOptions(before.stages_s + after.stages_s, memory, picks, self.sync_bytes, self.cut)
 
     def fitting(self, room_bytes: int, host_bytes: int, rest: Sequence[CombinedOptions] = ()) -> CombinedOptions:
-        """Return the ways that fit in what a plan may fill of a device, and in its share of the host.
+        """Return the ways that fit into `room_bytes` of a device and `host_bytes` of host memory.
 
-        Ways that leave no room for the roles of `rest` are left out: each of those adds at least its minimum.
+        The minimum bytes of each role in `rest`, which is still to be added, are reserved.
         """
         rest_bytes = sum(int((role.memory[REST] - role.memory[CONTEXT]).min()) for role in rest)
         rest_host_bytes = sum(int(role.memory[HOST].min()) for role in rest)
@@ -183,9 +189,10 @@ class CombinedOptions:
         return self if fits.all() else self.some(fits)
 
     def undominated(self, maximum: int | None = CARRIED_AT_MOST, *, bytes_too: bool = True) -> CombinedOptions:
-        """Return the ways that no other beats in seconds of each stage and, if `bytes_too`, in bytes; fastest first.
+        """Return the ways that no other way dominates, fastest first.
 
-        At most `maximum` come back; None is all of them.
+        A way dominates another if it takes no more seconds in any stage and, if `bytes_too`, no more bytes of any kind.
+        At most `maximum` ways are returned; None returns all.
         """
         if len(self) <= 1:
             return self

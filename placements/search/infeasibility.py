@@ -1,4 +1,4 @@
-"""Whether a plan fits its devices; where it does not, or nothing does, what is missing and the changes that help."""
+"""Whether a plan fits its devices; if not, or if no plan does, what is missing and which changes would help."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Fits = Callable[[PlanningProblem], bool]
 
 @dataclass(frozen=True)
 class SmallestOption:
-    """The way to run a role alone that holds the least on each device, what that is, and where."""
+    """The way to run a role alone that comes nearest to fitting, with its devices and its bytes."""
 
     role: Role
     group: DeviceGroup
@@ -42,12 +42,12 @@ class SmallestOption:
 
     @property
     def room_bytes(self) -> int:
-        """Return what a plan may fill of a device."""
+        """Return the bytes of a device that a plan may fill."""
         return room_bytes(self.group.of.memory_bytes, self.group.of.kind)
 
     @property
     def over_bytes(self) -> int:
-        """Return what is missing on each device; below 0 if nothing is."""
+        """Return the bytes that are missing on each device; not above 0 if the role fits."""
         return self.footprint.peak_bytes - self.room_bytes
 
     def __str__(self) -> str:
@@ -56,9 +56,9 @@ class SmallestOption:
 
 
 def nothing_fits(setting: PlanningProblem, fits: Fits) -> ResourceError:
-    """Return the error of a search that found nothing: which role needs how much, what there is, and what would fit.
+    """Return the error of a search without a solution: the bytes that roles need, what there is, changes that fit.
 
-    `fits` tells whether a search would find something for a changed setting.
+    `fits` returns whether a search finds a solution for a changed problem.
     """
     options = [smallest_option(setting, role) for role in setting.roles]
     what, notes = _missing(options)
@@ -102,14 +102,15 @@ def _states_bytes(parts: Bytes) -> int:
 
 
 def class_counts(setting: PlanningProblem, between: str = ", ") -> str:
-    """Return the devices of a setting by class: `16 h100-sxm-80g`."""
+    """Return the number of devices of each class as text: `16 h100-sxm-80g`."""
     return between.join(f"{of.count} {of.model or of.kind}" for of in setting.classes)
 
 
 def smallest_option(setting: PlanningProblem, role: Role) -> SmallestOption | Role:
-    """Return the way to run a role alone that comes nearest to fitting; the role itself if nothing runs it.
+    """Return the way to run a role alone that comes nearest to fitting; the role itself if no engine runs it.
 
-    Ways for which a host has no room do not count. A rollout engine has one without seconds too: a cache for one row.
+    Options that need more host memory than there is are ignored. For a rollout engine, an option with a cache for a
+    single row is included, even if its seconds are not known.
     """
     options = [
         option
@@ -149,10 +150,10 @@ def _smallest_options(setting: PlanningProblem, role: Role, group: DeviceGroup) 
 
 
 def overflows(plan: Plan, setting: PlanningProblem, on: str) -> Iterator[ResourceError]:
-    """Yield an error for each pool of a plan in which a phase needs more of a device than a plan may fill.
+    """Yield an error for each pool of a plan in which a phase needs more bytes of a device than a plan may fill.
 
-    The plan is forecast anew, whatever its own forecast: which role needs how much in which phase, its parts and what
-    is held beside it, and the smallest changes after which all of the plan fits. `on` names the cluster.
+    The memory is computed again, whatever forecast the plan contains. Each error names the role, the phase, the parts,
+    the other roles' bytes, and the smallest changes after which the whole plan fits. `on` is the name of the cluster.
     """
     for pool in residents(setting, plan):
         peak = worst(pool.peaks)
@@ -227,7 +228,10 @@ def _changes_that_fit(setting: PlanningProblem, fits: Fits) -> Iterator[str]:
 
 
 def larger_settings(setting: PlanningProblem) -> Iterator[Iterator[tuple[str, PlanningProblem]]]:
-    """Yield kinds of change, each as ever larger changes: host memory, rows, responses, narrower weights."""
+    """Yield kinds of change, each as an iterator of increasing changes (text, changed problem).
+
+    The kinds are host memory, prompts per step, shorter responses, and narrower weights.
+    """
 
     def with_host_memory(times: int) -> tuple[str, PlanningProblem]:
         nodes = [

@@ -1,6 +1,6 @@
-"""What can be made smaller so that less memory is held, and the smallest changes after which something fits.
+"""The sizes that can be reduced to save memory, and the smallest reductions after which something fits.
 
-A change is found by trying it: a number is halved until `fits` holds. Not here: what fits, and the error
+Reductions are found by trial: a number is halved until `fits` is true. Not here: what fits, and the error
 (`infeasibility`).
 """
 
@@ -28,9 +28,10 @@ HALVED: tuple[tuple[bool, Mapping[str, int], Mapping[str, int]], ...] = (
 
 @dataclass(frozen=True)
 class MemoryKnob:
-    """One number that can be halved: its value, and each half of the one before; `free` if results stay the same.
+    """A number that can be halved: `values` are the current value and its successive halves.
 
-    It is the micro-batch of a `role` in the plan, a setting of a `node`, or else a field of the setting.
+    `free` is True if results stay the same. The number is the micro-batch of a `role` in the plan, a setting of a
+    `node`, or else a field of the problem.
     """
 
     name: str
@@ -42,14 +43,14 @@ class MemoryKnob:
 
 @dataclass(frozen=True)
 class ReducedProblem:
-    """A setting, the tokens that each role of a plan lets through at once, and the changes that led there."""
+    """A problem, the micro-batch in tokens of each role of a plan, and the changes that were made, as texts."""
 
     setting: PlanningProblem
     micro_batches: Mapping[str, int] = field(default_factory=dict[str, int])
     changes: tuple[str, ...] = ()
 
     def changed(self, knob: MemoryKnob, value: int) -> ReducedProblem:
-        """Return it with another value of a number."""
+        """Return a copy in which the number of `knob` is `value`."""
         update: dict[str, Any] = {knob.name: value}
         if knob.role:
             changes = (*self.changes, f"{knob.name}={value} of {knob.role} in the plan")
@@ -71,9 +72,9 @@ Fits = Callable[[ReducedProblem], bool]
 
 
 def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
-    """Return the single changes after which all fits; else one joint change, if any does.
+    """Return every single change after which `fits` is true; if there is none, one joint change; () if none helps.
 
-    A joint change is of the numbers that leave results as they are, or of the batch too.
+    A joint change halves all numbers that leave results unchanged, and if that is not enough the batch too.
     """
     knobs = [MemoryKnob("micro_batch_tokens", _halvings(n, 1), role=role) for role, n in start.micro_batches.items()]
     for free, settings, fields in HALVED:
@@ -124,9 +125,9 @@ def _halvings(value: int, minimum: int) -> tuple[int, ...]:
 
 
 def fewest(fits: Callable[[int], bool], minimum: int, maximum: int) -> int | None:
-    """Return the smallest number from `minimum` to `maximum` that fits, None if none does: galloping, then bisecting.
+    """Return the smallest number from `minimum` to `maximum` for which `fits` is true; None if there is none.
 
-    That is exact where all numbers above one that fits fit too.
+    Steps double, then the last step is bisected. The result is exact if `fits` stays true for all larger numbers.
 
     >>> fewest(lambda machines: machines >= 3, 2, 32), fewest(lambda machines: False, 2, 32)
     (3, None)
@@ -145,7 +146,7 @@ def fewest(fits: Callable[[int], bool], minimum: int, maximum: int) -> int | Non
 
 
 def with_machines(cluster: Cluster, machines: int) -> Cluster:
-    """Return a cluster with this number of machines: its own, and copies of them in their order.
+    """Return a cluster of this number of machines: the cluster's machines, then renamed copies of them in order.
 
     >>> from flowgraph.cluster.cluster import Device, Machine as Node
     >>> one = Node(name="a", devices=(Device(kind="gpu", memory_bytes=1),), host_memory_bytes=1, cores=1)
@@ -163,7 +164,7 @@ def with_machines(cluster: Cluster, machines: int) -> Cluster:
 
 
 def shortened(setting: PlanningProblem, tokens: int) -> PlanningProblem:
-    """Return a setting whose responses have at most `tokens`."""
+    """Return the problem with responses cut at `tokens` tokens."""
     longest = max((load.response.most for load in setting.loads), default=0.0)
     response = setting.response or LengthDistribution.fixed(longest)
     return replace(setting, response=LengthDistribution(tuple(min(point, float(tokens)) for point in response.points)))

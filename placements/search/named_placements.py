@@ -1,6 +1,6 @@
-"""The four placements that systems of the field are known by, as parts of roles that share a pool, for any flow.
+"""The four placements that published systems are known by, as groups of roles that share a pool, for any flow.
 
-The search decides which devices and layouts a part gets. Roles are classified by the graph: trained (a policy), trained
+The search chooses the devices and layouts of each group. Roles are classified by the graph: trained (a policy), trained
 so that another update can read its outputs (a critic), or frozen: read for log-probs (a reference) or for scores (a
 reward model, a judge).
 """
@@ -23,7 +23,7 @@ Parts = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class PlacementVariant:
-    """One published form of a named placement: the system, what it shares, and the roles of each pool."""
+    """One published form of a named placement: the system, a description, and the roles of each pool."""
 
     placement: str
     system: str
@@ -32,13 +32,13 @@ class PlacementVariant:
 
     @property
     def name(self) -> str:
-        """Return its name: `split:openrlhf`."""
+        """Return the full name: `split:openrlhf`."""
         return f"{self.placement}:{self.system}"
 
     def parts_of(self, graph: Graph) -> Parts:
-        """Return the roles of a named graph by the pool that they share; those that one node reads share one.
+        """Return the names of the roles of each pool for a named graph.
 
-        Roles that one node reads move to the pool of the first of them, in the flow's order.
+        Roles that one node reads together are moved to the pool of the first of them, in the flow's order.
         """
         parts = tuple(tuple(part) for part in self.parts(sorted_roles(graph)) if part)
         names = [role.name for role in roles(graph)]
@@ -53,9 +53,9 @@ class PlacementVariant:
 
 @dataclass(frozen=True)
 class SortedRoles:
-    """The roles of a flow: of models that learn to respond, of critics, of references, and of scorers.
+    """The roles of a flow by function: policies (training and sampling), critics, references and scorers.
 
-    A model that learns to respond may generate its responses, or learn from those of others.
+    A policy may generate its responses, or learn from the responses of others.
     """
 
     actor_train: tuple[str, ...]
@@ -66,12 +66,12 @@ class SortedRoles:
 
     @property
     def actor(self) -> tuple[str, ...]:
-        """Return both roles of the models that learn to respond."""
+        """Return the training and the sampling roles of the policies."""
         return self.actor_train + self.actor_sample
 
 
 def sorted_roles(graph: Graph) -> SortedRoles:
-    """Sort the roles of a named graph by what they do in it."""
+    """Return the roles of a named graph, sorted by function."""
     every, kinds = roles(graph), {node.name: node.op.kind for node in graph.all_nodes}
     trained = {role.param for role in every if role.use == "train"}
     sampled = {role.param for role in every if role.use == "sample"} & trained
@@ -157,7 +157,7 @@ NAMES: tuple[str, ...] = tuple(dict.fromkeys(form.placement for form in VARIANTS
 
 
 def variant(name: str) -> PlacementVariant:
-    """Find a named placement, its first variant unless you name one: `split` or `split:nemo-aligner`.
+    """Return the named placement `split:nemo-aligner`, or for `split` its first variant.
 
     Raises UnknownNameError for an unknown name.
     """
@@ -168,9 +168,9 @@ def variant(name: str) -> PlacementVariant:
 
 
 def name_of(graph: Graph, roles_by_pool: Sequence[Sequence[str]]) -> str:
-    """Return the first named placement that has these parts; "" if none has.
+    """Return the name of the first placement that gives a graph these pools of roles; "" if none does.
 
-    Two variants of one flow may have the same parts: a flow without a critic or a reward model has fewer forms.
+    Several variants may have the same pools: a flow without a critic or a reward model has fewer distinct ones.
     """
     pools = {frozenset(part) for part in roles_by_pool}
     forms = (form for form in VARIANTS if {frozenset(part) for part in form.parts_of(graph)} == pools)

@@ -1,4 +1,4 @@
-"""From a solution of a search to a plan: where each role is, which devices each pool has, and the step's forecast."""
+"""From a solution of the search to a plan: the pool of each role, the devices of each pool, and the step's forecast."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = "all"  # the name of the one pool that all roles share
 
 @dataclass(frozen=True)
 class RankedPlan:
-    """One solution of the search, which takes no less of the objective than `bound` when it is played as a step."""
+    """One solution of the search; `bound` is a lower bound of its objective in the simulated step."""
 
     setting: PlanningProblem
     blocks: tuple[Block, ...]
@@ -34,39 +34,39 @@ class RankedPlan:
 
     @cached_property
     def step(self) -> StepForecast:
-        """Return the step, as the simulator plays it."""
+        """Return the forecast of the simulated step."""
         return step_of(self.setting, homes_of(self.setting, self.blocks))
 
     @cached_property
     def step_s(self) -> float:
-        """Return the seconds from one step to the next, as the simulator plays them."""
+        """Return the simulated seconds from one step to the next; the bound if they are not known."""
         played_s = period_of(self.setting, homes_of(self.setting, self.blocks))
         return self.bound if played_s is None else played_s
 
     @property
     def devices(self) -> int:
-        """Count its devices."""
+        """Return the number of devices."""
         return sum(sum(option.devices) for _, option in self.blocks)
 
     @property
     def cost_per_step(self) -> float:
-        """Return what a step costs, in the currency of the cluster's prices."""
+        """Return the cost of a step, in the currency of the cluster's prices."""
         return self.step_s * sum(option.cost for _, option in self.blocks)
 
     @property
     def disaggregated(self) -> bool:
-        """Return whether no pool both trains and samples."""
+        """Return whether no pool has both training and sampling roles."""
         uses = [{self.setting.roles[place].use for place in block} for block, _ in self.blocks]
         return not any({"train", "sample"} <= pool for pool in uses)
 
     def parts(self) -> tuple[tuple[str, ...], ...]:
-        """Return the roles by the pool that they share."""
+        """Return the names of the roles of each pool."""
         return tuple(tuple(self.setting.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
     def plan(self, assumed: PlanAssumptions | None = None, pins: Mapping[str, str] | None = None) -> Plan:
-        """Return the plan, pools named as their roles are pinned, else `pool0`, `pool1` and so on.
+        """Return the plan; pools get the names that their roles are pinned to, else `pool0`, `pool1` and so on.
 
-        Raises ResourceError if the cluster has no such pools of whole domains.
+        Raises ResourceError if the cluster has no such pools of whole NVLink domains.
         """
         return plan_from(self.setting, homes_of(self.setting, self.blocks, pins), assumed)
 
@@ -74,10 +74,10 @@ class RankedPlan:
 def homes_of(
     setting: PlanningProblem, blocks: Sequence[Block], pins: Mapping[str, str] | None = None
 ) -> list[RolePlacement]:
-    """Return where each role is, by the first role of each pool.
+    """Return the placement of each role, pool by pool in the order of their first roles.
 
-    A pool has the name that a role of it is pinned to; the others are `pool0`, `pool1` and so on, pinned names left
-    out, and `all` is the one that all roles share.
+    `pins` maps roles to pool names. A pool gets the name that one of its roles is pinned to; the others are `pool0`,
+    `pool1` and so on, except names in use. A single pool for all roles is called `all`.
     """
     pins = pins or {}
     numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
@@ -100,7 +100,7 @@ def homes_of(
 
 
 def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
-    """Return the plan of placed roles. Raises ResourceError if the cluster has no such pools."""
+    """Return the plan of placed roles, with its forecast. Raises ResourceError if the cluster has no such pools."""
     placed = [
         PlacedRole(
             role=home.role.name,
@@ -126,9 +126,9 @@ def plan_from(setting: PlanningProblem, homes: Sequence[RolePlacement], assumed:
 
 
 def forecast_again(setting: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
-    """Return a plan with its bytes and seconds forecast anew, and what that `assumed`; all else stays.
+    """Return a plan with its bytes and seconds forecast again; `assumed`, if given, replaces its assumptions.
 
-    Raises ResourceError where the speed of its devices is not known.
+    Raises ResourceError if the speed of the plan's devices is not known.
     """
     plan = plan.model_copy(update={"assumed": assumed}) if assumed else plan
     return _with_forecast(setting, plan, homes_by(setting, plan))
@@ -177,10 +177,10 @@ def _pools(setting: PlanningProblem, homes: Sequence[RolePlacement]) -> tuple[Po
 
 
 def has_room(setting: PlanningProblem, blocks: Sequence[Block]) -> bool:
-    """Return whether the cluster has pools of whole domains as these blocks need them, and the memory of the forecast.
+    """Return whether the cluster has pools of whole NVLink domains for these blocks and, on CPUs, enough memory.
 
-    Pools of whole machines have room wherever no domain spans several. On CPU devices a role leaves a heap to others of
-    its process, which a search of pools does not count.
+    Pools of whole machines always have room if no domain spans several machines. On CPU devices, memory that freed
+    blocks leave in a shared process is counted here; the search of pools ignores it.
     """
     homes = homes_of(setting, blocks)
     if setting.kind == "cpu":

@@ -1,4 +1,4 @@
-"""What you ask of a plan in texts, and its answer: a search, searches for other staleness, and what-ifs."""
+"""The options of a plan as a user writes them, and the answer: a search, other staleness, and what-ifs."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StalenessOption:
-    """One staleness, with the search for it: rollout and training devices, and how often weights are synced."""
+    """One staleness, in updates, and the search for it."""
 
     staleness: int
     search: SearchResult
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of a step."""
+        """Return the seconds of a step of the best plan."""
         return self.search.best.step_s
 
     @property
     def ratio(self) -> tuple[int, int]:
-        """Count the rollout devices and the training devices; where one pool does both, its devices count twice."""
+        """Return the numbers of rollout and training devices; devices of a pool that does both count in both."""
         roles = self.search.setting.roles
         generate = train = 0
         for block, option in self.search.best.blocks:
@@ -55,7 +55,7 @@ class StalenessOption:
 
     @property
     def sync_every(self) -> int:
-        """Return after how many updates weights are brought to the rollout engine."""
+        """Return the number of updates between two weight syncs."""
         best = self.search.best
         return synced_every(best.setting, homes_of(best.setting, best.blocks))
 
@@ -63,7 +63,7 @@ class StalenessOption:
 def stalenesses(
     setting: PlanningProblem, at_most: int, request: PlanRequest | None = None
 ) -> tuple[StalenessOption, ...]:
-    """Return the best plan of each staleness up to a bound; those for which nothing fits are left out."""
+    """Return the best plan for each candidate staleness up to `at_most` updates, if one fits."""
     options = list[StalenessOption]()
     for staleness in sorted({*(candidate for candidate in CANDIDATES if candidate < at_most), at_most}):
         try:
@@ -74,17 +74,17 @@ def stalenesses(
 
 
 def best_staleness(options: Sequence[StalenessOption]) -> StalenessOption:
-    """Return the smallest staleness whose step is within a hundredth of the shortest."""
+    """Return the smallest staleness whose step is at most 1% longer than the shortest."""
     shortest_s = min(option.step_s for option in options)
     return next(option for option in options if option.step_s <= shortest_s * (1 + WORTH_SHARE))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanAnswer:
-    """A plan, the search that found it, and the problem with the staleness that was chosen for it.
+    """A plan, the search that returned it, and the problem with the staleness that was chosen.
 
-    `what_if` are the searches with one thing changed, `staleness` the plans with other staleness, where you asked for
-    them. `notes` are about the chosen staleness.
+    `what_if` and `staleness` are the searches with one change and with other staleness, if they were requested. `notes`
+    are about the chosen staleness.
     """
 
     problem: PlanningProblem
@@ -97,11 +97,10 @@ class PlanAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What you ask of a plan, as you write it.
+    """The options of a plan, as a user writes them on the command line.
 
-    `pin` has texts `ROLE=POOL`, `what_if` changes as `changed` reads them. `staleness` is a number of updates or
-    `auto`, and `ratio` that of rollout to training devices, `3:1`. If `robust`, the plan of the least regret comes
-    first.
+    `pin` has texts `ROLE=POOL`, `what_if` texts that `changed` reads. `staleness` is a number of updates or `auto`, and
+    `ratio` that of rollout to training devices, `3:1`. If `robust`, the plan with the least regret comes first.
     """
 
     objective: str = "step"
@@ -115,7 +114,7 @@ class PlanOptions:
     streamed: bool = False
 
     def devices_ratio(self) -> tuple[int, int] | None:
-        """Return the ratio of rollout to training devices. Raises UsageError for another text."""
+        """Return the ratio of rollout to training devices; None without one. Raises UsageError for an invalid text."""
         if not self.ratio:
             return None
         parts = self.ratio.split(":")
@@ -124,7 +123,10 @@ class PlanOptions:
         return int(parts[0]), int(parts[1])
 
     def request(self, problem: PlanningProblem) -> PlanRequest:
-        """Return the request for a search. Raises UsageError or UnknownNameError for what is not known."""
+        """Return the request for the search.
+
+        Raises UsageError or UnknownNameError for unknown values, for impossible pools, and for `cost` without prices.
+        """
         request = PlanRequest(
             objective=_one_of("--objective", self.objective, get_args(Objective)),
             method=_one_of("--search", self.method, get_args(Method)),
@@ -141,10 +143,11 @@ class PlanOptions:
     def answer(
         self, problem: PlanningProblem, assumed: PlanAssumptions, clusters: Callable[[str], Cluster], say: Say
     ) -> PlanAnswer:
-        """Search the best plan with all that you ask beside it; `clusters` reads those of what-ifs.
+        """Search for the best plan, and for the other staleness and what-ifs that these options request.
 
-        `problem` has the ratio and the streamed rollouts of these options already, see `devices_ratio`. `say` receives
-        notes as they arise. Raises UsageError for options that contradict each other, ResourceError where nothing fits.
+        `problem` must already have the ratio and the streamed rollouts of these options, see `devices_ratio`.
+        `clusters` reads the clusters of what-ifs from text; `say` receives notes as they arise. Raises UsageError for
+        options that contradict each other, ResourceError if nothing fits.
         """
         request, earlier = self.request(problem), cautions(problem)
         staleness, tried = self._stalenesses(problem, request)
@@ -264,12 +267,12 @@ def _refuse_impossible_pools(request: PlanRequest, problem: PlanningProblem) -> 
 
 
 def planner_notes(problem: PlanningProblem) -> tuple[str, ...]:
-    """Return what a plan of the problem takes for granted: the loads of its step, its models, devices and flow."""
+    """Return notes on the assumptions of every plan of a problem: the load of a step, models, devices and flow."""
     return (*taken(problem.running, problem.prompts), *cautions(problem))
 
 
 def scale_notes(problem: PlanningProblem) -> list[str]:
-    """Return what a user should know of a calibrated forecast: by what, with which factors, and what has none."""
+    """Return notes on a calibrated forecast: source, factors, and devices without a scale; [] without calibration."""
     calibration, notes = problem.calibration, list[str]()
     if calibration is None:
         return notes
@@ -284,7 +287,7 @@ def scale_notes(problem: PlanningProblem) -> list[str]:
 
 
 def cautions(problem: PlanningProblem) -> tuple[str, ...]:
-    """Return a note for each requirement of a problem that its models, devices or flow do not guarantee.
+    """Return a note for each requirement of a problem that its models, devices or flow do not meet.
 
     These are models with fewer positions than the longest row has tokens, devices without arithmetic in the precision
     of the weights that generate responses, and staleness for which the flow declares no bound.

@@ -1,6 +1,6 @@
-"""Roles that share a pool: the options to run them together on a group of devices, and what a search is offered.
+"""The options to run several roles on one pool, as the search receives them.
 
-Roles of a pool take turns, so their seconds add up; each holds something while another works, so their bytes do too.
+Roles of a pool take turns, so their seconds add up; each holds memory while another works, so their bytes add up too.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ANY_ROLE = Role("", "", "infer", ())
 
 @dataclass(frozen=True, eq=False)
 class PoolOption:
-    """One way to run some roles on one pool: busy seconds by stage, syncs last, and the most bytes of each device.
+    """One way to run some roles on one pool: its busy seconds by stage (syncs last), and the peak bytes of each device.
 
-    It is the key of the option that a solver chooses from.
+    It is the `key` of the solver's option.
     """
 
     group: DeviceGroup
@@ -43,10 +43,10 @@ class PoolOption:
 
 
 class PoolOptions:
-    """The options to run any block of roles, each computed once. A block has the places of its roles in the flow."""
+    """The options of any block of roles, each computed once. A block is a set of indices into the flow's roles."""
 
     def __init__(self, setting: PlanningProblem) -> None:
-        """Compute nothing yet."""
+        """Prepare empty caches; nothing is computed yet."""
         self.setting = setting
         self.cut = False
         """Whether some pool combined only the fastest options of its first roles with those of the next."""
@@ -60,7 +60,7 @@ class PoolOptions:
 
     @cached_property
     def groups(self) -> tuple[tuple[tuple[int, ...], DeviceGroup], ...]:
-        """Return the pools of all classes, each with its devices by class; none where speeds are not known."""
+        """Return every possible pool with known links: its number of devices by class, and its device group."""
         classes = self.setting.classes
         return tuple(
             (tuple(devices if place == index else 0 for index in range(len(classes))), DeviceGroup(of, devices, links))
@@ -71,13 +71,13 @@ class PoolOptions:
 
     @cached_property
     def barriers(self) -> StepBarriers:
-        """Return the spans of a step that no placement changes."""
+        """Return the barriers of a step, which are the same for all placements."""
         return barriers_of(self.setting)
 
     def options(self, block: frozenset[int], max_s: float = inf) -> Sequence[Option]:
-        """Return what the search may choose from for a block of roles.
+        """Return the solver's options for a block of roles.
 
-        Pools on which the roles take more than `max_s` whatever they do are left out before more is computed.
+        Pools on which the roles need more than `max_s` seconds in any layout are skipped early.
         """
         options = list[Option]()
         for devices, group in self.groups:
@@ -88,7 +88,7 @@ class PoolOptions:
         return tuple(options)
 
     def pool_options(self, block: frozenset[int], group: DeviceGroup) -> list[PoolOption]:
-        """Return the ways to run a block there that fit, fastest first; none is slower than another in every stage."""
+        """Return the ways to run a block on a device group that fit, fastest first; none is dominated in seconds."""
         places, shared = tuple(sorted(block)), self._generates(block)
         fastest = self._all_fastest(places, group, shared)
         combined = self._fitting(fastest, group)
@@ -101,11 +101,11 @@ class PoolOptions:
         return self._pool_options(block, group, combined.undominated(None, bytes_too=False), role_options)
 
     def role_options(self, place: int, group: DeviceGroup) -> RoleOptions:
-        """Return the options to run one role there."""
+        """Return the options to run the role with index `place` on a device group."""
         return self._role_options(self._alike[place][0], group)
 
     def together_s(self) -> float:
-        """Return the seconds of a step of all roles on one pool of all devices; infinite if they do not fit."""
+        """Return the seconds of a step with all roles on the largest pool; infinity if they do not fit."""
         everyone = frozenset(range(len(self.setting.roles)))
         options = [option for _, group in self.groups[-1:] for option in self.pool_options(everyone, group)]
         return min((sum(option.stages_s) for option in options), default=inf)
@@ -141,7 +141,7 @@ class PoolOptions:
         return exchanged
 
     def _option(self, devices: tuple[int, ...], places: Sequence[int], pooled: PoolOption) -> Option:
-        """Return a pool option with the minimum seconds that its pool is busy in each span of a step, as it is played.
+        """Return the solver's option for a pool option, with the pool's minimum busy seconds in each span of a step.
 
         The seconds in which roles go to sleep and wake are left out, since they may fall in another span. Those of
         offloading are not slowed by generation on the same devices, though a pool option counts them so.
@@ -271,13 +271,16 @@ class PoolOptions:
 
 
 def pool_option_of(option: Option) -> PoolOption:
-    """Return what an option of a search was made from."""
+    """Return the pool option that a solver's option was made from."""
     assert isinstance(option.key, PoolOption), "a search of placements chooses from pool options"
     return option.key
 
 
 def sync_s(setting: PlanningProblem, group: DeviceGroup, trains: bool, generates: bool, target: str) -> float:
-    """Return the seconds that a pool spends on one sync, as the end that trains, that generates, or both."""
+    """Return the seconds of a pool in one weight sync, as source (`trains`), target (`generates`) or both.
+
+    `target` is the name of the role that gets the weights. Returns 0 for a pool with neither end.
+    """
     shape, links = setting.shape(setting.role(target)), group.links
     size_bytes, factor = WEIGHT_BYTES * shape.trained, setting.sync_factor
     if trains and generates:
@@ -293,7 +296,10 @@ def sync_s(setting: PlanningProblem, group: DeviceGroup, trains: bool, generates
 def minimum_sync_s(
     setting: PlanningProblem, group: DeviceGroup, target: str, trains: Layout | None, generates: Layout | None
 ) -> float:
-    """Return the minimum seconds of a sync, by the layouts of those of its ends that are on a pool."""
+    """Return a lower bound of the seconds of a weight sync, given the layouts of the ends that are on this pool.
+
+    `trains` or `generates` is None if that end is on another pool. `target` is the role that gets the weights.
+    """
     shape, links = setting.shape(setting.role(target)), group.links
     size_bytes, count, factor = WEIGHT_BYTES * shape.trained, tensors(shape), setting.sync_factor
     if trains is not None and generates is not None:

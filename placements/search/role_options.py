@@ -61,8 +61,8 @@ MAX_UNEVEN = 1.25  # times the layers that stages would have if all had as many 
 class RoleOptions:
     """The options to run one role on one group of devices, each computed on demand.
 
-    An option whose seconds are not known is left out: a search cannot weigh it. More tensor ranks are considered only
-    while they may help, unless `exhaustive`.
+    Options with unknown seconds are left out. More tensor ranks are considered only while they may help, unless
+    `exhaustive`.
     """
 
     setting: PlanningProblem
@@ -73,7 +73,7 @@ class RoleOptions:
 
     @cached_property
     def timed(self) -> tuple[TimedLayout, ...]:
-        """Return the layouts, fastest first, in which nothing sleeps and no row waits needlessly."""
+        """Return the layouts, fastest first, with all state on the devices and no row waiting longer than necessary."""
         if self.role.use == "sample":
             layouts = list(self._rollout_layouts())
         else:  # of the first engine that runs any
@@ -83,9 +83,9 @@ class RoleOptions:
 
     @cached_property
     def fastest(self) -> tuple[RoleOption, ...]:
-        """Return the option that is the fastest in every stage, and those that are ready sooner by enough to matter.
+        """Return the option that is fastest in every stage, and options that are ready noticeably sooner after a sync.
 
-        Nothing is returned where no option is the fastest in every stage.
+        Returns () if no option is the fastest in every stage.
         """
         if not self.timed or any(slower_somewhere(self.timed[0].stages_s, timed.stages_s) for timed in self.timed):
             return ()
@@ -98,12 +98,12 @@ class RoleOptions:
 
     @cached_property
     def undominated(self) -> tuple[RoleOption, ...]:
-        """Return the options that no other dominates in seconds and in bytes."""
+        """Return the options that no other option dominates in seconds and bytes."""
         return tuple(undominated(self.all))
 
     @property
     def all(self) -> list[RoleOption]:
-        """Return every option: each of `timed`, with each way to save memory."""
+        """Return every option: each layout of `timed` with each way to save memory."""
         return [option for timed in self.timed for option in self._memory_variants(timed)]
 
     # ------------------------------------------------------------------------------------ layouts
@@ -126,10 +126,10 @@ class RoleOptions:
         return max(load.longest_tokens for load in self._loads)
 
     def _layouts(self, engine: str) -> Iterator[Layout]:
-        """Yield the layouts of an engine on all devices of the group that a search may choose.
+        """Yield the candidate layouts of an engine; each uses all devices of the group.
 
-        Tensor groups lie in a domain and divide heads; where there are several domains they fill each of them. Those of
-        a rollout engine whose weights fit in no domain span several.
+        Each tensor group is inside one NVLink domain and its size divides the number of heads; with several domains,
+        tensor groups fill each of them. If a rollout engine's weights fit in no domain, its tensor groups span several.
         """
         of, devices, support = self.group.of, self.group.devices, self.setting.support_of(engine)
         if of.kind not in support.devices:

@@ -1,6 +1,6 @@
-"""A plan that was made before: its forecast for a problem as it is now, and what is wrong with it.
+"""A saved plan: its forecast for a problem as it is now, and what is wrong with it.
 
-Not here: the laws of a plan (`flowgraph.checks.placed`).
+Not here: the rules that every plan must satisfy (`flowgraph.checks.placed`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True, kw_only=True)
 class SavedPlan:
-    """A plan that keeps the laws, and the problem that it answers; `where` names it in errors.
+    """A valid plan and the problem that it answers; `where` names it in errors.
 
-    Where the problem is of another cluster, pools are found anew `elsewhere`. A plan of what another system `ran` may
-    fill its devices, where one of ours leaves a tenth for the error of the forecast, and have tensor groups over
-    domains.
+    If `elsewhere`, the problem has another cluster, and devices of the pools are chosen again. If another system `ran`
+    the plan, it may fill its devices completely and have tensor groups over several domains; a plan of this planner
+    leaves a tenth of the memory for the error of the forecast.
     """
 
     problem: PlanningProblem
@@ -40,15 +40,15 @@ class SavedPlan:
     ran: bool = False
 
     def forecast(self) -> Plan:
-        """Return the plan with its bytes and seconds as they are forecast now."""
+        """Return the plan with its bytes and seconds forecast again."""
         if self.elsewhere:
             return plan_from(self.problem, self.homes, self.assumed)
         return forecast_again(self.problem, self.plan, self.assumed)
 
     def timed_forecast(self) -> tuple[Plan, float]:
-        """Return the plan as it is forecast now, and the seconds of its step; whether it fits is not asked.
+        """Return the plan with its new forecast, and the seconds of its step, whether or not it fits.
 
-        Raises FlowError for a role that cannot be where it is, PlanError where seconds are not known.
+        Raises FlowError for a role that cannot run as placed, PlanError if seconds are not known.
         """
         for fault in self.role_faults():
             raise fault
@@ -57,11 +57,15 @@ class SavedPlan:
 
     @property
     def homes(self) -> list[RolePlacement]:
-        """Return where each role lives."""
+        """Return the placement of each role."""
         return homes_by(self.problem, self.plan)
 
     def role_faults(self) -> Iterator[FlowError]:
-        """Yield a cache without room for one row, and tensor groups over several domains for no need unless it ran."""
+        """Yield errors for roles that cannot run as placed.
+
+        These are a cache without room for one row, and tensor groups over several domains; the latter is allowed if it
+        is necessary or if another system `ran` the plan.
+        """
         for home in self.homes:
             of, tensor = home.seat.of, home.layout.tensor
             shares = home.role.use == "sample" and of.kind == "gpu" and is_server(home.engine)
@@ -79,11 +83,11 @@ class SavedPlan:
                 yield ResourceError.not_here(name, f"tensor groups of {tensor} devices", domain)
 
     def overflows(self, forecast: Plan) -> Iterator[ResourceError]:
-        """Yield an error for each pool of a forecast plan in which a phase needs more than a plan may fill."""
+        """Yield an error for each pool of `forecast` in which a phase needs more bytes than a plan may fill."""
         return overflows(forecast, self.problem, self.where)
 
     def faults(self) -> Iterator[FlowError]:
-        """Yield what is wrong with the plan: its step, where its roles are, its seconds, and its bytes."""
+        """Yield everything that is wrong with the plan: its step, the placement of its roles, seconds, and memory."""
         try:
             if self.plan.step is not None:
                 step_seconds(self.plan.step, self.where)
@@ -104,21 +108,21 @@ class SavedPlan:
 
 
 def fullest_share(plan: Plan) -> float:
-    """Return the largest share of a device's memory that a plan's forecast takes; 0 where nothing is forecast."""
+    """Return the largest share of a device's memory that a plan's forecast fills; 0 without a forecast."""
     forecasts = {forecast.pool: forecast for forecast in plan.forecast}
     peaks = ((forecasts[pool.name].worst, pool_sizes(plan, pool)) for pool in plan.pools if pool.name in forecasts)
     return max((peak.memory_bytes / min(sizes) for peak, sizes in peaks if peak is not None and sizes), default=0.0)
 
 
 def tightness(plan: Plan) -> str:
-    """Return a note where a run takes more of a device than a plan of ours would, else ""."""
+    """Return a note if a run fills more of a device than this planner would allow, else ""."""
     share = fullest_share(plan)
     note = f"its fullest device takes {share:.0%} of its memory by the forecast, whose error is a tenth"
     return note if share > FITS_SHARE else ""
 
 
 def step_seconds(step: StepForecast, where: str) -> float | None:
-    """Return the seconds of a step as its tasks are played, None where those of one are not known.
+    """Return the simulated seconds of a step; None if the seconds of a task are not known.
 
     Raises PlanError where a plan has no task, where one waits for what is not there, or where tasks wait in a circle.
     """
@@ -131,7 +135,7 @@ def step_seconds(step: StepForecast, where: str) -> float | None:
 
 
 def known_step_s(step: StepForecast | None, where: str) -> float:
-    """Return the seconds of a step. Raises PlanError where there is none, where they are not known or cannot be."""
+    """Return the seconds of a step. Raises PlanError if there is no step, or its seconds are unknown or impossible."""
     if step is None:
         why = "has no forecast of seconds; `plan` makes one on devices of a known kind"
         raise PlanError.unreadable(where, "", why)

@@ -1,6 +1,6 @@
-"""From a planning problem to its best plans: the search, its best solutions played as steps, and their regrets.
+"""From a planning problem to its best plans: the search, the simulated steps of its best solutions, and their regrets.
 
-A pure function of its arguments: files, printing and drawing are for the command line.
+A pure function of its arguments: files, printing and pictures are for the command line.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Regret:
-    """How a plan does when seconds are other than forecast: how often it is the best, else how much more it takes.
+    """The performance of a plan when seconds differ from the forecast.
 
-    `mean` and `worst` are shares of what the best plan takes: of its seconds, or of its cost.
+    `best_share` is how often it is the best plan; `mean` and `worst` are how much more it takes than the best plan, as
+    a share of that plan's seconds or cost.
     """
 
     ranked: RankedPlan
@@ -51,9 +52,10 @@ class Regret:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What you want of a search: the objective, what is fixed, and how to look for it.
+    """A request for a search: the objective, the search method, and constraints on the placement.
 
-    `pins` names a pool for a role: roles of one name share a pool, those of two names do not.
+    `pins` maps roles to pool names: roles with the same name share a pool, roles with different names do not.
+    `placement` is the name of a named placement, "" for any.
     """
 
     objective: Objective = "step"
@@ -64,13 +66,13 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found: plans in the order of their played steps, and the named placements.
+    """The result of a search: plans in the order of their simulated objective, and the named placements.
 
     No plan of the layouts considered takes less than `bound` of the objective: seconds of a step, money, or devices.
-    `bound_s` bounds the seconds of a step: for the objective devices, of plans on as few of them; None for money. Both
-    are None where nothing is known. `played` counts the plans that were played. `regrets` are of the ranked plans, if
-    you asked for a robust plan: then the one of the least regret comes first. `cut` says that roles that share a pool
-    have more options than were combined: the fastest were, and the bound is of these.
+    `bound_s` bounds the seconds of a step: for the objective devices, of plans with as few devices; None for money.
+    Both are None if nothing is known. `played` counts the simulated plans. `regrets` belong to the ranked plans if a
+    robust plan was requested; the plan with the least regret then comes first. `cut` is True if roles that share a pool
+    have more options than were combined; the fastest were combined, and the bound is for these.
     """
 
     setting: PlanningProblem
@@ -87,12 +89,15 @@ class SearchResult:
 
     @property
     def best(self) -> RankedPlan:
-        """Return the best plan."""
+        """Return the first of the ranked plans."""
         return self.ranked[0]
 
     @property
     def gap(self) -> float | None:
-        """Return the share of the best plan's value by which another may take less; 0 only if none can."""
+        """Return the share of the best plan's value by which another plan may be better; None if no bound is known.
+
+        It is 0 only if no plan can be better.
+        """
         if self.bound is None:
             return None
         gap = _share_below(self.bound, value_of(self.best, self.objective))
@@ -102,18 +107,18 @@ class SearchResult:
 
     @property
     def proven(self) -> bool:
-        """Return whether no plan of the layouts considered takes less than the best one."""
+        """Return whether it is proven that no plan of the layouts considered is better than the best one."""
         return self.gap == 0.0 and not self.cut
 
     def ties(self) -> tuple[RankedPlan, ...]:
-        """Return the plans that the forecast cannot tell from the best."""
+        """Return the plans whose step is at most 5% (TIED_SHARE) longer than the best, within the forecast's error."""
         return tuple(plan for plan in self.ranked if plan.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
 def find(setting: PlanningProblem, request: PlanRequest | None = None, *, robust: bool = False) -> SearchResult:
-    """Search the best plan; if `robust`, the one of the least regret where costs are other than forecast.
+    """Search for the best plan; if `robust`, for the one with the least regret when seconds differ from the forecast.
 
-    Raises ResourceError when nothing fits, with the memory that is missing and the smallest changes that would help.
+    Raises ResourceError if nothing fits, with the memory that is missing and the smallest changes that would help.
     """
     request, began = request or PlanRequest(), perf_counter()
 
@@ -163,7 +168,7 @@ def find(setting: PlanningProblem, request: PlanRequest | None = None, *, robust
 
 
 class _PlayedPlans:
-    """Plans that were played, each once. Only the best ones are checked for room on the cluster."""
+    """Simulated plans, each once. Only the best ones are checked for room on the cluster."""
 
     def __init__(self, setting: PlanningProblem, objective: Objective) -> None:
         self.setting = setting
@@ -197,11 +202,11 @@ class _PlayedPlans:
     def play_below(
         self, problem: Problem, answer: Solution, *, exactly: bool, at_most: int = PLAYED_AT_MOST
     ) -> Keys | None:
-        """Play at most `at_most` choices that may be better than the best one played, the most promising first.
+        """Simulate up to `at_most` choices that may be better than the best plan so far, the most promising first.
 
-        Return the keys that no plan goes below; None if nothing is known. A played plan takes no less than its bound,
-        so what is not played takes no less than the lowest bound of these; or than the best plan, whose keys come back
-        where that is less.
+        Returns a lower bound of the keys of every plan; None if none is known. A simulated plan takes no less than its
+        bound, so every plan that was not simulated takes no less than the lowest bound of the choices left. If the best
+        plan's keys are lower than that, they are returned.
         """
 
         def as_if_barriers(choice: Assignment) -> tuple[float, float]:
@@ -252,10 +257,10 @@ class _PlayedPlans:
 
 
 def waiting_at_stages(problem: Problem, pools: PoolOptions, method: Method = "auto") -> list[Assignment]:
-    """Return the best choices as if all pools waited for each other after each stage, the best first.
+    """Return the best choices, best first, under the assumption that all pools wait for each other after each stage.
 
-    There are none where barriers part all stages already. Where they do not, bounds hardly distinguish choices: a pool
-    that ends a stage early counts as if it went on, though it may wait for what others do in that stage.
+    Returns [] if barriers separate all stages already. Otherwise the bounds hardly distinguish choices: a pool that
+    ends a stage early counts as if it continued at once, though it may have to wait for other pools in that stage.
     """
     of_stage = pools.barriers.of_stage
     if len(set(of_stage)) == len(of_stage):
@@ -281,14 +286,14 @@ def _share_below(bound: float, value: float) -> float:
 
 
 def value_of(ranked: RankedPlan, objective: Objective) -> float:
-    """Return what a plan takes, as it is played: seconds of a step, money for it, or devices."""
+    """Return the simulated objective of a plan: seconds of a step, money for it, or devices."""
     if objective == "devices":
         return float(ranked.devices)
     return ranked.step_s if objective == "step" else ranked.cost_per_step
 
 
 def problem(setting: PlanningProblem, pools: PoolOptions, request: PlanRequest) -> Problem:
-    """Return the problem for the solver: the options of each block, which roles must share a pool, which must not."""
+    """Return the solver's problem: the options of each block, and which roles must or must not share a pool."""
     together, apart = pinned(setting, request)
     all_options = Problem(
         roles=tuple(role.name for role in setting.roles),
@@ -329,7 +334,10 @@ def _in_ratio(
 
 
 def pinned(setting: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs]:
-    """Return the pairs of roles that pins, or a named placement, put on one pool, and those that they separate."""
+    """Return the pairs of roles that must share a pool, and the pairs that must not, by index.
+
+    They follow from the pins of `request` and from its named placement.
+    """
     groups = variant(request.placement).parts_of(setting.graph) if request.placement else ()
     pools = dict.fromkeys(request.pins.values())
     pins = tuple(tuple(role for role, name in request.pins.items() if name == pool) for pool in pools)
@@ -345,7 +353,7 @@ def pinned(setting: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs
 def solved(
     setting: PlanningProblem, pools: PoolOptions, parts: Parts, objective: Objective = "step"
 ) -> RankedPlan | None:
-    """Return the best plan, as plans are played, in which roles share pools exactly so; None if none fits."""
+    """Return the best simulated plan in which roles share pools exactly as in `parts`; None if none fits."""
     pins = {role: str(number) for number, part in enumerate(parts) for role in part}
     options = problem(setting, pools, PlanRequest(objective, pins=pins)).remembering()
     answer = solve(options)
@@ -361,11 +369,11 @@ def solved(
 def regrets(
     plans: Sequence[RankedPlan], objective: Objective = "step", *, error: float = COST_ERROR, draws: int = DRAWS
 ) -> tuple[Regret, ...]:
-    """Return the regret of each plan among these, in their order, where each role's seconds are off by up to `error`.
+    """Return the regret of each plan among these, in their order, if each role's seconds are off by up to `error`.
 
-    Each role in each pool size has its own random factor between 1 - error and 1 + error, the same for all plans. A
-    plan is valued as the search does: by its seconds, or by what these cost. A number of devices is not forecast, so
-    then plans have the regret of their seconds. The same plans give the same regrets.
+    Each role in each pool size has its random factor between 1 - error and 1 + error, the same for all plans, sampled
+    `draws` times. Plans are valued by their seconds, or by their cost for that objective; for the objective devices, by
+    their seconds too, since a number of devices is not a forecast. The same plans always give the same regrets.
     """
     values = list[NDArray[np.float64]]()
     for plan in plans:

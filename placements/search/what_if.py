@@ -1,4 +1,4 @@
-"""One change of a setting, as you write it for `--what-if`: lengths, batch, network, staleness, devices and so on."""
+"""One change of a problem, as a user writes it for `--what-if`: lengths, batch, network, staleness, devices, ..."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ DEVICES = "devices"
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A change of a setting, and the search for the changed one; None if nothing fits."""
+    """A change of a problem, and the search for the changed problem; None if nothing fits."""
 
     change: str
     search: SearchResult | None
 
 
 def changed(setting: PlanningProblem, text: str, clusters: Callable[[str], Cluster] | None = None) -> PlanningProblem:
-    """Return a setting with one thing changed.
+    """Return a problem with one change, given as text.
 
-    `length.QUANTITY=N` and `prompt.QUANTITY=N` (mean, p50, p99, max, sigma), `batch=N`, `network=400Gbps` of each whole
-    machine to others, `staleness=N` updates, `ratio=G:T` of rollout to training devices, `precision=fp8`,
-    `devices=4x8xh200` where `clusters` reads these.
+    The changes are `length.QUANTITY=N` and `prompt.QUANTITY=N` (mean, p50, p99, max, sigma; in tokens), `batch=N`,
+    `network=400Gbps` from each whole machine to others, `staleness=N` updates, `ratio=G:T` of rollout to training
+    devices, `precision=fp8`, and `devices=4x8xh200` if `clusters` is given to read it.
 
-    Raises UnknownNameError for an unknown name, SettingError for a value that cannot be.
+    Raises UnknownNameError for an unknown name, SettingError for an invalid value.
     """
     name, equals, value = text.partition("=")
     head, _, quantity = name.partition(".")

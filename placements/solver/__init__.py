@@ -1,1 +1,1 @@
-"""Choose options for blocks of roles: numbers alone, without graphs, devices or engines."""
+"""The solver: divide roles into blocks and choose an option for each, given numbers only (no graphs, no engines)."""

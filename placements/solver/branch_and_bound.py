@@ -1,8 +1,9 @@
-"""One partition of the roles solved exactly: which option each block takes, by boxes of stage seconds.
+"""The exact solution of one partition of the roles: choose the option of each block by branch and bound.
 
-A box says between which seconds the slowest block of each stage lies. Within its upper corner a block takes its fewest
-devices, which is a table look-up: if these are together more than there are, the box is empty. Its lower corner bounds
-what is in it. Not here: which partitions there are (`partition_bounds`), and the search over them (`exact`).
+A box is an interval of seconds for each stage that holds the seconds of that stage's slowest block. For its upper
+corner, a table look-up gives the fewest devices with which each block is fast enough; if the sum exceeds the devices of
+the cluster, the box is empty. Its lower corner gives a lower bound for every plan in the box. Not here: the list of
+partitions (`partition_bounds`) and the search over them (`exact`).
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ FEW_BOXES = 16
 
 @dataclass(frozen=True, eq=False)
 class Cover:
-    """Options of blocks that together have every role once, the devices of the cluster, and the objective.
+    """Options of blocks that together contain every role once, the devices of the cluster, and the objective.
 
-    Blocks lie side by side; those with fewer options are padded with `FAR` devices, money and seconds, which never fit.
+    Arrays have one row for each block. Blocks with fewer options are padded with `FAR` devices, money and seconds,
+    which never fit.
     """
 
     times_s: Numbers
@@ -40,7 +42,7 @@ class Cover:
 
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: tuple[int, ...], goal: ObjectiveArrays) -> Cover:
-        """Put the tables of blocks side by side."""
+        """Return the cover of blocks, given an option table for each; `capacity` counts the devices of each class."""
         shape = len(tables), max(option_table.devices.size for option_table in tables)
         times_s = np.full((len(tables[0].times_s), *shape), FAR)
         devices, cost, orders = np.full(shape, FAR), np.full(shape, FAR), np.zeros(shape, dtype=np.int64)
@@ -59,7 +61,7 @@ class Cover:
         )
 
     def only(self, mask: Bits) -> Cover:
-        """Return the cover with some of its options, [block, option]."""
+        """Return the cover with the options that `mask` [block, option] selects."""
         first = np.argsort(~mask, axis=1, kind="stable")[:, : int(mask.sum(1).max())]
         gone = ~np.take_along_axis(mask, first, 1)
 
@@ -73,18 +75,18 @@ class Cover:
 
 @dataclass(frozen=True, eq=False)
 class CoverPlans:
-    """Plans of one cover: their keys, and in `orders` the option of each block, [block, plan]."""
+    """Plans of one cover: their two keys [plan], and the option of each block in `orders` [block, plan]."""
 
     first: Numbers
     second: Numbers
     orders: Indices
 
     def some(self, which: Bits | Indices) -> CoverPlans:
-        """Return some of them."""
+        """Return the plans that a mask or an array of indices selects."""
         return CoverPlans(self.first[which], self.second[which], self.orders[:, which])
 
     def sorted(self) -> CoverPlans:
-        """Return the plans best first, each once."""
+        """Return the plans sorted by their keys, without duplicates."""
         best = self.some(np.lexsort((*self.orders[::-1], self.second, self.first)))
         new = np.ones(best.first.size, dtype=np.bool_)
         new[1:] = (best.orders[:, 1:] != best.orders[:, :-1]).any(0)
@@ -93,7 +95,7 @@ class CoverPlans:
 
 @dataclass(frozen=True, eq=False)
 class StageBoxes:
-    """Boxes of seconds by stage, [stage, box], and lower bounds of the keys of plans in each."""
+    """Boxes of stage seconds: corners `low_s`, `high_s` [stage, box], and lower bounds of their plans' keys [box]."""
 
     low_s: Numbers
     high_s: Numbers
@@ -101,17 +103,17 @@ class StageBoxes:
     second: Numbers
 
     def thin(self) -> Bits:
-        """Return which have one corner only."""
+        """Return a mask [box] of the boxes whose two corners are equal."""
         return np.asarray((self.low_s >= self.high_s).all(0))
 
     def some(self, which: Bits | Indices) -> StageBoxes:
-        """Return some of them."""
+        """Return the boxes that a mask or an array of indices selects."""
         return StageBoxes(self.low_s[:, which], self.high_s[:, which], self.first[which], self.second[which])
 
 
 @dataclass(frozen=True, eq=False)
 class SolvedCover:
-    """The solution of a cover: plans best first, the least first key of open boxes, and the boxes examined."""
+    """The solution of a cover: its plans, best first, the lowest first key of open boxes, and the boxes examined."""
 
     plans: CoverPlans | None
     open_first: float
@@ -119,17 +121,17 @@ class SolvedCover:
 
 
 class Incumbents:
-    """The best keys so far, and every plan with a first key of at most `limit`."""
+    """The best keys found so far, and all plans found whose first key is at most `limit`."""
 
     def __init__(self, limit: float) -> None:
-        """Begin without plans."""
+        """Start without plans."""
         self.limit = limit
         self.first, self.second = limit, FAR
         self.examined = 0
         self._plans: list[CoverPlans] = []
 
     def note(self, plans: CoverPlans, examined: int) -> None:
-        """Add plans, and the number of boxes that were examined for them."""
+        """Add plans, and add `examined` to the count of boxes examined."""
         self.examined += examined
         good = plans.some(plans.first <= self.limit)
         if good.first.size:
@@ -139,12 +141,12 @@ class Incumbents:
             self.first, self.second = min((self.first, self.second), keys)
 
     def may_be_better(self, boxes: StageBoxes) -> StageBoxes:
-        """Return the boxes whose bounds are better than the best keys."""
+        """Return the boxes whose bounds are below the best keys found so far."""
         equal = (boxes.first == self.first) & (boxes.second < self.second)
         return boxes.some((boxes.first < self.first) | equal)
 
     def plans(self) -> CoverPlans | None:
-        """Return the plans, best first."""
+        """Return all plans found, best first; None if there are none."""
         if not self._plans:
             return None
         orders = np.concatenate([plan.orders for plan in self._plans], axis=1)
@@ -153,9 +155,9 @@ class Incumbents:
 
 
 def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedCover:
-    """Return the best plan of a cover whose first key is at most `limit`, and plans found on the way after it.
+    """Return the best plan of a cover whose first key is at most `limit`, and other plans found during the search.
 
-    The best is proven unless more boxes than allowed had to be examined. Source: Land and Doig (1960), Econometrica
+    The best plan is proven unless `examined_at_most` boxes were not enough. Source: Land and Doig (1960), Econometrica
     28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346, refuting boxes that cannot be
     as good as the best so far.
     """
@@ -179,9 +181,9 @@ def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedC
 
 
 def opened(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
-    """Return a cover without options that no plan as good as required can have, and the box of the rest, if any.
+    """Return a cover without the options that cannot be in a plan as good as required, and the box of the rest, if any.
 
-    Smaller boxes along its diagonal give first plans, against which more options can be dropped.
+    Smaller boxes along the diagonal of that box yield first plans, with which more options can be dropped.
     """
     cover, box = narrowed(cover, met)
     if box is None:
@@ -195,7 +197,10 @@ def opened(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
 
 
 def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
-    """Drop options that no plan as good as the best so far can have, until none can be dropped."""
+    """Drop the options that cannot be in a plan as good as the best so far, until none can be dropped.
+
+    Returns the smaller cover and the box of its stage seconds; None for the box if it can hold no such plan.
+    """
     none = np.zeros(1)
     low_s = cover.times_s.min(2).max(1)[:, None]
     high_s = np.where(cover.devices < FAR, cover.times_s, 0.0).max((1, 2))[:, None]
@@ -212,11 +217,11 @@ def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
 
 
 def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, CoverPlans, Bits]:
-    """Return the boxes that are still open, tightened; the plan of each box with the fewest devices; and what fits.
+    """Return the boxes that remain open, tightened; the plan with the fewest devices of each box; and what fits.
 
-    Options that no plan as good as the best so far can have do not fit, [block, box, option]. Where all plans of a box
-    have the same step, the one with the fewest devices is the best of them, and the box is settled; unless it has an
-    option that just proved unfit.
+    What fits is a mask [block, box, option]: False for options that cannot be in a plan as good as the best so far. If
+    all plans of a box have the same step, its plan with the fewest devices is the best of them and the box is closed,
+    unless that plan has an option that was just excluded.
     """
     goal, blocks = cover.goal, np.arange(len(cover.devices))[:, None]
     times_s, devices, cost = cover.times_s[:, :, None], cover.devices[:, None], cover.cost[:, None]
@@ -257,7 +262,10 @@ def _rest(numbers: Numbers) -> Numbers:
 
 
 def halved(boxes: StageBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> StageBoxes:
-    """Cut each box in two in the stage that matters most; corners are seconds of some option, so this ends."""
+    """Cut each box in two along the stage that contributes most to the distance between its corners.
+
+    Corners are always seconds of some option (`grid`), so repeated halving ends.
+    """
     thin, boxes = boxes.some(boxes.thin()), boxes.some(~boxes.thin())
     widest = goal.widest(boxes.low_s, boxes.high_s)
     below, above = boxes.high_s.copy(), boxes.low_s.copy()
@@ -272,7 +280,7 @@ def halved(boxes: StageBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) ->
 
 
 def joined(left: StageBoxes, right: StageBoxes) -> StageBoxes:
-    """Put boxes side by side."""
+    """Return the boxes of both arguments in one."""
     low_s = np.concatenate([left.low_s, right.low_s], axis=1)
     high_s = np.concatenate([left.high_s, right.high_s], axis=1)
     first, second = np.concatenate([left.first, right.first]), np.concatenate([left.second, right.second])

@@ -1,10 +1,11 @@
-"""The choice of the least value: every partition of the roles, bounded away or solved by boxes of stage seconds.
+"""The exact solver: every partition of the roles is either excluded by its bound or solved by branch and bound.
 
 HybridFlow walks all partitions and all splits of the devices (Sheng and others, 2024, arXiv 2409.19256, algorithm 1);
-the splits grow with the devices to the power of the pools. Giving devices one by one to whoever gains most is best for
-a sum of convex functions of one block each (Fox, 1966, Management Science 13:210-216), but a step is a sum over stages
-of the slowest block, for which it is not. A branch and bound over the seconds of each stage (`branch_and_bound`) has as
-many dimensions as there are stages, whatever the blocks and the devices, and proves its answer.
+the number of splits grows as the number of devices to the power of the pools. Giving devices one by one to the block
+that gains most is optimal for a sum of convex functions of one block each (Fox, 1966, Management Science 13:210-216),
+but a step is a sum over stages of the slowest block, for which it is not. A branch and bound over the seconds of stages
+(`branch_and_bound`) has as many dimensions as there are stages, however many blocks and devices there are, and proves
+its answer.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ from placements.solver.partition_bounds import covers_of, narrowed_covers, opene
 from placements.solver.problem import Assignment, Problem, Solution, assignment_of, rank
 
 KEPT = 50
-WITHIN = 0.1  # share of the best value: what waits for stages here may overlap when a simulator plays it
+WITHIN = 0.1  # share of the best value: work that waits for stages here may overlap in the simulated step
 EXAMINED_AT_MOST = 5_000_000
 LISTED_AT_MOST = 300
 TOLERANCE = 1e-12  # share of a value that the order of a sum may change
 ROUNDING = 1e-9  # share of a value below which a choice is not better than another
 
 Keys = tuple[float, float]
-"""What choices are compared by: their value; then, where devices are the objective, their seconds, else 0."""
+"""The keys by which choices are compared: the value, then the seconds if the objective is devices, else 0."""
 
 
 def solve_exact(
     problem: Problem, *, kept: int = KEPT, within: float = WITHIN, examined_at_most: int = EXAMINED_AT_MOST
 ) -> Solution | None:
-    """Return the best choice, proven, and others near it; None if no choice fits.
+    """Return the best choice, with a proof, and other good choices; None if no choice fits.
 
-    Promised: `best` is first of all choices by `rank`, up to a share of 1e-12 of its value. Of other partitions (with a
-    class of device for each block) the best choice of each is among `runners_up` if it is one of the `kept` best of
-    these and within a share `within` of the best. Places left are filled with other choices of the same partitions that
-    were met; nothing is promised about these. After `examined_at_most` boxes the search stops with the bound so far,
-    and `exact` is False unless that proves the best. The same problem gives the same answer.
+    `best` is the first of all choices in the order of `rank`, up to a relative rounding error of 1e-12 in its value.
+    `runners_up` contains the best choice of each other partition (with a class of device for each block) whose value is
+    within a share `within` of the best, up to `kept` choices in all. If there are fewer, other choices of the same
+    partitions fill the list. After `examined_at_most` boxes the search stops; `exact` is then False unless the bound
+    already proves the best choice. The same problem always gives the same answer.
     """
     began = perf_counter()
     tables = tables_of(problem)
@@ -142,19 +143,19 @@ class _PartitionSearch:
 
 @dataclass(frozen=True)
 class RankedAssignments:
-    """Choices in order of their keys; what is not among them has the keys `open_keys` or greater ones."""
+    """Choices in order of their keys; every choice that is not listed has keys of at least `open_keys`."""
 
     choices: tuple[Assignment, ...]
     open_keys: Keys
 
 
 def keys_of(problem: Problem, choice: Assignment) -> Keys:
-    """Return the keys of a choice."""
+    """Return the keys that rank a choice: its value, then its seconds if the objective is devices, else 0."""
     return choice.value, choice.step_s if problem.objective == "devices" else 0.0
 
 
 def is_below(keys: Keys, bound: Keys) -> bool:
-    """Return whether keys are below a bound by more than rounding.
+    """Return whether keys are below a bound by more than a rounding error (ROUNDING).
 
     >>> is_below((1.0, 0.0), (1.0 + 1e-12, 0.0)), is_below((2.0, 3.0), (2.0, 4.0)), is_below((1.0, 9.0), (2.0, 4.0))
     (False, True, True)
@@ -164,10 +165,10 @@ def is_below(keys: Keys, bound: Keys) -> bool:
 
 
 def assignments_below(problem: Problem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> RankedAssignments:
-    """Return every choice whose keys are below `below` by more than rounding, in order of their keys.
+    """Return every choice whose keys are below `below` by more than a rounding error, in order of their keys.
 
-    In partitions that may have such a choice, all options are joined block by block. The bound of a partial choice
-    takes the other blocks at their best; partial choices are kept if it is below `below`, the `at_most` best of them.
+    Only partitions that may have such a choice are enumerated, block by block. The bound of a partial choice assumes
+    the best option for each remaining block. At most `at_most` choices are returned; `open_keys` bounds the others.
     """
     tables, goal = tables_of(problem), objective_arrays(problem)
     below = below[0] * (1 - ROUNDING) if problem.objective != "devices" else below[0], below[1] * (1 - ROUNDING)

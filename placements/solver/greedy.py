@@ -1,9 +1,10 @@
-"""A good placement without proof: devices go where they shorten the step most, roles move where that helps.
+"""The greedy solver: a good placement without a proof, by local search over partitions of the roles.
 
-Blocks begin at their fewest devices and get more by marginal gain, which is best for a sum of convex functions of one
-block each (Fox, 1966, Management Science 13:210-216) and not for a step, whose stages wait for the slowest block; from
-each partition the walk goes on to the best of those that merge two blocks or move a role. The answer comes with a bound
-that holds for every partition, so that its gap is known. Not here: the proven answer (`exact`).
+Each block starts with its fewest devices and gets more by marginal gain. That is optimal for a sum of convex functions
+of one block each (Fox, 1966, Management Science 13:210-216), but not for a step, whose stages wait for the slowest
+block. From each partition, the search continues with the best partition that results from merging two blocks or moving
+a role. The answer has a bound that is valid for every partition, so its gap is known. Not here: the proven answer
+(`exact`).
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ Partition = tuple[int, ...]
 def solve_greedy(
     problem: Problem, *, width: int = 1, settled: int = 0, kept: int = KEPT, bounded: bool = True
 ) -> Solution | None:
-    """Return a good choice, by a walk that starts where all roles share a pool and where none do.
+    """Return a good choice by local search from two partitions: one pool for all roles, and a pool for each role.
 
-    If neither fits, or devices are the objective, the walk also starts at the partition with the fewest devices. Each
-    round continues from the `width` best partitions of the last one, until none is better. Then the `settled` best
-    partitions are solved exactly. None if no choice was found, which does not prove that there is none. The bound is
-    None if not `bounded`, or for more roles than BOUNDED_ROLES. The same problem gives the same answer.
+    If neither fits, or if the objective is devices, the search also starts at the partition with the fewest devices.
+    Each round continues from the `width` best partitions of the last round until none is better. Then the `settled`
+    best partitions are solved exactly. Returns None if no choice was found, which does not prove that none exists. The
+    bound is None if `bounded` is False, or for more roles than BOUNDED_ROLES. The same problem always gives the same
+    answer.
     """
     began, problem = perf_counter(), problem.remembering()
     walk = _LocalSearch(problem)
@@ -72,9 +74,9 @@ def solve_greedy(
 def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: ObjectiveArrays) -> list[int] | None:
     """Return the option of each block: the fewest devices, then more where they gain most; None if they do not fit.
 
-    Source: Fox (1966), Management Science 13:210-216, of marginal allocation; here for gains that may be of
-    several devices at once. Where no block alone shortens the step, one of the slowest of a stage is sped up, so that
-    two that are equally slow do not block each other.
+    Source: Fox (1966), Management Science 13:210-216, on marginal allocation; here one gain may be of several devices
+    at once. If no single block shortens the step, one of the slowest blocks of a stage is sped up, so that two equally
+    slow blocks do not prevent each other's improvement.
     """
     rows = fewest(blocks, capacity)
     while rows is not None:
@@ -93,7 +95,10 @@ def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: Obje
 
 
 def fewest(blocks: Sequence[JoinedTables], capacity: Sequence[int]) -> list[int] | None:
-    """Return the option of each block of the least share of its class that is left, the blocks in most need first."""
+    """Return for each block the option that takes the smallest share of its device class; None if they do not fit.
+
+    Blocks that need the largest share choose first, from the devices that are left.
+    """
     free = np.array(capacity, dtype=np.float64)
     rows = [0] * len(blocks)
     for at in sorted(range(len(blocks)), key=lambda block: -float(blocks[block].share.min())):

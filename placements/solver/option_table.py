@@ -1,4 +1,4 @@
-"""Options of a problem as arrays, a table for each block and class of device, and what its objective makes of them.
+"""Options of a problem as arrays: a table for each block and class of device, and the objective as functions of arrays.
 
 Not here: bounds over every partition (`partition_bounds`), and searches (`exact`, `greedy`).
 """
@@ -21,23 +21,26 @@ Bits = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ObjectiveArrays:
-    """The objective of a problem, on arrays. Their first axis is stages, and busy seconds last where steps overlap."""
+    """The objective of a problem as functions of arrays.
+
+    The first axis of seconds is stages; where steps overlap (`tokens` > 1), its last row is the busy seconds of a pool.
+    """
 
     objective: Objective
     tokens: int
 
     def times(self, stages_s: Numbers, busy_s: Numbers) -> Numbers:
-        """Return the rows that decide about a step: the stages, and where steps overlap the busy seconds."""
+        """Return the rows that determine a step: `stages_s` [stage, option], and `busy_s` [option] if steps overlap."""
         return np.vstack([stages_s, busy_s]) if self.tokens > 1 else stages_s
 
     def step_s(self, times_s: Numbers) -> Numbers:
-        """Return the seconds of a step from the longest seconds of any block, row by row."""
+        """Return the seconds of a step, given for each row of `times` the seconds of the slowest block."""
         if self.tokens == 1:
             return np.asarray(times_s.sum(0))
         return np.asarray(np.maximum(times_s[-1], times_s[:-1].sum(0) / self.tokens))
 
     def widest(self, low_s: Numbers, high_s: Numbers) -> Indices:
-        """Return the row of each box that decides most about how far its corners are apart."""
+        """Return for each box the row of seconds that contributes most to the difference between its corners."""
         if self.tokens == 1:
             return np.asarray((high_s - low_s).argmax(0))
         apart_s = high_s - low_s
@@ -46,7 +49,11 @@ class ObjectiveArrays:
         return np.where(busy | (apart_s[:-1].max(0) <= 0), last, stage)
 
     def keys(self, step_s: Numbers, devices: Numbers, cost: Numbers) -> tuple[Numbers, Numbers]:
-        """Return what is to be least first, and second among equals."""
+        """Return the two keys to minimise; the second breaks ties.
+
+        They are the seconds or the money of a step, then the devices; if the objective is devices, devices then
+        seconds.
+        """
         if self.objective == "devices":
             return devices, step_s
         return (step_s * cost if self.objective == "cost" else step_s), devices
@@ -54,21 +61,21 @@ class ObjectiveArrays:
 
 @dataclass(frozen=True, eq=False)
 class OptionTable:
-    """What one block can run as on one class of device, fewest devices first."""
+    """The options of one block on one class of device, sorted by number of devices."""
 
     roles: int
     """The block, a bit for each role."""
     device_class: int
     devices: Numbers
     times_s: Numbers
-    """A row for each stage (and one for all of them, see Goal), a column for each option."""
+    """Seconds [row, option]: a row for each stage, and where steps overlap the busy seconds (`ObjectiveArrays`)."""
     cost: Numbers
     order: Indices
-    """Where each column stands in `options`."""
+    """The index of each column in `options`."""
     options: Sequence[Option] = field(repr=False)
 
     def only(self, columns: Bits) -> OptionTable:
-        """Return the table of some of its columns."""
+        """Return the table of the columns that a mask selects."""
         arrays = self.devices[columns], self.times_s[:, columns], self.cost[columns], self.order[columns]
         return OptionTable(self.roles, self.device_class, *arrays, self.options)
 
@@ -79,20 +86,20 @@ class OptionTable:
 
 @dataclass(frozen=True, eq=False)
 class JoinedTables:
-    """The options of tables side by side."""
+    """The options of several tables, concatenated along the option axis."""
 
     tables: tuple[OptionTable, ...]
     used: Numbers
     """Devices of each class, [class, option]."""
     share: Numbers
-    """Of the devices of its class, what an option takes."""
+    """The share of the devices of its class that each option takes, [option]."""
     times_s: Numbers
     devices: Numbers
     cost: Numbers
 
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: Sequence[int]) -> JoinedTables:
-        """Put tables side by side."""
+        """Concatenate tables; `capacity` is the number of devices of each class."""
         devices = np.concatenate([table.devices for table in tables])
         classes = np.concatenate([np.full(table.devices.size, table.device_class) for table in tables])
         used = np.array([np.where(classes == number, devices, 0.0) for number in range(len(capacity))])
@@ -102,7 +109,7 @@ class JoinedTables:
         return cls(tuple(tables), used, share, times_s, devices, cost)
 
     def at(self, row: int) -> tuple[OptionTable, int]:
-        """Return the table and the column of a row."""
+        """Return the table and the column in it of option number `row`. Raises IndexError if there is none."""
         for table in self.tables:
             if row < table.devices.size:
                 return table, row
@@ -111,12 +118,12 @@ class JoinedTables:
 
 
 def objective_arrays(problem: Problem) -> ObjectiveArrays:
-    """Return the objective of a problem for arrays."""
+    """Return the objective of a problem as functions of arrays."""
     return ObjectiveArrays(problem.objective, problem.tokens)
 
 
 def bits(block: Block) -> int:
-    """Write a block as a number, a bit for each role.
+    """Return a block as an integer with one bit set for each role.
 
     >>> bits(frozenset({0, 3})), sorted(block_of(9))
     (9, [0, 3])
@@ -126,13 +133,13 @@ def bits(block: Block) -> int:
 
 @cache
 def block_of(roles: int) -> Block:
-    """Read a block from its bits."""
+    """Return the block of the roles whose bits are set in `roles`."""
     return Block(role for role in range(roles.bit_length()) if roles >> role & 1)
 
 
 @lru_cache(maxsize=8)
 def tables_of(problem: Problem) -> tuple[OptionTable, ...]:
-    """Return the tables of every block that the pins allow; raises ValueError for an invalid option."""
+    """Return the option tables of every block that the pins allow. Raises ValueError for an invalid option."""
     blocks = range(1, 1 << len(problem.roles))
     return tuple(table for roles in blocks for table in tables_of_block(problem, block_of(roles)))
 
@@ -140,7 +147,7 @@ def tables_of(problem: Problem) -> tuple[OptionTable, ...]:
 def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
     """Yield a table of the options of one block for each class of device on which it can run.
 
-    Options that take more devices than there are are left out. Raises ValueError for an invalid option.
+    Options that need more devices than the class has are left out. Raises ValueError for an invalid option.
     """
     options = problem.options(block) if problem.allows(block) else ()
     if not options:

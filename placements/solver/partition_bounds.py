@@ -1,4 +1,4 @@
-"""Partitions of the roles, and what none of them can be better than.
+"""Partitions of the roles, and lower bounds of the value of every plan with these partitions.
 
 Not here: the bound of one partition while it is solved (`branch_and_bound`).
 """
@@ -21,7 +21,7 @@ PRECISION = 1e-3
 
 
 def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, ...]]:
-    """List every way to hold each role once, as places in `tables`: partitions, with a class of device for each block.
+    """Yield every partition of the roles with a class of device for each block, as indices into `tables`.
 
     >>> from placements.solver.problem import Option
     >>> from placements.solver.option_table import tables_of
@@ -44,7 +44,9 @@ def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, 
 
 
 def count_covers(problem: Problem) -> int:
-    """Count what `covers_of` would list if every block that the pins allow could run on every class of device.
+    """Return the number of partitions with a class of device for each block.
+
+    This is the length of `covers_of` if every block that the pins allow can run on every class of device.
 
     >>> count_covers(Problem(("a", "b", "c", "d", "e"), (8,), lambda _: ()))
     52
@@ -60,41 +62,41 @@ def count_covers(problem: Problem) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Covers:
-    """Covers side by side, each with the least that its blocks can take: what none of its plans can be better than.
+    """Partitions (covers), each with lower bounds of the devices, money and seconds that its blocks take.
 
-    `tables` [cover, block] are places in the list of tables, one past it where a cover has fewer blocks; `devices` and
-    `cost` [cover, block] are of the fewest devices that each block can have; the slowest block of a stage takes at
-    least `low_s` [stage, cover].
+    `tables` [cover, block] are indices into the list of tables; the length of that list marks absent blocks. `devices`
+    and `cost` [cover, block] are for the fewest devices that each block can run on. The slowest block of a stage takes
+    at least `low_s` [stage, cover] seconds.
     """
 
     tables: Indices
     devices: Numbers
     cost: Numbers
     spare: Numbers
-    """Devices that the fewest leave of the class of each block, [cover, block]; less than none: it cannot fit."""
+    """Devices of each block's class that remain if all blocks take their fewest, [cover, block]; if below 0, no fit."""
     low_s: Numbers
     spent: Numbers
-    """The least money that each block takes for a step, [cover, block], where money is the objective."""
+    """The least money that each block takes for a step, [cover, block]; only used if money is the objective."""
 
     def some(self, which: Bits | Indices) -> Covers:
-        """Return some of them."""
+        """Return the covers that a mask or an array of indices selects."""
         mine = self.tables[which], self.devices[which], self.cost[which], self.spare[which]
         return Covers(*mine, self.low_s[:, which], self.spent[which])
 
     def keys(self, goal: ObjectiveArrays) -> tuple[Numbers, Numbers]:
-        """Return the least keys of each cover."""
+        """Return lower bounds of both keys for each cover, [cover]."""
         first, second = goal.keys(goal.step_s(self.low_s), self.devices.sum(1), self.cost.sum(1))
         return np.maximum(first, self.spent.sum(1)), second
 
     def best_first(self, goal: ObjectiveArrays) -> Covers:
-        """Return those that can fit, those of the least keys first."""
+        """Return the covers that can fit the devices, sorted by the lower bounds of their keys."""
         first, second = self.keys(goal)
         order = np.lexsort((second, first))
         return self.some(order[(self.spare[order] >= 0).all(1)])
 
 
 def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...]], capacity: Sequence[int]) -> Covers:
-    """Bound each cover by its blocks, each at its best on what the others leave that take their fewest devices."""
+    """Return the covers with bounds: each block is as fast as possible while the others take their fewest devices."""
     padded = np.full((len(covers), max(map(len, covers), default=1)), len(tables), dtype=np.int64)
     for at, cover in enumerate(covers):
         padded[at, : len(cover)] = cover
@@ -113,7 +115,10 @@ def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...
 def narrowed_covers(
     tables: Sequence[OptionTable], covers: Covers, capacity: Sequence[int], goal: ObjectiveArrays, limit: float
 ) -> Covers:
-    """Bound each cover again by the options that a plan of a first key up to `limit` can hold; drop what has none."""
+    """Return covers with tighter bounds, from only the options that a plan with a first key up to `limit` can have.
+
+    Covers with a block that has no such option are dropped.
+    """
     devices, cost, spent = covers.devices.copy(), covers.cost.copy(), covers.spent.copy()
     low_s = covers.low_s.copy()
     for table, rows, columns in _places(tables, covers.tables):
@@ -154,7 +159,7 @@ def _spare(tables: Sequence[OptionTable], padded: Indices, devices: Numbers, cap
 
 
 def _places(tables: Sequence[OptionTable], padded: Indices) -> Iterator[tuple[OptionTable, Indices, Indices]]:
-    """Return each table with the rows and columns that it stands in."""
+    """Yield each table with the rows and columns of `padded` that refer to it."""
     flat = padded.ravel()
     sort = np.argsort(flat, kind="stable")
     ends = np.searchsorted(flat[sort], np.arange(len(tables) + 1))
@@ -167,11 +172,11 @@ def _places(tables: Sequence[OptionTable], padded: Indices) -> Iterator[tuple[Op
 def least_value(
     tables: Sequence[OptionTable], roles: int, capacity: Sequence[int], goal: ObjectiveArrays, value: float
 ) -> float:
-    """Bound the first key of every choice, whatever the partition, knowing that one of `value` is there.
+    """Return a lower bound of the first key of every choice in any partition, given that a choice with `value` exists.
 
-    A number is a bound if nothing can be as good: halving finds the greatest that can be refuted so. Refuted is what
-    drops options that no choice that good can hold, until the fewest devices that hold every role are too many. Source:
-    destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
+    A number is a bound if no choice can be as good: options that cannot be in such a choice are dropped until the
+    remaining ones need more devices than there are. Bisection finds the largest number that can be refuted in this way.
+    Source: destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
     """
     options = JoinedTables.of(tables, capacity)
     low, high = _relaxed_bound(options, roles, capacity, goal, FAR), value
@@ -221,9 +226,9 @@ def _relaxed_bound(
 
 
 def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the partition, as bits of blocks, that takes the least share of devices; none if none holds every role.
+    """Return the partition that takes the smallest share of the devices, as bits of its blocks; [] if there is none.
 
-    If there is one class of device, it fits if any does.
+    With one class of device, this partition fits if any partition does.
     """
     block = np.full((1, 1 << roles), FAR)
     for table in tables:
@@ -239,7 +244,7 @@ def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence
 
 
 def covering(block: Numbers) -> Numbers:
-    """Return the least sum that holds each set of roles, from what each block takes, [resource, set]."""
+    """Return the smallest sum over partitions of each set of roles [resource, set], given the amount per block."""
     smallest = np.zeros_like(block)
     for roles in range(1, block.shape[1]):
         parts = _parts(roles)

@@ -1,11 +1,11 @@
-"""The search for a placement as numbers alone: blocks of roles, options that each can run as, what a choice is worth.
+"""The placement problem in numbers: blocks of roles, the options of each block, and the value of a choice.
 
-A choice is worth the seconds of one step: the sum over stages of the slowest block of that stage, the cost of
-HybridFlow's mapping search (Sheng and others, 2024, arXiv 2409.19256, algorithm 1: `d_cost`). Where stages are the
-spans between barriers at which all blocks wait for each other (`step.barriers`), no choice is played in less. Where
-sampling may lag, `tokens` steps overlap, and what is left is the largest of that sum over `tokens` and of the busiest
-block: the plainest cycles of a marked graph (Commoner and others, 1971, J. Comput. Syst. Sci. 5:511-523). Not here:
-options, searches, and what a choice takes as it is played (`search.search`).
+The value is the seconds of one step: the sum over stages of the slowest block of that stage, which is the cost of
+HybridFlow's mapping search (Sheng and others, 2024, arXiv 2409.19256, algorithm 1: `d_cost`). If stages are the spans
+between barriers at which all blocks wait for each other (`step.barriers`), this is a lower bound of the simulated step.
+If sampling may lag, `tokens` steps overlap, and the value is the larger of that sum divided by `tokens` and the busy
+seconds of the busiest block: the simplest cycles of a marked graph (Commoner and others, 1971, J. Comput. Syst. Sci.
+5:511-523). Not here: options, searches, and the simulated step of a choice (`search.search`).
 """
 
 from __future__ import annotations
@@ -25,47 +25,49 @@ class Option:
     """One way to run one block of roles on one pool."""
 
     devices: tuple[int, ...]
-    """How many of each class of device it takes; one entry is not zero."""
+    """The number of devices of each class; exactly one entry is not zero."""
     stages_s: tuple[float, ...]
     """Seconds that the pool is busy in each stage of a step."""
     cost: float = 0.0
     """Money per second of its devices; within a class, more devices never cost less."""
     key: Hashable = None
-    """What the caller made it from; the search only carries it."""
+    """Any object by which the caller recognises the option; the solver does not use it."""
     pool_s: float | None = None
-    """Seconds that its pool is busy in one step, if not the sum of its stages; counts where steps overlap."""
+    """Seconds that its pool is busy in one step; None means the sum of `stages_s`. Used only where steps overlap."""
 
     @property
     def device_class(self) -> int:
-        """Return the class of device it runs on."""
+        """Return the index of the device class that the option runs on."""
         return next(index for index, count in enumerate(self.devices) if count)
 
     @property
     def busy_s(self) -> float:
-        """Return the seconds that its pool is busy in one step."""
+        """Return the seconds that the pool is busy in one step."""
         return fsum(self.stages_s) if self.pool_s is None else self.pool_s
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Roles to cut into blocks, with one option for each block, within the devices that each class has.
+    """Roles to divide into blocks, with one option to choose for each block, and the number of devices of each class.
 
-    Roles are numbered from 0; a block is a set of these numbers. `options` is pure and called once for each block; it
-    returns no options for a block that cannot run. The roles of a set in `together` share a block; no two of a set in
-    `apart` do.
-    Raises ValueError for an invalid problem: no roles or a name twice, no devices, no tokens, a pin on an unknown role.
+    Roles are numbered from 0; a block is a set of these numbers. `options` must be a pure function; it returns no
+    options for a block that cannot run. The roles of a set in `together` must share a block; no two roles of a set in
+    `apart` may.
+
+    Raises ValueError for an invalid problem: no roles, a duplicate name, no devices, no tokens, a pin on an unknown
+    role.
     """
 
     roles: tuple[str, ...]
     capacity: tuple[int, ...]
     options: Callable[[Block], Sequence[Option]]
     tokens: int = 1
-    """How many steps may be under way at once: 1 on policy, k + 1 where sampling may lag k updates."""
+    """The number of steps that may be in progress at once: 1 on policy, k + 1 if sampling may lag by k updates."""
     objective: Objective = "step"
     together: tuple[Block, ...] = ()
     apart: tuple[Block, ...] = ()
     left_out: float = inf
-    """What a choice is worth at least that holds an option which `options` leaves out."""
+    """A lower bound of the value of every choice with an option that `options` leaves out."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for an invalid problem."""
@@ -79,22 +81,22 @@ class Problem:
             raise ValueError(f"pins name roles {sorted(pinned)}, but there are {len(self.roles)}, from 0")
 
     def remembering(self) -> Problem:
-        """Return the same problem with cached options, computed once for each block."""
+        """Return the same problem with cached options, so that each block is computed once."""
         return self if hasattr(self.options, "cache_info") else replace(self, options=cache(self.options))
 
     def allows(self, block: Block) -> bool:
-        """Return whether the pins allow these roles as one block."""
+        """Return whether the pins allow these roles to form one block."""
         joined = all(pin <= block or not pin & block for pin in self.together)
         return joined and all(len(pin & block) <= 1 for pin in self.apart)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A set of blocks that covers every role, with the option of each; blocks in order of their first role."""
+    """A choice: blocks that contain every role once, in order of their first role, with an option for each."""
 
     blocks: tuple[tuple[Block, Option], ...]
     value: float
-    """What the problem asks to be least: seconds of a step, devices, or money for a step."""
+    """The value of the objective: seconds of a step, number of devices, or money for a step."""
     step_s: float
     devices: int
     cost: float
@@ -102,24 +104,24 @@ class Assignment:
 
     @property
     def shape(self) -> tuple[tuple[tuple[int, ...], tuple[float, ...], int], ...]:
-        """Return what does not change when roles are renamed: devices, seconds and size of each block, sorted."""
+        """Return a key that stays the same when roles are renamed: devices, seconds and size of each block, sorted."""
         return tuple(sorted((option.devices, option.stages_s, len(block)) for block, option in self.blocks))
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The best choice that was found, what no choice can be better than, and the work that it took.
+    """The best choice found, a lower bound of the value of every choice, and statistics of the search.
 
-    `exact` says that the best is proven; then `bound` is its value. `bound` is None where none is known.
+    If `exact`, the best choice is proven and `bound` is its value. `bound` is None if no bound is known.
     """
 
     best: Assignment
     bound: float | None
     exact: bool
     partitions: int
-    """Ways to cut roles into blocks, each on a class of device, that were looked into."""
+    """The number of partitions examined, counted with the class of device of each block."""
     examined: int
-    """Plans that were weighed: one for each box of stage seconds, or for each allocation tried."""
+    """The number of plans evaluated: one for each box of stage seconds, or for each allocation tried."""
     runners_up: tuple[Assignment, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
@@ -135,14 +137,17 @@ class Solution:
 
     @property
     def gap(self) -> float | None:
-        """Return the share of its value that the best may be above the optimum; 0 only if that is proven."""
+        """Return the largest share by which the best choice may be above the optimum; None if no bound is known.
+
+        It is 0 if the best choice is proven.
+        """
         if self.bound is None:
             return None
         return 0.0 if self.exact or not self.value else max(0.0, 1.0 - self.bound / self.value)
 
 
 def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
-    """Return the seconds of one step of blocks that run as these options, each on a pool of its own.
+    """Return the seconds of one step, given the option of each block; each block has a separate pool.
 
     >>> generation, training = Option((2,), (3.0, 0.0)), Option((2,), (0.0, 5.0))
     >>> step_seconds([generation, training]), step_seconds([generation, training], tokens=2)
@@ -154,7 +159,10 @@ def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
 
 
 def assignment_of(problem: Problem, blocks: Iterable[tuple[Block, Option]]) -> Assignment:
-    """Measure a choice; sums are exact, so that the order of blocks and the names of roles change no digit."""
+    """Return the choice of these blocks and options with its value, seconds, devices and cost.
+
+    Sums are exact (`fsum`), so the order of blocks and the names of roles do not change the result.
+    """
     ordered = tuple(sorted(blocks, key=lambda placed: sorted(placed[0])))
     step_s = step_seconds((option for _, option in ordered), problem.tokens)
     devices = sum(sum(option.devices) for _, option in ordered)
@@ -164,10 +172,10 @@ def assignment_of(problem: Problem, blocks: Iterable[tuple[Block, Option]]) -> A
 
 
 def rank(problem: Problem, choice: Assignment) -> tuple[object, ...]:
-    """Return what choices are sorted by: value, then pools, devices and seconds, then what renaming roles keeps.
+    """Return the sort key of a choice: value, number of pools, devices, seconds, cost, and properties of its blocks.
 
-    Where devices are the value, seconds come next. Values are equal if their first twelve digits are: the others are
-    what rounding made of them. What is equal in all of this differs in the numbers of roles only; the lower is first.
+    If the objective is devices, seconds come directly after the value. Values count as equal if their first twelve
+    digits agree, since the rest is rounding error. Remaining ties are broken by the numbers of the roles.
     """
     numbers = tuple(tuple(sorted(block)) for block, _ in choice.blocks)
     seconds_first = choice.step_s if problem.objective == "devices" else 0.0
@@ -176,7 +184,7 @@ def rank(problem: Problem, choice: Assignment) -> tuple[object, ...]:
 
 
 def fused(groups: Iterable[Block], roles: int) -> tuple[Block, ...]:
-    """Join sets that share a role, and give every role its set: the smallest blocks that pins allow.
+    """Return the smallest blocks that the pins allow: sets that share a role are joined, other roles are separate.
 
     >>> [sorted(each) for each in fused([frozenset({0, 2}), frozenset({2, 3})], 5)]
     [[0, 2, 3], [1], [4]]

@@ -1,4 +1,4 @@
-"""The way to search that a problem calls for: every partition where that can be afforded, else some, and a bound."""
+"""The choice of a search method: all partitions if there are few enough, else a local search with a bound."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ WIDTH, SETTLED = 4, 10
 
 
 def is_exact(problem: Problem, method: Method = "auto") -> bool:
-    """Return whether a method goes through all partitions of a problem, rather than walk among some."""
+    """Return whether `solve` examines all partitions of a problem with this method."""
     few = len(problem.roles) <= EXACT_ROLES and count_covers(problem) <= COVERS_AT_MOST
     return method == "exact" or (method == "auto" and few)
 
 
 def solve(problem: Problem, method: Method = "auto") -> Solution | None:
-    """Search the best choice of a problem; None: nothing fits, or with `greedy` nothing was found.
+    """Return the best choice of a problem; None if nothing fits, or if `greedy` finds nothing.
 
-    `auto` is `exact` up to COVERS_AT_MOST partitions (with a class of device for each block), which 10 roles on one
-    class and 8 on two never exceed. Beyond, it walks from several partitions at once and solves the best of these
-    exactly; its bound says how far from the best it may be. Each block is asked for its options once.
+    `auto` is `exact` up to COVERS_AT_MOST partitions (counted with the class of device of each block), which covers 10
+    roles on one class and 8 roles on two. For larger problems it runs a local search from several partitions at once
+    and solves the best of these exactly; the bound of the solution limits the error. `options` is called once for each
+    block.
     """
     problem = problem.remembering()
     if method == "greedy":

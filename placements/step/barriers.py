@@ -1,16 +1,15 @@
-"""The barriers of a step, at which every pool waits for every other, whatever the placement: a bound on played seconds.
+"""The barriers of a step, at which all pools wait for each other in any placement: a bound of simulated seconds.
 
 A step begins with syncs of weights; its loads are in stages, with host work between them. There is a barrier between
-two of these if everything after it depends, through the graph, on everything before it. Then no pool starts what is
-after before all pools have ended what is before, so a step takes at least the sum, over the spans between barriers, of
-the busiest pool there.
+two of these if everything after it depends, through the graph, on everything before it. No pool starts work after a
+barrier until all pools have ended the work before it, so a step takes at least the sum, over the spans between
+barriers, of the busiest pool's seconds.
 Stages without a barrier between them are one span: a pool may end the first long before another does. The driver's
-pause between steps is a share of a step, so that a span takes that share longer.
+pause between steps is a share of a step, so each span takes that share longer.
 
-Where steps overlap (staleness), spans are only those of the circle that each new version of the weights goes round:
-the sync, sampling, the nodes that read its rows, the update. `tokens` steps share it, and no circle of waits takes
-longer than `tokens` steps. Source: the rate of a marked graph, R. Reiter, Scheduling Parallel Computations, JACM 15(4),
-1968.
+If steps overlap (staleness), spans are only those of the cycle of each new version of the weights: the sync, sampling,
+the nodes that read its rows, the update. `tokens` steps share it, and no cycle of waits takes longer than `tokens`
+steps. Source: the rate of a marked graph, R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968.
 
 Not here: the seconds of one option in each span (`search.pool_options`), and the search (`solver.exact`).
 """
@@ -56,7 +55,7 @@ class StepBarriers:
         return len(self.host_s)
 
     def spans_s(self, place: int, stages_s: Sequence[float]) -> list[float]:
-        """Return the seconds in each span of the role at `place`, given its seconds in each stage."""
+        """Return the seconds in each span of the role with index `place`, given its seconds in each stage."""
         seconds = [0.0] * self.spans
         for stage, span in enumerate(self.of_stage):
             seconds[span] += 0.0 if stage in self.outside.get(place, ()) else stages_s[stage]
@@ -64,7 +63,7 @@ class StepBarriers:
 
 
 def barriers_of(problem: PlanningProblem) -> StepBarriers:
-    """Return the barriers of a problem's step, the same for all its placements."""
+    """Return the barriers of a problem's step, which are the same for all placements."""
     nodes = {load.node for load in problem.loads}
     needs = {node.name: _dependencies(node) for node in problem.running.nodes if node.name in nodes}
     if problem.overlapped > 1:

@@ -1,4 +1,4 @@
-"""The spans in which a pool has nothing to do, and what it waits for."""
+"""The spans of time in which a pool has nothing to do, and what it waits for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OVER = "nothing left to do"
 
 @dataclass(frozen=True)
 class IdleSpan:
-    """A span in which a pool is idle, the reason, the awaited task ("" if none), and the span's share of the time."""
+    """A span in which a pool is idle, with the reason, the awaited task ("" if none), and its share of the timeline."""
 
     pool: str
     start_s: float
@@ -23,15 +23,15 @@ class IdleSpan:
 
     @property
     def seconds(self) -> float:
-        """Return its length in seconds."""
+        """Return the length of the span in seconds."""
         return self.end_s - self.start_s
 
 
 def idle_spans(timeline: Timeline) -> tuple[IdleSpan, ...]:
-    """Return the idle time of each pool, pool by pool.
+    """Return the idle spans of each pool, pool by pool.
 
-    A pool waits for the run whose end frees it; until that run starts, for the one that the run itself waits for, and
-    so on.
+    A pool waits for the run whose end frees it; until that run starts, it waits for the run that this one waits for,
+    and so on.
     """
     return tuple(
         IdleSpan(pool, start_s, end_s, f"waits for {task}" if task else OVER, task, (end_s - start_s) / timeline.end_s)
@@ -41,7 +41,7 @@ def idle_spans(timeline: Timeline) -> tuple[IdleSpan, ...]:
 
 
 def causes(spans: Iterable[IdleSpan]) -> Mapping[tuple[str, str], tuple[float, float, int]]:
-    """Return the seconds, share and number of idle spans by pool and reason, the longest of a pool first.
+    """Return (seconds, share, count) of idle spans by (pool, reason); the longest reason of each pool comes first.
 
     Sums that are equal to a microsecond stay in the order of the spans.
     """

@@ -1,4 +1,4 @@
-"""The bytes of each pool of a plan, in each phase and on the way to it, and whether they fit."""
+"""The bytes of each pool of a plan, in each phase and in transitions to it, and whether they fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def footprint_of(problem: PlanningProblem, home: RolePlacement) -> Footprint:
 def forecasts_of(
     problem: PlanningProblem, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint] | None = None
 ) -> tuple[PoolForecast, ...]:
-    """Return the forecast of each pool; `footprints` are those of the roles, if they are known already."""
+    """Return the memory forecast of each pool; `footprints` are those of the roles, computed here if None."""
     footprints = footprints or {home.role.name: footprint_of(problem, home) for home in homes}
     pools = dict.fromkeys(home.pool for home in homes)
     return tuple(forecast_pool(problem, pool, homes, footprints) for pool in pools)
@@ -32,9 +32,10 @@ def forecasts_of(
 
 @dataclass(frozen=True)
 class PoolMemory:
-    """The bytes on the devices of a pool, peak by peak.
+    """The peak bytes on the devices of a pool.
 
-    The smallest device has `memory_bytes`, `room_bytes` of it for a plan; `even` if all have the same.
+    The smallest device has `memory_bytes`, of which a plan may fill `room_bytes`; `even` says whether all have the
+    same.
     """
 
     pool: str
@@ -46,9 +47,9 @@ class PoolMemory:
 
 
 def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
-    """Return the memory of the pools of a plan, forecast again; the speed of devices need not be known.
+    """Return the memory of each pool of a plan, computed again; the speed of devices need not be known.
 
-    Raises ResourceError where a device of the plan is not in the cluster.
+    Raises ResourceError if a device of the plan is not in the cluster.
     """
     homes = homes_by(problem, plan)
     footprints = {home.role.name: footprint_of(problem, home) for home in homes}
@@ -67,7 +68,7 @@ def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
 def forecast_pool(
     problem: PlanningProblem, pool: str, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint]
 ) -> PoolForecast:
-    """Return the peaks of a pool: of each phase, and of each transition to a phase, named `to PHASE`."""
+    """Return the memory forecast of a pool: the peak of each phase, and of each transition, named `to PHASE`."""
     roles, peaks = peaks_of(problem, pool, homes, footprints)
     contexts = dict[str, int]()
     for role in roles:
@@ -86,7 +87,7 @@ def forecast_pool(
 def peaks_of(
     problem: PlanningProblem, pool: str, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint]
 ) -> tuple[list[PoolResident], tuple[PoolPeak, ...]]:
-    """Return the roles of a pool with their bytes, and the peaks of all of them together."""
+    """Return the roles of a pool with their bytes, and the pool's peaks, in the order of a step."""
     by_role = {home.role.name: home for home in homes}
     roles = [
         PoolResident(

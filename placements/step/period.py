@@ -16,7 +16,7 @@ ROUNDING = 1e-12  # share of all seconds below which a gain is rounding
 
 @dataclass(frozen=True)
 class Period:
-    """Seconds from one step to the next, and the `cycle` of tasks that sets them, which `tokens` steps share.
+    """Seconds from one step to the next, and the `cycle` of tasks that determines them, shared by `tokens` steps.
 
     `seconds` is None if tasks are `unknown`.
     """
@@ -35,10 +35,10 @@ class Period:
 
 
 def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: Sequence[float | None]) -> Period:
-    """Return the seconds of one step by itself, and its critical path: the longest chain of tasks.
+    """Return the seconds of a single step, and its critical path: the longest chain of tasks.
 
-    `before` has the places of the tasks that end before each task begins; all are earlier than it. Of equally long
-    chains the one through earlier tasks is named; tasks of no time are not.
+    `before` has, for each task, the indices of the tasks that must end before it; all are smaller than its index. Of
+    equally long chains, the one through earlier tasks is returned, without tasks of zero seconds.
     """
     unknown = tuple(name for name, task_s in zip(names, seconds, strict=True) if task_s is None)
     if unknown:
@@ -56,11 +56,12 @@ def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: S
 
 
 def period(schedule: Schedule) -> Period:
-    """Return the time from one step to the next: over all cycles, the most seconds per token.
+    """Return the period of a schedule: the maximum, over all cycles of tasks, of seconds per token.
 
-    The search starts from the largest load of a pool, and goes on as long as a cycle takes longer. Exact but for
-    rounding; of equally long cycles, a pool's own comes first. Raises ValueError, which names it, for a cycle without a
-    token.
+    The search starts from the pool with the largest load and continues while a longer cycle exists. The result is exact
+    except for rounding; of equally long cycles, that of a single pool is preferred. Raises ValueError for a cycle
+    without tokens, and names it. Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (the rate of a
+    marked graph); E. L. Lawler, Combinatorial Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
 
     Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (the rate of a marked graph); E. L. Lawler,
     Combinatorial Optimization, 1976 (maximum cycle ratio by testing for positive cycles).

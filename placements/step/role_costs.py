@@ -1,4 +1,4 @@
-"""The costs of a role on a group of devices: the seconds of its loads, and its bytes on each device.
+"""The costs of a role on a group of devices: the seconds of its work, and its bytes on each device.
 
 Not here: its layouts and settings (`search.role_options`), and roles that share a pool (`search.pool_options`).
 """
@@ -43,7 +43,7 @@ class DeviceGroup:
 def passing_seconds(
     problem: PlanningProblem, seat: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
 ) -> Seconds:
-    """Return the seconds of one load of a role that trains or reads rows, without those of offloading."""
+    """Return the seconds of one load of a role that trains or reads rows, without offloading."""
     micro = running.micro_batch_tokens or load.longest_tokens
     return _passing(problem, seat, engine, layout, micro, running.checkpointing, running.logits, load)
 
@@ -93,10 +93,10 @@ def sampling_seconds(
     load: NodeWorkload,
     in_flight: InFlight | None = None,
 ) -> Seconds | None:
-    """Return the seconds of generating a step's responses; None if a replica's cache does not hold one row.
+    """Return the seconds to generate a step's responses; None if a replica's cache does not hold one row.
 
-    An engine in the process of its device has no share of memory for a cache: the cache grows with the rows. Where
-    rollouts continue across steps, `in_flight` defaults to the fastest way to have batches in flight.
+    An engine in the process of its device reserves no memory for a cache: the cache grows with the rows. If rollouts
+    continue across steps, `in_flight` defaults to the fastest choice of batches in flight.
     """
     way = in_flight or best_in_flight(problem, seat, engine, layout, running, load)
     share, precision = running.cache_share or 1.0, running.precision
@@ -115,10 +115,10 @@ def best_in_flight(
     sync_s: float = 0.0,
     training_s: float = 0.0,
 ) -> InFlight:
-    """Return the way to have batches in flight with the shortest step; of equals, with the fewest batches.
+    """Return the number of batches in flight with the shortest step; of equals, the one with the fewest batches.
 
-    Generation is `ahead` steps of updates, a weight sync takes `sync_s` seconds, and other pools work for `training_s`
-    on the rows of a step before its update ends.
+    Generation is `ahead` steps of updates ahead, a weight sync takes `sync_s` seconds, and other pools work for
+    `training_s` seconds on the rows of a step before its update ends.
     """
     ways = ways_in_flight(problem.lag, streamed=streams(problem, load.role), ahead=ahead)
     if len(ways) == 1:
@@ -134,7 +134,7 @@ def best_in_flight(
 
 
 def streams(problem: PlanningProblem, role: Role) -> bool:
-    """Return whether a role's rollouts continue across steps: only where it is trained, and its weights may lag."""
+    """Return whether a role's rollouts continue across steps; only if its model is trained and its weights may lag."""
     return problem.streamed and problem.lag > 0 and role.name in problem.synced
 
 
@@ -182,7 +182,7 @@ def _sampling(
 
 
 def woken_seconds(footprint: Footprint, seat: DeviceGroup, running: RoleSettings) -> Seconds:
-    """Return the seconds of a step in which a sleeping role comes to its devices and goes back, once each."""
+    """Return the seconds per step in which a sleeping role is copied to its devices and back; empty without sleep."""
     if not running.sleeps:
         return Seconds()
     return Seconds({"wake": 2 * offload_seconds(total_bytes(footprint.asleep_host), seat.links.device)})
@@ -191,11 +191,11 @@ def woken_seconds(footprint: Footprint, seat: DeviceGroup, running: RoleSettings
 def offloaded_seconds(
     footprint: Footprint, seat: DeviceGroup, layout: Layout, running: RoleSettings, loads: Sequence[NodeWorkload]
 ) -> Seconds:
-    """Return the seconds of a step in which offloaded weights, gradients and optimizer states come and go.
+    """Return the seconds per step in which offloaded weights, gradients and optimizer states are copied.
 
-    Weights come in each pass of each micro-batch, and gradients go with each backward pass; the optimizer steps on the
-    host, as fast as the link brings its input. An upper bound, as if nothing overlapped. Source: Ren et al. 2021
-    (ZeRO-Offload), arXiv 2101.06840, section 4.
+    Weights are copied for each pass of each micro-batch, and gradients after each backward pass; the optimizer steps on
+    the host, as fast as the link delivers its input. This is an upper bound, as if nothing overlapped. Source: Ren et
+    al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
     """
     if not running.offload:
         return Seconds()
@@ -212,7 +212,7 @@ def offloaded_seconds(
 def footprint(
     problem: PlanningProblem, role: Role, seat: DeviceGroup, engine: str, layout: Layout, running: RoleSettings
 ) -> Footprint:
-    """Return the bytes of a role on each device, on one engine, in one layout and with its settings."""
+    """Return the bytes of a role on each device, for an engine, a layout and settings."""
     shape, loads = problem.shape(role), problem.loads_of(role)
     if seat.of.kind == "cpu":
         process_bytes = SHIPPED.process_bytes  # our process without a model; devices of a machine share Ray, if any
@@ -262,7 +262,7 @@ def footprint(
 
 
 def process_of(engine: str) -> str:
-    """Return the name of the process that an engine's models live in: that of the device, or a server of the engine.
+    """Return the name of the process that an engine's models are in: `device`, or a server named by the engine.
 
     >>> process_of("local") == process_of("fsdp"), process_of("sglang")
     (True, 'sglang')
@@ -271,6 +271,6 @@ def process_of(engine: str) -> str:
 
 
 def waking_bytes(footprint: Footprint) -> int:
-    """Return the bytes that a waking role brings to a device before it works: all but its cache, which comes last."""
+    """Return the bytes that a waking role copies to a device before it works: all but its cache, which comes last."""
     cache = footprint.resident.get("kv_cache", 0) - footprint.asleep.get("kv_cache", 0)
     return max(0, awake_bytes(footprint) - cache)

@@ -1,4 +1,4 @@
-"""The pool and settings of each role, as data, and read from a plan. From a search: `search.plan_builder`."""
+"""The pool and settings of each role, read from a plan. From a search: `search.plan_builder`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from placements.workload.planning_problem import PlanningProblem
 
 @dataclass(frozen=True)
 class RolePlacement:
-    """One role on a pool: the pool's devices, how the role runs there, and how many updates its weights may lag."""
+    """One role on a pool: the pool's devices (`seat`), how the role runs there, and its lag in updates.
+
+    `shared` says whether a role on the pool generates responses.
+    """
 
     role: Role
     pool: str
@@ -28,10 +31,10 @@ class RolePlacement:
 
 
 def homes_by(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
-    """Return the placement of each role by a plan for this graph, on a cluster that may differ from the plan's.
+    """Return the placement of each role of a plan for this graph, on a cluster that may differ from the plan's.
 
-    A pool whose devices are not in the cluster gets the first class with as many devices. Raises ResourceError if no
-    class has, or if the speed of its devices is not known.
+    If the devices of a pool are not in the cluster, the first class with as many devices is used. Raises ResourceError
+    if no class has enough, or if the speed of its devices is not known.
     """
     roles = {role.name: role for role in problem.roles}
     groups = {pool.name: _group_of(problem, pool) for pool in plan.pools}
@@ -67,7 +70,10 @@ def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
 
 
 def device_group_for(problem: PlanningProblem, pool: str, devices: int) -> DeviceGroup:
-    """Return the first group of `devices` devices; raises ResourceError where no class has as many of a known kind."""
+    """Return `devices` devices of the first class that has enough and whose links are known.
+
+    Raises ResourceError if there is no such class.
+    """
     for group in problem.classes:
         links = group.links(devices) if group.count >= devices else None
         if links is not None:
@@ -77,6 +83,6 @@ def device_group_for(problem: PlanningProblem, pool: str, devices: int) -> Devic
 
 
 def in_order(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> list[RolePlacement]:
-    """Return placements in the order of the flow's roles."""
+    """Return the placements sorted in the order of the flow's roles."""
     order = {role.name: place for place, role in enumerate(problem.roles)}
     return sorted(homes, key=lambda home: order[home.role.name])

@@ -1,7 +1,7 @@
-"""A step in time: tasks on pools, and waits between them, over steps without end.
+"""A step as a schedule: tasks on pools, and waits between them, repeated step after step.
 
-A marked graph: each task runs once a step, each wait holds as many tokens as its delay. Not here: the seconds of a step
-(`period`), and when each task runs (`timeline`).
+This is a marked graph: each task runs once a step, and each wait holds as many tokens as its delay. Not here: the
+seconds of a step (`period`), and when each task runs (`timeline`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Schedule:
 
     @cached_property
     def pools(self) -> tuple[str, ...]:
-        """Return the pools, in the order in which tasks name them."""
+        """Return the names of the pools, in the order in which tasks first use them."""
         return tuple(dict.fromkeys(pool for task in self.tasks for pool in task.pools))
 
     @cached_property
@@ -76,22 +76,22 @@ class Schedule:
 
     @cached_property
     def unknown(self) -> tuple[str, ...]:
-        """Return the names of tasks of unknown seconds."""
+        """Return the names of tasks with unknown seconds."""
         return tuple(task.name for task in self.tasks if task.seconds is None)
 
     def on(self, pool: str) -> tuple[ScheduledTask, ...]:
-        """Return the tasks of a pool, in their order."""
+        """Return the tasks of a pool in their order."""
         return tuple(task for task in self.tasks if pool in task.pools)
 
     def load_s(self, pool: str) -> float | None:
-        """Return the seconds of a step in which a pool is busy; None if one is not known."""
+        """Return the busy seconds of a pool in one step; None if those of any of its tasks are unknown."""
         tasks = self.on(pool)
         seconds = [task.seconds for task in tasks if task.seconds is not None]
         return fsum(seconds) if len(seconds) == len(tasks) else None
 
 
 def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
-    """Return all waits: those of tasks, then turns on pools; of two between the same tasks the stricter."""
+    """Return all waits: those of tasks, then the turns of each pool; of two between the same tasks, the stricter."""
     turns = list[TaskWait]()  # the order on each pool: a circle with one token
     for pool in schedule.pools:
         names = [task.name for task in schedule.on(pool)]
@@ -106,9 +106,10 @@ def constraints(schedule: Schedule) -> tuple[TaskWait, ...]:
 
 
 def in_order(schedule: Schedule) -> tuple[ScheduledTask, ...]:
-    """Return the tasks, each after all that it waits for within a step, otherwise in their order.
+    """Return the tasks in an order in which each follows all that it waits for within a step.
 
-    Raises ValueError, which names them, if tasks wait for each other in a circle within one step.
+    Otherwise the order of `tasks` is kept. Raises ValueError, which names them, if tasks of one step wait for each
+    other in a circle.
     """
     from networkx import DiGraph, NetworkXUnfeasible, find_cycle, lexicographical_topological_sort
 

@@ -1,4 +1,4 @@
-"""The seconds of a step: the tasks of the program that would run, how long each takes, and what it waits for."""
+"""The forecast seconds of a step: the tasks of its program, how long each takes, and what it waits for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DRIVER = "the driver"
 def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepForecast:
     """Return the forecast of a step of placed roles: the tasks of its program, their waits, and its period.
 
-    A step begins once the one before has ended, unless the problem asks for steps that overlap.
+    A step begins when the previous one has ended, unless the problem asks for steps that overlap.
     """
     timed = _TimedStep(problem, homes)
     step = timed.outline
@@ -71,7 +71,7 @@ def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepFor
 
 
 def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float | None:
-    """Return the seconds from one step to the next that `step_of` forecasts, without the step itself."""
+    """Return the seconds from one step to the next that `step_of` forecasts, but faster; None if not known."""
     timed = _TimedStep(problem, homes)
     step = timed.outline
     if step.shifts:
@@ -81,7 +81,7 @@ def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float
 
 
 def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepOutline:
-    """Return the tasks of a step of placed roles and their waits, without their seconds."""
+    """Return the tasks of a step of placed roles, and their waits, without seconds."""
     copies = dict[str, list[tuple[object, ...]]]()
     placements = list[ProgramPlacement]()
     for home in in_order(problem, homes):
@@ -103,13 +103,13 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
 
 
 def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> int:
-    """Return the number of updates between weight syncs: as many as staleness allows, rows generated ahead included."""
+    """Return the number of updates between weight syncs: as many as staleness allows after rows generated ahead."""
     timed = _TimedStep(problem, homes)
     return min((timed.synced_every(task) for task in timed.outline.tasks if isinstance(task, Sync)), default=1)
 
 
 def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> dict[str, Seconds]:
-    """Return the seconds of each node of a step as its task takes them, without the call of a host node.
+    """Return the seconds of each node of a step, as in its task, without the call overhead of host nodes.
 
     Nodes of roles without a pool are left out.
     """
@@ -212,7 +212,7 @@ class _TimedStep:
 
 
 def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Schedule:
-    """Return a plan's timed tasks as a Schedule to simulate; a pause between steps is a task without a pool."""
+    """Return a plan's timed tasks as a Schedule to simulate; a pause between steps becomes a task without a pool."""
     scheduled = [ScheduledTask(task.name, task.kind, task.pools, task.seconds, shift=task.shift) for task in tasks]
     paused = [wait for wait in waits if wait.pause_s]
     direct = [TaskWait(wait.before, wait.after, wait.delay) for wait in waits if not wait.pause_s]
@@ -227,9 +227,9 @@ def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Sched
 def work_of(
     problem: PlanningProblem, home: RolePlacement, load: NodeWorkload, in_flight: InFlight | None = None
 ) -> Seconds:
-    """Return the seconds of a load on its role's pool, with those of offloading and of sharing the pool.
+    """Return the seconds of a load on its role's pool, including offloading and the slowdown of sharing the pool.
 
-    For rollouts that continue across steps, `in_flight` has the batches in flight; None chooses the fastest way.
+    For rollouts that continue across steps, `in_flight` has the batches in flight; None chooses the fastest number.
     Sleeping and waking between tasks are not included: see `switching_of`.
     """
     settings = home.seat, home.engine, home.layout, home.running
@@ -247,7 +247,7 @@ def work_of(
 
 
 def switching_of(problem: PlanningProblem, home: RolePlacement) -> Seconds:
-    """Return the seconds of a step in which a role goes to sleep and wakes, once each; none if it never sleeps."""
+    """Return the seconds per step in which a role goes to sleep and wakes, once each; empty if it never sleeps."""
     if not home.running.sleeps:
         return Seconds()
     return added(_switch_seconds(problem, [home], awake=awake) for awake in (False, True))

@@ -20,20 +20,20 @@ class TaskRow:
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds of its tasks together; None if one is not known."""
+        """Return the sum of the seconds of its tasks; None if those of any are unknown."""
         seconds = [task.seconds for task in self.tasks if task.seconds is not None]
         return sum(seconds) if len(seconds) == len(self.tasks) else None
 
     @property
     def pools(self) -> tuple[str, ...]:
-        """Return the pools that its task occupies; none for several tasks."""
+        """Return the pools of the row's only task; () for several tasks."""
         return self.tasks[0].pools if len(self.tasks) == 1 else ()
 
 
 def task_rows(step: StepForecast) -> tuple[TaskRow, ...]:
-    """Return a row for each task, in their order, then one for the short tasks of each kind in `FOLDED`.
+    """Return a row for each task in order, then one row for the short tasks of each kind in FOLDED.
 
-    Short tasks that take no time together have no row.
+    Short tasks whose seconds sum to zero have no row.
     """
     rows = list[TaskRow]()
     short: dict[TaskKind, list[TimedTask]] = {kind: [] for kind in FOLDED}

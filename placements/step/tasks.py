@@ -1,6 +1,6 @@
 """A placed step as the tasks of its lowered program, and their waits: within a step, and across steps.
 
-Not here: the seconds of each (`step_forecast`), and when they run (`timeline`, `period`).
+Not here: the seconds of each task (`step_forecast`), and when tasks run (`timeline`, `period`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOWHERE = ""
 
 @dataclass(frozen=True)
 class ProgramPlacement:
-    """The placement of a role as far as its program depends on it: roles of one model share weights of one `copy`."""
+    """The placement of a role as far as its program depends on it; roles of a model with equal `copy` share weights."""
 
     role: str
     pool: str
@@ -40,18 +40,18 @@ class ProgramPlacement:
 
     @property
     def placed(self) -> PlacedRole:
-        """Return the role in a plan; a program depends on layout and settings only by their equality."""
+        """Return the placement as a PlacedRole with stand-in settings; a program only tests settings for equality."""
         running = RoleSettings(micro_batch_tokens=self.copy + 1, sleeps=self.sleeps)
         return PlacedRole(role=self.role, pool=self.pool, engine=self.engine, lag=self.lag, running=running)
 
 
 @dataclass(frozen=True, eq=False)
 class StepOutline:
-    """The tasks of `program`, which make one step, without their seconds; `needs` are the places of each task's waits.
+    """The tasks of one step in `program`, without seconds; `needs` has the indices that each task waits for.
 
-    Where steps overlap, `shifts` has for each task how many steps ago its rows were sampled, and `carried` pairs tasks
-    that update or send weights with those that use them in the next step. Else a step begins once the one before has
-    ended, and both are empty.
+    If steps overlap, `shifts` has for each task how many steps ago its rows were sampled, and `carried` has pairs of
+    tasks that update or send weights and tasks that use them in the next step. Otherwise a step begins when the
+    previous one has ended, and both are empty.
     """
 
     program: Program
@@ -61,27 +61,27 @@ class StepOutline:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks, in the order in which pools take them."""
+        """Return the tasks in the order in which pools run them."""
         return self.program.tasks
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the tasks, no two the same."""
+        """Return the unique names of the tasks."""
         return task_names(self.tasks)
 
     @cached_property
     def kinds(self) -> tuple[TaskKind, ...]:
-        """Return the kinds of the tasks."""
+        """Return the kind of each task."""
         return tuple(kind_of(task, self.program.graph) for task in self.tasks)
 
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
-        """Return the pools that each task occupies: both of a sync, none of a transfer."""
+        """Return the pools that each task occupies: both pools for a sync, none for a transfer."""
         return tuple(() if isinstance(task, Transfer) else _pools_of(task) for task in self.tasks)
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """Return the role of each task; of a sync the role that samples with its weights, else the first."""
+        """Return the role of each task; for a sync the role that samples with its weights, else the first there."""
         names = list[str]()
         for task in self.tasks:
             name = task.role if isinstance(task, Run) else ""
@@ -94,7 +94,7 @@ class StepOutline:
 
     @cached_property
     def moving(self) -> tuple[bool, ...]:
-        """Return for each task whether it is a switch that moves anything: not if the step before left it so."""
+        """Return for each task whether it is a switch that moves data; a switch to the current state moves none."""
         awake = {task.home: task.awake for task in self.tasks if isinstance(task, Switch)}
         moving = list[bool]()
         for task in self.tasks:
@@ -105,9 +105,9 @@ class StepOutline:
 
     @cached_property
     def before(self) -> tuple[frozenset[int], ...]:
-        """Return for each task those that end before it begins in the same step, its turn on its pools included.
+        """Return for each task the indices of tasks that must end before it in the same step, turns on pools included.
 
-        Where steps do not overlap, all are earlier in `tasks`.
+        If steps do not overlap, all of them are earlier in `tasks`.
         """
         before, last = list[frozenset[int]](), dict[str, int]()
         for place, needs in enumerate(self.needs):
@@ -117,14 +117,14 @@ class StepOutline:
 
     @cached_property
     def waits(self) -> tuple[TaskOrder, ...]:
-        """Return the waits of tasks: in one step, for rows of an earlier one, and last for the step before."""
+        """Return the waits of tasks: within a step, for rows of an earlier step, and for the previous step."""
         return self.waits_with(0.0)
 
     def waits_with(self, driver_s: float) -> tuple[TaskOrder, ...]:
-        """Return the waits with a pause of `driver_s` seconds between the end of a step and the start of the next.
+        """Return the waits, with a pause of `driver_s` seconds between the end of a step and the start of the next.
 
-        Where steps overlap, the pause lies between an update and the runs that read its weights in the next step; syncs
-        and sampling go on meanwhile.
+        If steps overlap, the pause is between an update and the runs that read its weights in the next step; syncs and
+        sampling continue meanwhile.
         """
         ends = sorted(set(range(len(self.tasks))).difference(*self.before))
         begins = [place for place, before in enumerate(self.before) if not before]
@@ -149,7 +149,7 @@ class StepOutline:
 
     @cached_property
     def homes(self) -> Mapping[str, Home]:
-        """Return the home of each role by its name."""
+        """Return the home of each role (its model, pool, engine, layout and settings) by the role's name."""
         return {
             role.role: Home(role.role.rpartition(".")[0], role.pool, role.engine, role.layout, role.running)
             for role in self.program.plan.placed
@@ -168,9 +168,9 @@ def _pools_of(task: Task) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def outline(graph: Graph, placements: tuple[ProgramPlacement, ...]) -> StepOutline:
-    """Return the step of a graph with these placements: the tasks of its program, in their order.
+    """Return the step of a graph with these placements: the tasks of its program, in order.
 
-    The run does without roles that have no placement.
+    Tasks of roles without a placement are left out.
     """
     return StepOutline(*_lowered(graph, placements, LOWERING))
 
@@ -214,10 +214,10 @@ class StagedNode:
 def overlapped(
     graph: Graph, placements: tuple[ProgramPlacement, ...], staged: tuple[StagedNode, ...], lag: int
 ) -> StepOutline:
-    """Return the step of a graph in which steps overlap, with weights that may be `lag` updates old for sampling.
+    """Return the step of a graph whose steps overlap; sampling may use weights that are `lag` updates old.
 
-    On each pool tasks on the oldest rows come first, since updates wait for them; syncs of weights that the step before
-    trained come before all others. Only a forecast has such steps: a run begins a step once the one before has ended.
+    On each pool, tasks on the oldest rows come first, since updates wait for them; syncs of weights from the previous
+    step come before all others. Such steps are only forecast: a run begins a step when the previous one has ended.
     """
     base, needs = _lowered(graph, placements, [rule for rule in LOWERING if rule is not insert_switches])
     task_shifts = _task_shifts(base, needs, shifts(placements, staged, lag))
@@ -242,11 +242,10 @@ def overlapped(
 
 
 def shifts(placements: Sequence[ProgramPlacement], staged: Sequence[StagedNode], lag: int) -> dict[str, int]:
-    """Return by node how many steps ago its rows were sampled, within the lag of weights.
+    """Return for each node how many steps ago its rows were sampled, within the lag of weights.
 
-    Without a lag all nodes work on the rows of their own step, one after another. With one, sampling is a step ahead of
-    the rest, and so are the nodes before it; with more, pools that only read rows have a step of their own between
-    sampling and updates.
+    Without a lag, all nodes work on rows of the current step. With a lag of 1, sampling and the nodes before it are one
+    step ahead of the rest. With more, pools that only read rows work in a separate step between sampling and updates.
     """
     pools = {placement.role: placement.pool for placement in placements}
     sampling = [

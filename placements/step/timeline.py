@@ -1,6 +1,7 @@
-"""When each task of a schedule runs, in the first steps.
+"""The simulation of a schedule: when each task runs in the first steps.
 
-Not here: the period without playing (`period`), what pools wait for (`idle_time`), and pictures (`report.simulation`).
+Not here: the period without simulation (`period`), what pools wait for (`idle_time`), and pictures
+(`report.simulation`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ ROUNDING = 1e-9  # share of two spans below which they are equal
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One step of one task: its start and end, and the run whose end it waited for last, as (task, step)."""
+    """One step of one task: its start and end in seconds, and the run that it waited for last, as (task, step)."""
 
     task: str
     step: int
@@ -39,7 +40,7 @@ class TimelineEvent:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The runs of the first `steps` steps of a schedule, by start."""
+    """The runs of the first `steps` steps of a schedule, sorted by start."""
 
     schedule: Schedule
     steps: int
@@ -47,7 +48,7 @@ class Timeline:
 
     @cached_property
     def events(self) -> tuple[TimelineEvent, ...]:
-        """Return the events of each pool, pool by pool, by start."""
+        """Return one event for each run on each pool, pool by pool, sorted by start."""
         events: dict[str, list[TimelineEvent]] = {pool: [] for pool in self.schedule.pools}
         for run in self.runs:
             for pool in self.schedule.by_name[run.task].pools:
@@ -56,17 +57,17 @@ class Timeline:
 
     @cached_property
     def by_job(self) -> Mapping[tuple[str, int], TaskRun]:
-        """Return the runs by task and step."""
+        """Return the runs by (task, step)."""
         return {(run.task, run.step): run for run in self.runs}
 
     @cached_property
     def end_s(self) -> float:
-        """Return when the last run ends, in seconds from the start of the first."""
+        """Return the end of the last run, in seconds from the start of the first."""
         return max((run.end_s for run in self.runs), default=0.0)
 
     @cached_property
     def finish_s(self) -> tuple[float, ...]:
-        """Return for each step when all of it has ended."""
+        """Return for each step the time at which its last task ends, in seconds."""
         finish_s = [0.0] * self.steps
         for run in self.runs:
             finish_s[run.step] = max(finish_s[run.step], run.end_s)
@@ -74,9 +75,9 @@ class Timeline:
 
     @property
     def period_s(self) -> float | None:
-        """Return the seconds from step to step, of the last steps; None with one step.
+        """Return the seconds from one step to the next at the end of the timeline; None for a single step.
 
-        That is the mean over as many steps as repeat those before them; if none do yet, over half of all.
+        This is the mean over the last steps that repeat the steps before them; if none repeat yet, over the last half.
         """
         gaps = [second - first for first, second in pairwise(self.finish_s)][::-1]
         tolerance, steps = ROUNDING * max(self.finish_s, default=0.0), 1
@@ -86,7 +87,7 @@ class Timeline:
         return (self.finish_s[-1] - self.finish_s[-1 - steps]) / steps if steps else None
 
     def busy(self) -> Mapping[str, float]:
-        """Return the share of the time that each pool is busy."""
+        """Return the share of the time in which each pool is busy."""
         seconds = dict.fromkeys(self.schedule.pools, 0.0)
         for event in self.events:
             seconds[event.pool] += event.end_s - event.start_s
@@ -94,12 +95,14 @@ class Timeline:
 
 
 def play(schedule: Schedule, *, steps: int = 1) -> Timeline:
-    """Return the runs of the first steps of a schedule, each task as early as its waits and its pools allow.
+    """Simulate the first `steps` steps of a schedule; each task starts as early as its waits and its pools allow.
 
-    A task with a `shift` does not run in the first steps, since its input does not exist yet; nor do the tasks that
-    wait for it. A pool takes its tasks in their order, so that a faster task never makes any run later.
+    A task with a `shift` skips that many steps, since its input does not exist yet. A pool runs its tasks in order, so
+    a faster task never delays another.
 
-    Raises ValueError if the seconds of a task are not known, or if tasks of one step wait for each other in a circle.
+    Raises ValueError if the seconds of a task are not known, if `steps` is below 1, or if tasks of one step wait for
+    each other in a circle. Source: (max,+) recursion of a marked graph, F. Baccelli et al., Synchronization and
+    Linearity, 1992, 2.5.
 
     Source: (max,+) recursion of a marked graph, F. Baccelli et al., Synchronization and Linearity, 1992, 2.5.
     """

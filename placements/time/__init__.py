@@ -1,1 +1,1 @@
-"""Seconds of kernels, collectives, passes, generation and what lies between phases."""
+"""Seconds of kernels, collectives, passes and generation, and of the transitions between phases."""

@@ -1,6 +1,6 @@
-"""Seconds of one step of an inference engine, in which each running sequence gets a token, and of reading one prompt.
+"""Seconds of one step of an inference engine, in which each running sequence gets a token, and of one prompt's prefill.
 
-A roofline by parts: weights and products, the cache, collectives, and the engine's overhead; and what fits the cache.
+A roofline by parts: weights and products, the cache, collectives, and the engine's overhead; also the cache's size.
 Not here: the number of sequences that run at a time (`generation`).
 """
 
@@ -64,8 +64,8 @@ STEP_PARTS = ("matmul", "cache", "collectives", "overhead")
 class ServingReplica:
     """One copy of a serving model on `tensor` devices. Experts are spread over `joined` copies that step together.
 
-    `whole_experts`: these lie on the devices, rather than slices of all. `rollout`: a training framework drives the
-    engine, rather than clients of a server.
+    With `whole_experts`, each device holds whole experts rather than slices of all. With `rollout`, a training
+    framework drives the engine, rather than clients of a server.
     """
 
     shape: ModelShape
@@ -80,28 +80,28 @@ class ServingReplica:
 
     @cached_property
     def attains(self) -> AttainedShares:
-        """Return the shares of their peaks that kernels attain on its devices."""
+        """Return the fractions of peak performance that kernels reach on its devices."""
         return attained(self.links.device)
 
     @cached_property
     def memory_bytes_per_s(self) -> float:
-        """Return the bytes per second at which its devices together read weights."""
+        """Return the bytes per second at which all its devices together read weights."""
         return self.tensor * self.links.device.memory_bytes_per_s * self.attains.memory
 
     @cached_property
     def flops_per_s(self) -> float:
-        """Return the operations per second that dense products attain on its devices together."""
+        """Return the FLOPs per second of dense products on all its devices together."""
         peak = peak_flops(self.links.device, self.precision)
         return self.tensor * peak * self.attains.matmul * QUANTISED_SHARE[self.precision]
 
     @cached_property
     def products(self) -> float:
-        """Return the operations of one token in the layers, as if all ran at the rate of dense products."""
+        """Return the FLOPs of one token in the layers, with those of experts scaled to the rate of dense products."""
         return 2 * (self.dense + self.expert_active / self.constants.expert_share)
 
     @cached_property
     def overhead_s(self) -> float:
-        """Return the seconds of a step that do not depend on its rows."""
+        """Return the engine's overhead of a step in seconds, except the part that grows with the number of rows."""
         constants, shape = self.constants, self.shape
         experts_s = constants.expert_layer_s + self.whole_experts * constants.expert_exchange_s
         driven_s = constants.rollout_step_s + (self.tensor > 1) * constants.rollout_joined_s if self.rollout else 0.0
@@ -109,12 +109,12 @@ class ServingReplica:
 
     @cached_property
     def dense(self) -> int:
-        """Return the number of parameters that multiply every token, whatever experts it is sent to."""
+        """Return the number of matrix parameters that every token is multiplied with: all but routed experts."""
         return self.shape.matmul_parameters - self.expert_active
 
     @cached_property
     def expert_active(self) -> int:
-        """Return the number of parameters in the routed experts that a token is sent to."""
+        """Return the number of parameters in the routed experts that one token is sent to; 0 without experts."""
         experts = self.shape.experts
         return self.shape.expert_parameters * self.shape.experts_per_token // experts if experts else 0
 
@@ -129,9 +129,9 @@ def replica_of(
     *,
     rollout: bool = False,
 ) -> ServingReplica:
-    """Return the replica of a layout. Experts are spread over data ranks first; if these are few, over tensor ranks.
+    """Return the replica of a layout; experts are spread over data ranks first, then over tensor ranks.
 
-    With experts over data ranks, each rank attends to its own rows: attention data parallelism.
+    With experts over data ranks, each rank computes attention for its rows only: attention data parallelism.
     """
     joined = min(layout.expert, layout.data) if shape.experts else 1
     whole_experts = bool(shape.experts) and layout.expert > 1
@@ -147,7 +147,7 @@ def _table_width_bytes(replica: ServingReplica) -> float:
 
 
 def weight_bytes(replica: ServingReplica) -> float:
-    """Return the bytes of weights on each device."""
+    """Return the bytes of the weights on each device of a replica."""
     shape, experts = replica.shape, replica.shape.expert_parameters
     tables = shape.tables * shape.vocabulary * shape.hidden
     layers = shape.parameters - tables - experts + experts / replica.joined
@@ -155,21 +155,21 @@ def weight_bytes(replica: ServingReplica) -> float:
 
 
 def cache_bytes(replica: ServingReplica, context_tokens: float) -> float:
-    """Return the bytes of cache on each device for a sequence of `context_tokens`."""
+    """Return the bytes of cache on each device for a sequence of `context_tokens` tokens."""
     return sequence_bytes(replica.shape, replica.tensor, context_tokens, WIDTH_BYTES[replica.cache_precision])
 
 
 def step_seconds(replica: ServingReplica, rows: float, context_tokens: float) -> Seconds:
-    """Return the seconds of one step, by part: `rows` sequences of that mean length get a token each.
+    """Return the seconds of one step, by part; `rows` sequences of mean length `context_tokens` get one token each.
 
-    Weights are read once and multiplied by a vector for each row; the slower of both counts. Only experts to which a
-    token was sent are read. Source: Pope et al. 2022, arXiv 2211.05102, section 3; Williams et al. 2009.
+    Weights are read once and multiplied by a vector for each row; the slower of the two counts. Only experts to which a
+    token is sent are read. Source: Pope et al. 2022, arXiv 2211.05102, section 3; Williams et al. 2009.
     """
     return Seconds(dict(zip(STEP_PARTS, _step_parts(replica, rows, context_tokens), strict=True)))
 
 
 def step_s(replica: ServingReplica, rows: float, context_tokens: float) -> float:
-    """Return the seconds of one step in all."""
+    """Return the total seconds of one step; arguments are those of `step_seconds`."""
     return sum(_step_parts(replica, rows, context_tokens))
 
 
@@ -194,9 +194,9 @@ def _step_parts(replica: ServingReplica, rows: float, context_tokens: float) -> 
 
 
 def prefill_seconds(replica: ServingReplica, tokens: float, square_tokens: float) -> float:
-    """Return the seconds of prefilling one prompt of `tokens` tokens; `square_tokens` is their (mean) square.
+    """Return the seconds to prefill one prompt of `tokens` tokens; `square_tokens` is the (mean) square of its length.
 
-    2 operations for each weight and token; attention has half the square of pairs. Source: as `step_seconds`.
+    Each weight and token takes 2 FLOPs; the number of attention pairs is half the square. Source: as `step_seconds`.
     """
     device, shape = replica.links.device, replica.shape
     products_s = tokens * replica.products / replica.flops_per_s
@@ -233,7 +233,7 @@ def _link_rate(replica: ServingReplica, devices: int) -> float:
 
 
 def reserved_bytes(tensor: int, constants: ServingConstants) -> int:
-    """Return the bytes of each device that hold neither weights nor cache: context, graphs, activations, buffers."""
+    """Return the bytes of each device for neither weights nor cache: context, graphs, activations, buffers."""
     return int(constants.fixed_bytes + (constants.joint_bytes if tensor > 1 else 0.0))
 
 
@@ -249,7 +249,7 @@ def cache_tokens(
     expert: int = 1,
     cache_precision: Precision = "bfloat16",
 ) -> int:
-    """Return the tokens that the cache of one replica holds; 0 if its weights alone do not fit.
+    """Return the number of tokens that the cache of one replica holds; 0 if its weights alone do not fit.
 
     `cache_share` is the engine's part of a device's memory. In SGLang it is for weights and cache
     (`mem_fraction_static`), and the engine's own bytes have to fit next to it; in vLLM (`gpu_memory_utilization`) it

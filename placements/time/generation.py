@@ -1,4 +1,4 @@
-"""Seconds of generation: of a whole batch of responses on replicas of a model, and how the batch ends.
+"""Seconds of generation of a whole batch of responses on replicas of a model, including the end of the batch.
 
 Not here: one step of an engine (`decode`), weight syncs and sleep (`transitions`).
 """
@@ -46,16 +46,15 @@ def generate_seconds(
     cache_precision: Precision = "bfloat16",
     rollout: bool = True,
 ) -> Seconds:
-    """Return the seconds in which `layout.data` replicas generate `rows` responses, by part; None if not known.
+    """Return the seconds in which `layout.data` replicas generate `rows` responses, by part; None for unknown devices.
 
-    Each replica has an equal part of the rows, and runs as many at a time as fit its `cache_tokens`; the next is
-    prefilled as one ends. `matmul`, `cache`, `collectives` and `overhead` are the steps of full batches that would
-    generate all tokens, `prefill` lies between them, and `tail` is the time added because batches shrink in the end,
-    until the longest response runs alone. Where rollouts are `streamed` across steps, other rows take those places and
-    there is no tail. `shared_prompts` responses share a prompt, which is prefilled and cached once. `rollout`: a
-    training framework drives the engine (see `ServingReplica`).
-    Source: Graham 1969 for work over machines and the longest piece; Kwon et al. 2023, arXiv 2309.06180, and Zheng et
-    al. 2024, arXiv 2312.07104, for shared prompts.
+    Each replica gets an equal number of rows, and runs as many at a time as its `cache_tokens` hold; when one ends, the
+    next is prefilled. `matmul`, `cache`, `collectives` and `overhead` are for steps of full batches that would generate
+    all tokens; `prefill` is in between; `tail` is the time added because batches shrink at the end, until the longest
+    response runs alone. If rollouts are `streamed` across steps, other rows take the free places and there is no tail.
+    `shared_prompts` responses share a prompt, which is prefilled and cached once. With `rollout`, a training framework
+    drives the engine (see `ServingReplica`). Source: Graham 1969 for work over machines and the longest piece; Kwon et
+    al. 2023, arXiv 2309.06180, and Zheng et al. 2024, arXiv 2312.07104, for shared prompts.
     """
     if links is None or not is_known(links, precision):
         return Seconds({"prefill": None, "matmul": None, "tail": None})
@@ -115,19 +114,22 @@ def cache_wanted(
     constants: ServingConstants,
     shared_prompts: int = 1,
 ) -> float:
-    """Return the tokens of a replica's cache with which no row waits for room: a larger cache saves nothing."""
+    """Return the smallest cache of a replica, in tokens, with which no row has to wait for memory."""
     running = min(ceil(rows / layout.data), constants.most_rows)
     return running * (prompt.mean / shared_prompts + response.age)
 
 
 def running_rows(replica: ServingReplica, rows: float, row_tokens: float, cache_tokens: float | None) -> float:
-    """Return how many sequences run at a time, each with `row_tokens` in the cache on average; None: room for all."""
+    """Return how many sequences run at a time if each has `row_tokens` in the cache on average.
+
+    `cache_tokens` None means unlimited memory.
+    """
     room = float("inf") if cache_tokens is None else max(1.0, cache_tokens / row_tokens)
     return max(1.0, min(rows, room, replica.constants.most_rows))
 
 
 def is_known(links: PoolLinks, precision: Precision) -> bool:
-    """Return whether the speed of these devices is known."""
+    """Return whether the peak FLOPs of these devices are known for a precision or a wider one."""
     try:
         return peak_flops(links.device, precision) > 0
     except ValueError:
@@ -137,10 +139,10 @@ def is_known(links: PoolLinks, precision: Precision) -> bool:
 def drained_seconds(
     left: LengthDistribution, rows: float, longest_tokens: float, step_s: Callable[[float, float], float]
 ) -> float:
-    """Return the seconds until all of `rows` sequences end, which run at once and have `left` tokens to generate.
+    """Return the seconds until all of `rows` sequences, which run at once with `left` tokens to generate, have ended.
 
-    No other sequence starts when one ends. `longest_tokens` is what the longest sequence of any replica has left.
-    `step_s` returns the seconds of a step from the number of sequences and the tokens that they have generated.
+    No other sequence starts when one ends. `longest_tokens` is the maximum left for any sequence of any replica.
+    `step_s(sequences, generated)` returns the seconds of a step, given the tokens that each sequence has generated.
 
     >>> from placements.workload.lengths import LengthDistribution
     >>> drained_seconds(LengthDistribution((100.0, 300.0)), 2, 300.0, lambda rows, generated: 1.0)
@@ -157,7 +159,7 @@ def drained_seconds(
 
 
 def uneven_tokens(lengths: LengthDistribution, rows: int, replicas: int) -> float:
-    """Return by how many tokens the replica with the most exceeds the mean, where each is assigned `rows` rows.
+    """Return the expected excess of the replica with the most tokens over the mean, if each is assigned `rows` rows.
 
     A sum of many lengths is nearly normal. Source: Blom 1958, for the largest of n normal deviates.
 

@@ -1,7 +1,7 @@
-"""The host's work in a step, and its seconds: nodes without a model, reads, and transfers of values.
+"""The host's work in a step, and its seconds: nodes without a model, rows that are read, and transfers of values.
 
-An estimate: rows and tokens are counted, but the cost of a user's own function is not known. Not here: bytes of one
-column (`workload.value_bytes`).
+An estimate: rows and tokens are counted, but the cost of a user's function is not known. Not here: bytes of one column
+(`workload.value_bytes`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ TEXT_BYTES = 4.0  # of a token as text, or in a table of unknown columns: Englis
 
 @dataclass(frozen=True, eq=False)
 class HostWork:
-    """The host's work in a step of `prompts` prompts, every row of the mean lengths in tokens.
+    """The host's work in a step of `prompts` prompts; every row has the mean lengths, in tokens.
 
-    Where the number of rows of a value is not known, it has `rows`.
+    A value with an unknown number of rows is assumed to have `rows`.
     """
 
     graph: Graph
@@ -39,10 +39,10 @@ class HostWork:
     rows: int
 
     def node_seconds(self, name: str, constants: HostConstants) -> Seconds:
-        """Return the seconds of one node that passes no rows through a model, the call itself left out.
+        """Return the seconds of one node that passes no rows through a model, without the overhead of the call.
 
-        A scoring node takes its seconds for each row; any other for its rows, and for its tokens if it reads or returns
-        a number for each token.
+        A scoring node takes a constant time for each row; other nodes take time for each row, and for each token if
+        they read or return a number per token.
         """
         node = self._nodes[name]
         extent = widest(self._extents, node.edges())
@@ -54,7 +54,7 @@ class HostWork:
         return Seconds({"rows": constants.row_s * rows, "tokens": constants.token_s * tokens})
 
     def value_bytes(self, value: str, parts: Parts) -> float:
-        """Return the bytes of a value in a transfer; of a record only these parts, if any are named."""
+        """Return the bytes of a value in a transfer; of a record only the fields in `parts`, if any are given."""
         key = value, parts
         if key not in self._bytes:
             extent = self._extents[self._sources[value]]
@@ -64,7 +64,7 @@ class HostWork:
         return self._bytes[key]
 
     def travel_seconds(self, value: str, parts: Parts, bytes_per_s: float, constants: HostConstants) -> Seconds:
-        """Return the seconds in which a value is written as a table, sent over a link, and read."""
+        """Return the seconds in which a value is written as a table, sent over a link of `bytes_per_s`, and read."""
         size_bytes = self.value_bytes(value, parts)
         tables_s = 2 * size_bytes / constants.arrow_bytes_per_s
         return Seconds({"call": constants.call_s, "tables": tables_s, "link": size_bytes / bytes_per_s})

@@ -28,14 +28,14 @@ GRAINS = 8  # parts of a batch in which the batches in flight are counted
 
 @dataclass(frozen=True)
 class InFlight:
-    """Batches that are generated at a time, of `admitted` ones, and updates from one weight sync to the next."""
+    """A number of batches generated at a time, out of `admitted` ones, and of updates between two weight syncs."""
 
     batches: float = 1.0
     admitted: int = 1
     sync_every: int = 1
 
     def period_s(self, training_s: float) -> float:
-        """Return the least seconds of a step that keep these batches in flight, given the seconds of training in it.
+        """Return the minimum seconds of a step with these batches in flight, given the seconds of training in it.
 
         >>> InFlight(0.5, 1).period_s(30.0), InFlight(1.0, 1).period_s(30.0), InFlight(1.5, 1).period_s(0.0)
         (30.0, 60.0, 0.0)
@@ -45,9 +45,9 @@ class InFlight:
 
 
 def ways_in_flight(lag: int, *, streamed: bool, ahead: int = 1) -> tuple[InFlight, ...]:
-    """Return the ways to spend a staleness of `lag` updates, the fewest batches first.
+    """Return the ways to use a staleness of `lag` updates, fewest batches in flight first.
 
-    Generation is `ahead` steps of updates already. Only `streamed` rollouts have several batches in flight.
+    Generation is already `ahead` steps of updates ahead. Only `streamed` rollouts have several batches in flight.
 
     >>> ways = ways_in_flight(2, streamed=True)
     >>> [(way.batches, way.sync_every) for way in ways if way.batches in (0.5, 1.0, 1.5, 2.5)]
@@ -74,10 +74,10 @@ def resumed_seconds(
     cache_tokens: float,
     shared_prompts: int = 1,
 ) -> float:
-    """Return the seconds in which a replica recomputes the caches of the sequences in flight.
+    """Return the seconds in which a replica recomputes the caches of its sequences in flight after a weight sync.
 
-    Of `rows` sequences as many are in flight as fit the replica's `cache_tokens`. Each has its prompt, which
-    `shared_prompts` responses share, and the tokens that a response in flight has on average.
+    Of `rows` sequences, as many are in flight as fit into `cache_tokens`. Each has its prompt, which `shared_prompts`
+    responses share, and the mean tokens of a response in progress.
     """
     read, distribution = prompt.mean / shared_prompts, response.remaining  # on average, as much is generated as remains
     constants = replica.constants

@@ -33,10 +33,10 @@ SUM_BYTES = 4.0  # of a number of a split sum, which is written and read once mo
 
 
 def peak_flops(device: DeviceProfile, precision: Precision) -> float:
-    """Return the dense operations per second of a device in a precision, or in the next wider one that it has.
+    """Return the dense FLOPs per second of a device in a precision, or in the next wider precision that it supports.
 
-    Weights narrower than a device's arithmetic (fp8 on an A100) are widened on the way. Raises ValueError where no peak
-    is known.
+    Weights narrower than a device's arithmetic (fp8 on an A100) are widened on the way. Raises ValueError if no peak is
+    known.
     """
     for wider in WIDER[precision]:
         if wider in device.peak_flops:
@@ -45,7 +45,7 @@ def peak_flops(device: DeviceProfile, precision: Precision) -> float:
 
 
 def matmul_seconds(m: float, n: float, k: float, device: DeviceProfile, precision: Precision = "bfloat16") -> float:
-    """Return the seconds of a product of an m × k matrix (of m tokens) and a k × n one, written in two bytes a number.
+    """Return the seconds of an [m, k] × [k, n] product (m is tokens); the result has at least 2 bytes per number.
 
     The best of a few tiles: whole waves of tiles over the processors, or both factors and the result through memory.
     Source: Williams et al. 2009, Roofline; tiles and waves as at `TILES`. Deviation: cold caches, and factors of fp8
@@ -78,7 +78,7 @@ def _tiled(
 
 
 def overlapped(first_s: float, second_s: float, sharpness: float) -> float:
-    """Return the seconds of two activities that overlap: more than those of the longer, less than the sum.
+    """Return the seconds of two overlapping activities: at least those of the longer one, at most the sum.
 
     >>> overlapped(3.0, 4.0, 2.0), overlapped(3.0, 0.0, 4.0)
     (5.0, 3.0)

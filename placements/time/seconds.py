@@ -1,4 +1,4 @@
-"""Seconds by part: of a pass, a transfer, a step. An unknown part is None, and so is a sum that includes it."""
+"""Seconds by part, of a pass, a transfer or a step. An unknown part is None, and so is any sum that includes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Seconds:
 
     @property
     def total_s(self) -> float | None:
-        """Return the sum; None if a part is not known."""
+        """Return the sum of all parts; None if any part is unknown."""
         parts = [seconds for seconds in self.parts.values() if seconds is not None]
         return sum(parts) if len(parts) == len(self.parts) else None
 
@@ -27,7 +27,7 @@ class Seconds:
 
 
 def added(terms: Iterable[Seconds]) -> Seconds:
-    """Return the sum, part by part; a part that is unknown in one of the terms is unknown in the sum."""
+    """Return the sum of several Seconds, part by part; a part that is unknown in any term is unknown in the sum."""
     total = dict[str, float | None]()
     for term in terms:
         for name, seconds in term.parts.items():

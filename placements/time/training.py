@@ -70,7 +70,7 @@ def forward_seconds(
     micro_batch_tokens: float | None = None,
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Return the seconds of a forward pass over all tokens, in micro-batches of `micro_batch_tokens` on each data rank.
+    """Return the seconds of a forward pass over all tokens, by part.
 
     Without `micro_batch_tokens`, each data rank passes its tokens at once. Raises ValueError for a device without a
     peak in this precision or a wider one.
@@ -101,7 +101,7 @@ def update_seconds(
     offload: Sequence[Offloaded] = (),
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Return the seconds of an update: forward and backward passes over all tokens, cut into `steps` optimizer steps.
+    """Return the seconds of an update, by part: forward and backward passes over all tokens, in `steps` steps.
 
     State in `offload` comes from host memory before the update and goes back after it. Activations that
     `checkpointing` discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in
@@ -135,7 +135,7 @@ def _nonzero(parts: Parts) -> Seconds:
 
 
 def micro_batches(tokens: PassTokens, parts: int, budget_tokens: float | None) -> int:
-    """Return the micro-batches of whole rows in each of `parts` equal parts of the tokens; 1 without a budget."""
+    """Return the number of micro-batches in each of `parts` equal parts of the tokens; 1 without a token budget."""
     return max(1, ceil(tokens.tokens / parts / (budget_tokens * tokens.filled) - 1e-9)) if budget_tokens else 1
 
 
@@ -240,7 +240,7 @@ def _device_numbers(shape: ModelShape, layout: Layout, *, sharded: bool = False)
 
 @dataclass(frozen=True, eq=False)
 class LayerPasses:
-    """One device in a layer: its passes depend on how a layer is split, not on the number of data ranks or stages."""
+    """The passes of one layer on one device; they depend on tensor, sequence and expert ranks only."""
 
     shape: ModelShape
     layout: Layout
@@ -249,15 +249,19 @@ class LayerPasses:
     precision: Precision
 
     def products_s(self, micro: MicroBatch, part: Part) -> float:
-        """Return the seconds of one product of each weight of the layer."""
+        """Return the seconds of one product with each weight of the layer."""
         return layer_seconds(self.shape, self.layout, micro.tokens, part, self.links.device, self.precision)
 
     def moved_s(self, size_bytes: float) -> float:
-        """Return the seconds of a kernel that only moves data."""
+        """Return the seconds of a kernel that only moves `size_bytes` bytes of memory."""
         return size_bytes / memory_bytes_per_s(self.links.device)
 
     def layer(self, micro: MicroBatch, products_s: float, *, attended: float, moved: float) -> Parts:
-        """Return the seconds of one pass: the device's work, and how long it waits for the host to launch that."""
+        """Return the seconds of one pass, by part: the device's work, and its wait for the host to launch kernels.
+
+        `products_s` are the seconds of matrix products; `attended` and `moved` are multiples of a forward pass's
+        attention and memory traffic.
+        """
         constants, shape, layout = self.constants, self.shape, self.layout
         attention_flops_per_s = min(
             constants.attention_share * peak_flops(self.links.device, wide(self.precision)), constants.attention_flops
@@ -318,13 +322,13 @@ def _layer_passes(
 
 @lru_cache(maxsize=16_384)
 def forward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
-    """Return the seconds of one layer's forward pass."""
+    """Return the seconds of one layer's forward pass, by part."""
     return passes.layer(micro, passes.products_s(micro, "forward"), attended=1.0, moved=1.0)
 
 
 @lru_cache(maxsize=16_384)
 def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
-    """Return the seconds of one layer's backward pass; with adapters, frozen weights have no gradient."""
+    """Return the seconds of one layer's backward pass, by part; with adapters, frozen weights have no gradient."""
     weights_s = 0.0 if passes.shape.adapters else passes.products_s(micro, "weights")
     products_s = passes.products_s(micro, "inputs") + weights_s
     return passes.layer(micro, products_s, attended=ATTENTION_BACKWARD, moved=2.0)
@@ -332,7 +336,7 @@ def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
 
 @lru_cache(maxsize=16_384)
 def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
-    """Return the seconds of the head and of the work on its logits, forward alone or with the backward pass."""
+    """Return the seconds of the head for `read_out` tokens, by part; with `backward`, including its backward pass."""
     shape, precision = passes.shape, wide(passes.precision)
     gradients: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")
     kinds: tuple[Part, ...] = ("forward", *gradients)
@@ -348,7 +352,7 @@ def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
 
 
 def summed(*counted: tuple[float, Parts]) -> dict[str, float]:
-    """Add up seconds by part, each mapping multiplied by its count.
+    """Return the sum of seconds by part, each mapping multiplied by its count.
 
     >>> summed((2, {"matmul": 1.0}), (1, {"matmul": 0.5, "launch": 1.0}))
     {'matmul': 2.5, 'launch': 1.0}

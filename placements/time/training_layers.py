@@ -45,7 +45,7 @@ ACTIVATION_BYTES = 2.0  # of a number that is sent between layers, whatever the 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One device's part of a micro-batch: tokens, pairs of a token and one that it attends to, and tokens read out."""
+    """One device's part of a micro-batch: tokens, attention pairs, and tokens with logits."""
 
     tokens: float
     pairs: float
@@ -54,7 +54,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class ProductPair:
-    """Two products of an average layer: `width` numbers of a token into `into`, and `out` numbers back into `width`.
+    """Two products of an average layer: from `width` numbers per token to `into`, and from `out` back to `width`.
 
     `copies` of each token pass it, in a `share` of the layers; `routed` if each copy goes to a different expert.
     """
@@ -68,12 +68,12 @@ class ProductPair:
 
 
 def memory_bytes_per_s(device: DeviceProfile) -> float:
-    """Return the rate at which kernels that only move data move it."""
+    """Return the bytes per second of kernels that only move data in a device's memory."""
     return device.memory_bytes_per_s * attained(device).memory
 
 
 def wide(precision: Precision) -> Precision:
-    """Return the precision in which attention and the head compute, given that of a layer's products.
+    """Return the precision of attention and the head, given that of a layer's products.
 
     >>> wide("fp8"), wide("float32")
     ('bfloat16', 'float32')
@@ -82,7 +82,7 @@ def wide(precision: Precision) -> Precision:
 
 
 def merges(shape: ModelShape) -> int:
-    """Return the number of residuals of a layer: two (token mixer and MLP), or one where a layer is either of them.
+    """Return the number of residuals of a layer: two (token mixer and MLP), or one if each layer is one of them.
 
     Source: families in which fewer layers mix tokens than there are layers, as Nemotron-H, arXiv 2504.03624, figure 2.
     """
@@ -90,9 +90,10 @@ def merges(shape: ModelShape) -> int:
 
 
 def blocks(shape: ModelShape) -> Iterator[ProductPair]:
-    """Yield the pairs of products of an average layer; their weights add up to those that a token passes.
+    """Yield the pairs of products of an average layer; their weights are those that a token passes through.
 
-    Attention and MLP are separate where all layers attend plainly; else one pair stands for everything but experts.
+    Attention and MLP are separate if all layers have plain attention; otherwise one pair represents everything but
+    experts.
     """
     routed = 0.0
     if shape.experts:
@@ -116,7 +117,7 @@ def blocks(shape: ModelShape) -> Iterator[ProductPair]:
 def layer_seconds(
     shape: ModelShape, layout: Layout, tokens: float, part: Part, device: DeviceProfile, precision: Precision
 ) -> float:
-    """Return the seconds of the products of an average layer; each expert on a device has products of its own."""
+    """Return the seconds of one product with each weight of an average layer; each expert has separate products."""
     seconds, ranks = 0.0, layout.tensor
     for pair in blocks(shape):
         products = shape.experts / layout.expert if pair.routed else 1.0
@@ -130,7 +131,7 @@ def layer_seconds(
 def product_seconds(
     tokens: float, columns: float, inner: float, part: Part, device: DeviceProfile, precision: Precision
 ) -> float:
-    """Return the seconds of [tokens, inner] × [inner, columns], or of a product of its backward pass.
+    """Return the seconds of [tokens, inner] × [inner, columns], or of a product of its backward pass (`part`).
 
     In a precision narrower than two bytes, activations are cast first.
     """
@@ -145,13 +146,13 @@ def product_seconds(
 
 
 def attention_flops(shape: ModelShape, layout: Layout, micro: MicroBatch) -> float:
-    """Return the FLOPs of attention in an average layer, forward: 4 · heads · head dimension · pairs, if all attend."""
+    """Return the forward FLOPs of attention in an average layer: 4 · heads · head dimension · pairs, if all attend."""
     products = shape.attention_products(round(micro.tokens), round(micro.pairs))
     return 2 * products / (shape.layers * layout.tensor)
 
 
 def activation_bytes(shape: ModelShape, layout: Layout, tokens: float, replicated: float) -> float:
-    """Return the bytes that a layer stores for its backward pass, in bfloat16, without attention scores.
+    """Return the bytes that a layer stores for its backward pass in bfloat16, without attention scores.
 
     Norms, residuals and dropout, which tensor ranks replicate (`replicated` 1) or share (0); inputs and outputs of the
     products, which they share; and activations sent to experts.
@@ -167,7 +168,7 @@ def activation_bytes(shape: ModelShape, layout: Layout, tokens: float, replicate
 
 
 def score_count(shape: ModelShape, layout: Layout, micro: MicroBatch) -> float:
-    """Return the number of attention scores of an average layer, masked pairs included, for kernels that write them."""
+    """Return the number of attention scores of an average layer, including masked pairs."""
     return 2 * micro.pairs * shape.heads * shape.attention_layers / (shape.layers * layout.tensor)
 
 
@@ -175,16 +176,16 @@ def score_count(shape: ModelShape, layout: Layout, micro: MicroBatch) -> float:
 
 
 def every(links: PoolLinks, stride: int) -> PoolLinks:
-    """Return the links of a group of every `stride`-th device: fewer in a domain and a machine, each with its share.
+    """Return the links of a group of every `stride`-th device: it has fewer devices in each domain and machine.
 
-    Groups that cross machines side by side share the machine's network.
+    Groups that cross machines in parallel share the machine's network.
     """
     domain, node_devices = max(1, links.domain // stride), max(1, links.node_devices // stride)
     return PoolLinks(links.device, domain, node_devices, links.network_bytes_per_s)
 
 
 def tensor_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
-    """Return the seconds of tensor parallelism in one pass of one layer: an all-reduce for each of its residuals.
+    """Return the seconds of tensor parallelism in one pass of one layer: an all-reduce for each residual.
 
     Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3. With sequence parallelism each is a reduce-scatter and an
     all-gather, which move as many bytes (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2).
@@ -194,7 +195,7 @@ def tensor_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Pool
 
 
 def sequence_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
-    """Return the seconds of Ulysses in one pass of one layer: all-to-alls of queries, keys, values and of the output.
+    """Return the seconds of Ulysses in one pass of one layer: all-to-alls of queries, keys, values and output.
 
     `tokens` are those of one device. If there are fewer heads of keys and values than ranks, several ranks get each.
     Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2.
@@ -207,7 +208,7 @@ def sequence_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Po
 
 
 def ring_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
-    """Return the seconds in which keys and values go around a ring of ranks in one forward pass of one layer.
+    """Return the seconds in which keys and values pass around a ring of ranks in one forward pass of one layer.
 
     `tokens` are those of one device. Each rank receives those of all others: an all-gather, block by block.
     Source: Liu et al. 2023, arXiv 2310.01889, section 3.
@@ -236,7 +237,7 @@ def expert_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Pool
 
 
 def sent_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
-    """Return the seconds in which a micro-batch gets from one stage of a pipeline to the next.
+    """Return the seconds to send a micro-batch from one stage of a pipeline to the next; 0 without a pipeline.
 
     Each tensor rank sends its part. Source: Narayanan et al. 2021, arXiv 2104.04473, section 4.1.
     """
@@ -261,20 +262,20 @@ class DeviceNumbers:
 
     @property
     def learning(self) -> DeviceNumbers:
-        """Return the numbers that an update changes: the same share of experts and of the rest."""
+        """Return only the numbers that an update changes: the same share of experts and of the rest."""
         return DeviceNumbers(self.rest * self.trained_share, self.experts * self.trained_share, 1.0)
 
     def over(self, parts: float) -> DeviceNumbers:
-        """Return one of `parts` equal parts."""
+        """Return the numbers divided by `parts`."""
         return DeviceNumbers(self.rest / parts, self.experts / parts, self.trained_share)
 
 
 def data_seconds(
     op: Collective, numbers: DeviceNumbers, layout: Layout, links: PoolLinks, number_bytes: float
 ) -> float:
-    """Return the seconds of a collective over all data ranks, and of one over the ranks with the same experts.
+    """Return the seconds of collective `op` over all data ranks, plus that over the ranks with the same experts.
 
-    They gather what they share (or reduce it so that each has its share: as long), or all-reduce what all have.
+    `number_bytes` is the size of one number.
     """
     ranks = layout.data * layout.sequence
     shared_s = collective_seconds(op, numbers.rest * number_bytes, ranks, every(links, layout.tensor))

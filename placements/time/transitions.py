@@ -35,7 +35,7 @@ WRITTEN = 2  # passes through memory of an arriving weight: it is read and writt
 
 @dataclass(frozen=True)
 class SyncMethod:
-    """How a method sends weights. The numbers are those of software, not of links, and hold within a factor of 2.
+    """How a method sends weights. The numbers are overheads of software and are correct within a factor of 2.
 
     With `gathers`, whole tensors are gathered and sent by one device; else every device sends its part. `staged` is the
     share of the host's link at which whole tensors go through the host. `tensor_s` is spent on each tensor. Each source
@@ -77,12 +77,12 @@ def sync_seconds(
     *,
     together: bool = False,
 ) -> Seconds:
-    """Return the seconds until every replica of the target pool has the weights of the source pool, by part.
+    """Return the seconds until every replica of the target pool has the source pool's weights, by part.
 
-    `size_bytes` and `tensors` are those of the whole model as it is sent; `together`: both pools share one domain, so
-    that the network is not needed. The parts follow each other: nothing overlaps. On the wire, each machine of the
-    target receives the weights once and passes them on, to its own devices over its links. One sender has one network
-    adapter; all of them together fill those of a target's machine.
+    `size_bytes` and `tensors` are for the whole model as it is sent. If `together`, both pools are in one domain and
+    the network is not used. The parts run one after another. Each machine of the target receives the weights once, and
+    distributes them to its devices over their links. A single sender uses one network adapter; all senders together
+    use all adapters of a target's machine.
     Deviation: finding what changed is not split from packing it, as no table does.
     """
     spec = METHODS[method]
@@ -112,10 +112,10 @@ def sync_seconds(
 
 
 def resharding(training: Layout, generation: Layout) -> Resharding:
-    """Return over which devices weights are gathered from a training layout to a generation layout of the same devices.
+    """Return among which devices weights are gathered, from a training layout to a generation layout of one pool.
 
-    Over all devices where each holds a part of every weight; else over the tensor and pipeline ranks. Where the
-    degrees of generation divide those of training, only over those of them that end up with the same part.
+    "all": all devices, if each holds a part of every weight. "model": the tensor and pipeline ranks. "micro": only
+    those of them that get the same part, if the degrees of generation divide those of training.
 
     >>> from flowgraph.cluster.plan import Layout
     >>> resharding(Layout(data=2, tensor=8), Layout(data=8, tensor=2)), resharding(Layout(data=8, sharding="full"),
@@ -136,7 +136,7 @@ def reshard_seconds(
     links: PoolLinks,
     how: Resharding | None = None,
 ) -> Seconds:
-    """Return the seconds in which a pool's weights get from the layout of training to that of generation, by part.
+    """Return the seconds to convert a pool's weights from the training layout to the generation layout, by part.
 
     Tensors go one after another. Methods that gather less do so over ranks that are nearer each other. Weights that end
     up sliced are written once more. Software takes time in addition (`RESHARD_S`), but not in one process on a CPU,
@@ -156,10 +156,11 @@ def reshard_seconds(
 
 
 def gathering(size_bytes: float, training: Layout, generation: Layout, how: Resharding) -> tuple[int, float]:
-    """Return the ranks that gather weights, and the bytes that each has afterwards: it receives all but its own part.
+    """Return the number of ranks that gather weights together, and the bytes that each holds afterwards.
 
-    With M the model, t·p·d the degrees of training and t_g·p_g those of generation, it receives (tpd - 1)/(tpd) M,
-    (tp - 1)/(tp) M, and (tp - t_g·p_g)/(t_g·p_g·tp) M. Source: Sheng et al. 2024, arXiv 2409.19256, table 2
+    Each rank receives these bytes except its part before. With M the model's bytes, t·p·d the degrees of training and
+    t_g·p_g those of generation, that is (tpd - 1)/(tpd) M for "all", (tp - 1)/(tp) M for "model", and
+    (tp - t_g·p_g)/(t_g·p_g·tp) M for "micro". Source: Sheng et al. 2024, arXiv 2409.19256, table 2
     (DeepSpeed-Chat, HybridFlow-V and HybridFlow).
 
     >>> from flowgraph.cluster.plan import Layout
@@ -176,7 +177,7 @@ def gathering(size_bytes: float, training: Layout, generation: Layout, how: Resh
 
 
 def offload_seconds(size_bytes: float, device: DeviceProfile) -> float:
-    """Return the seconds in which a device copies these bytes to the host, or back, over its own link.
+    """Return the seconds in which a device copies `size_bytes` to its host, or back, over its link.
 
     >>> from placements.hardware.device_profiles import profile
     >>> round(offload_seconds(48e9, profile("h100")), 3)
@@ -186,14 +187,15 @@ def offload_seconds(size_bytes: float, device: DeviceProfile) -> float:
 
 
 def wake_seconds(size_bytes: float, device: DeviceProfile) -> Seconds:
-    """Return the seconds in which a sleeping engine has its weights on the device again, and answers."""
+    """Return the seconds until a sleeping engine has its weights on the device again and answers, by part."""
     return Seconds({"copy": offload_seconds(size_bytes, device), "wake": WAKE_S})
 
 
 def tensors(shape: ModelShape) -> int:
-    """Return about how many tensors a sync of a decoder sends: nine a layer, three of each expert, and three more.
+    """Return the approximate number of tensors in a weight sync of a decoder.
 
-    Adapters are on layers outside the experts, with two tensors on each of seven matrices of a layer.
+    It is nine for each layer, three for each expert, and three more. Adapters have two tensors for each of seven
+    matrices of a layer, outside the experts.
     """
     if shape.adapters:
         return 14 * shape.layers

@@ -1,1 +1,1 @@
-"""What a step asks of its models: lengths, batches, rows, tokens and bytes, on no device yet."""
+"""The workload of a step: lengths, batches, rows, tokens and bytes, independent of devices."""

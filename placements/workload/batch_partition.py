@@ -1,4 +1,4 @@
-"""How a step's prompts are sampled, shared out and cut, as data and as text. What is refused: `batch_sizes`."""
+"""How the prompts of a step are sampled, shared out and cut, as data and as text. Checks are in `batch_sizes`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AdjustableSize:
 
 @dataclass(frozen=True)
 class SizeConflict:
-    """Sizes that disagree: what follows, why, which they are, and the nearest values of each that work."""
+    """Sizes that contradict each other: the consequence, the reason, the sizes, and the nearest values that work."""
 
     what: str
     why: str
@@ -39,9 +39,10 @@ class SizeConflict:
 
 @dataclass(frozen=True)
 class SamplerBatch:
-    """What a sampler generates: `n` responses to each of `prompts`, of at most `tokens` each; None if not known.
+    """The output of a sampler: `n` responses to each of `prompts` prompts, of at most `tokens` tokens each.
 
-    One that drops groups keeps at most these `groups`, and samples in `rounds`, 0 if it has none.
+    `tokens` is None if not known. A sampler that drops groups keeps at most `groups` of them, and samples in up to
+    `rounds` rounds (0: a single one).
     """
 
     node: str
@@ -58,17 +59,20 @@ class SamplerBatch:
 
     @property
     def max_rounds(self) -> int:
-        """Return its maximum of rounds, one after another, where it keeps groups: each samples at least one prompt."""
+        """Return the maximum number of rounds; each samples at least one prompt. It is 1 without `groups`."""
         return 1 if self.groups is None else max(1, min(self.rounds, self.prompts))
 
     def prompts_in(self, rounds: int) -> int:
-        """Return the prompts of the first rounds: all are shared as evenly as they divide, the first have one more."""
+        """Return the number of prompts in the first `rounds` rounds.
+
+        Prompts are divided evenly among all rounds; the first rounds have one more if they do not divide.
+        """
         share, over = divmod(self.prompts, self.max_rounds)
         return rounds * share + min(rounds, over)
 
     @property
     def min_rounds(self) -> int:
-        """Return the fewest rounds that it can end after: those with as many prompts as it keeps groups."""
+        """Return the minimum number of rounds: enough to have as many prompts as groups are to be kept."""
         groups = self.prompts if self.groups is None else self.groups.value
         counts = range(1, self.max_rounds)
         return next((rounds for rounds in counts if self.prompts_in(rounds) >= groups), self.max_rounds)
@@ -76,7 +80,7 @@ class SamplerBatch:
 
 @dataclass(frozen=True)
 class RankShare:
-    """How many of `prompts` each of `ranks` data ranks has: even to within one, all rows of a prompt on one rank."""
+    """The division of `prompts` among `ranks` data ranks: even to within one; all rows of a prompt are on one rank."""
 
     roles: tuple[str, ...]
     ranks: int
@@ -85,10 +89,10 @@ class RankShare:
 
 @dataclass(frozen=True)
 class UpdatePartition:
-    """How an update cuts `prompts` into minibatches, and a rank's rows of a minibatch into micro-batches.
+    """How an update cuts `prompts` into minibatches, and the rows of a rank into micro-batches.
 
-    `minibatch` 0 takes all at once. `row_tokens` is the longest row, None if not known; `budget_tokens` bounds a
-    micro-batch, None if the node has no such setting.
+    A `minibatch` of 0 takes all prompts at once. `row_tokens` is the longest row, None if not known; `budget_tokens` is
+    the maximum of a micro-batch, None if the node has no such setting.
     """
 
     node: str
@@ -103,47 +107,47 @@ class UpdatePartition:
 
     @property
     def minibatches(self) -> int:
-        """Count the minibatches of an epoch: as few as hold all prompts."""
+        """Return the number of minibatches of an epoch: the fewest that hold all prompts."""
         prompts = self.prompts.value
         return max(1, -(-prompts // max(1, min(self.minibatch.value or prompts, prompts))))
 
     @property
     def optimizer_steps(self) -> int:
-        """Count the optimizer steps of one update."""
+        """Return the number of optimizer steps of one update."""
         return self.epochs * self.minibatches
 
     @property
     def largest(self) -> int:
-        """Return the prompts of the largest minibatch."""
+        """Return the number of prompts in the largest minibatch."""
         return -(-self.prompts.value // self.minibatches)
 
     @property
     def smallest(self) -> int:
-        """Return the prompts of the smallest minibatch."""
+        """Return the number of prompts in the smallest minibatch."""
         return self.prompts.value // self.minibatches
 
     @property
     def rank_rows(self) -> int:
-        """Return the maximum of rows of a minibatch on one rank: it is drawn from the prompts of all ranks."""
+        """Return the maximum number of rows of a minibatch on one rank; all its prompts may be from that rank."""
         return self.n * min(self.largest, -(-self.prompts.value // self.ranks))
 
     @property
     def micro_batches(self) -> int | None:
-        """Return the maximum of micro-batches of a minibatch, the same on each rank; None if not known."""
+        """Return the maximum number of micro-batches of a minibatch, the same on each rank; None if not known."""
         if self.row_tokens is None or self.budget_tokens is None:
             return None
         return -(-self.rank_rows // max(1, self.budget_tokens // self.row_tokens))
 
     @property
     def idle_share(self) -> float:
-        """Return the share of minibatches in which the rank with the fewest prompts has no row, by chance."""
+        """Return the expected share of minibatches in which the rank with the fewest prompts has no row."""
         prompts, rank = self.prompts.value, self.prompts.value // self.ranks
         return comb(prompts - rank, self.smallest) / comb(prompts, self.smallest)
 
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """What a step reads and how it is cut. `notes` are about what is legal, but may not be meant."""
+    """The batch sizes of a step. `notes` are about sizes that are valid but may not be intended."""
 
     batch: AdjustableSize
     data_rows: int | None
@@ -155,7 +159,7 @@ class BatchSizes:
 
 
 def batch_text(sizes: BatchSizes) -> str:
-    """Print batch sizes in a few lines: what is sampled, what ranks have, how each update cuts it, and notes."""
+    """Return batch sizes as lines of text: samplers, prompts of each rank, minibatches of each update, and notes."""
     lines = [] if sizes.samplers else [f"{many(sizes.batch.value, 'prompt')} a step"]
     for sampler in sizes.samplers:
         line = f"{sampler.node}: {many(sampler.prompts, 'prompt')} × {sampler.n} = {many(sampler.rows, 'row')}"
@@ -181,7 +185,7 @@ def batch_text(sizes: BatchSizes) -> str:
 
 
 def span(prompts: int, parts: int) -> str:
-    """Return from how many to how many prompts each of even parts has.
+    """Return as text how many prompts each of `parts` even parts has: one number or a range.
 
     >>> span(5, 2), span(2, 2)
     ('2 to 3 prompts', '1 prompt')

@@ -1,7 +1,7 @@
 """Batch sizes: one solver for prompts, samples, minibatches, token budgets and data ranks, as the runtime cuts them.
 
-Prompts are shared out whole, so nothing has to divide. Refused is what cannot be had, or certainly leaves a rank
-without a row; notes are about what only wastes. Not here: bytes (`memory`).
+Prompts are never split, so no size has to divide another. Sizes that are impossible, or that certainly leave a rank
+without a row, are refused; notes describe sizes that are only wasteful. Not here: bytes (`memory`).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def solve_batch(
 ) -> BatchSizes:
     """Return how one step of `prompts` prompts is divided into samples, minibatches, micro-batches and data ranks.
 
-    `data_rows` are those of the data set, `prompt_tokens` those of the longest prompt and `response_tokens` of
-    the longest response, in place of what samplers allow; `origins` has by name (`run.batch`,
-    `policy.update.minibatch`) where a setting's value comes from. Settings are read by name: `n`,
+    `data_rows` is the number of rows of the data set, `prompt_tokens` the length of the longest prompt,
+    `response_tokens` that of the longest response (default: the maximum that samplers allow). `origins` maps setting
+    names (`run.batch`, `policy.update.minibatch`) to the place where the value was set. Settings are read by name: `n`,
     `max_tokens`, `groups` and `rounds` of samplers; `minibatch`, `micro_batch_tokens` and `epochs` of updates.
 
     Raises BatchError for sizes that contradict each other, with the nearest values of each setting that work.
@@ -65,7 +65,7 @@ def solve_batch(
 
 
 def most_ranks(graph: Graph, prompts: int) -> int:
-    """Return the maximum of data ranks with which no role and no minibatch of a named graph leaves a rank idle."""
+    """Return the maximum number of data ranks with which no role and no minibatch leaves a rank without rows."""
     sizes = sizes_of(graph, prompts)
     groups = [size.value for size in _kept_groups(sizes)]
     return max(1, min([prompts, *groups, *(update.smallest for update in sizes.updates)]))
@@ -84,7 +84,7 @@ def sizes_of(
     response_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
-    """Return the sizes as they are, whether they go together or not; parameters are those of `solve_batch`."""
+    """Return the batch sizes without checking that they are consistent; parameters are those of `solve_batch`."""
     ranks = {placed.role: placed.layout.data for placed in plan.placed} if plan is not None else {}
     return _SizeReader(graph, prompts, ranks, prompt_tokens, response_tokens, origins or {}).sizes(data_rows)
 
@@ -170,7 +170,7 @@ def _value(size: AdjustableSize) -> int:
 
 
 def faults(sizes: BatchSizes) -> Iterator[SizeConflict]:
-    """Yield everything that `solve_batch` refuses in sizes."""
+    """Yield every conflict for which `solve_batch` refuses these sizes."""
     batch, rows = sizes.batch, sizes.data_rows
     if batch.value < 1:
         yield SizeConflict(f"{batch} reads no prompt", "a step reads at least one", (batch,), _nearest(sizes, batch))
@@ -237,10 +237,10 @@ def _nearest(sizes: BatchSizes, *wrong: AdjustableSize) -> tuple[AdjustableSize,
 
 @dataclass(frozen=True)
 class EvenMinibatches:
-    """Prompts that, cut evenly into minibatches of at most `size`, leave at least `minimum` in the smallest.
+    """The condition that, of prompts cut evenly into minibatches of at most `size`, each has at least `minimum`.
 
-    Of the numbers that make `count` minibatches, from (count - 1) · size + 1 to count · size, those from count ·
-    minimum on do.
+    Numbers from (count - 1) · size + 1 to count · size make `count` minibatches; of these, the condition holds from
+    count · minimum on.
 
     >>> [prompts for prompts in range(1, 10) if EvenMinibatches(3, 2).moved(prompts, up=True) == prompts]
     [2, 3, 4, 5, 6, 7, 8, 9]
@@ -250,7 +250,7 @@ class EvenMinibatches:
     minimum: int
 
     def moved(self, value: int, *, up: bool) -> int:
-        """Return the value if it does, or else the next one up or down that does; 0 if none below does."""
+        """Return `value` if it meets the condition, else the next number above (`up`) or below that does; else 0."""
         count = max(1, -(-value // self.size))
         return value if value >= count * self.minimum else count * self.minimum if up else (count - 1) * self.size
 
@@ -258,7 +258,9 @@ class EvenMinibatches:
 def nearest_values(
     value: int, cuts: Sequence[EvenMinibatches] = (), *, low: int = 1, high: int | None = None
 ) -> list[int]:
-    """Return the nearest values below and above, other than this one, from `low` to `high`, that satisfy all cuts.
+    """Return the nearest values below and above `value` that satisfy all cuts and are from `low` to `high`.
+
+    `value` itself is never returned; the list is empty if no value is valid.
 
     >>> nearest_values(5, low=8), nearest_values(9, low=3, high=8), nearest_values(5, [EvenMinibatches(4, 4)])
     ([8], [8], [4, 8])
@@ -277,7 +279,7 @@ def nearest_values(
 
 
 def least_minibatch(prompts: int, minimum: int) -> int:
-    """Return the smallest minibatch size that leaves at least `minimum` of the prompts in each minibatch.
+    """Return the smallest minibatch size for which every minibatch has at least `minimum` of the prompts.
 
     >>> least_minibatch(7, 4), least_minibatch(9, 2), least_minibatch(16, 4)
     (7, 3, 4)

@@ -1,7 +1,7 @@
-"""FLOPs of decoder passes, from sizes and token counts alone. Only products of matrices count; the rest is small.
+"""FLOPs of decoder passes, from sizes and token counts. Only matrix products are counted; the rest is small.
 
-A multiply and an add are two. Attention counts the pairs it needs: a token attends to itself and to those before it, so
-kernels that compute masked pairs too do up to twice as much.
+A multiply and an add are two FLOPs. Attention counts the pairs that the mask keeps: a token attends to itself and to
+those before it. Kernels that also compute masked pairs do up to twice as much.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BACKWARD = 2  # backward passes: one product for the gradient of each factor
 
 @dataclass(frozen=True)
 class ModelPass:
-    """What goes through a model: `tokens`, `read_out` tokens with logits, and `pairs` of a token and one it sees."""
+    """The size of a pass through a model: `tokens`, `read_out` tokens with logits, and attention `pairs`."""
 
     tokens: int = 0
     read_out: int = 0
@@ -29,7 +29,7 @@ class ModelPass:
         return ModelPass(self.tokens + added.tokens, self.read_out + added.read_out, self.pairs + added.pairs)
 
     def times(self, count: int) -> ModelPass:
-        """Return the sum of `count` such passes."""
+        """Return the size of `count` such passes together."""
         return ModelPass(self.tokens * count, self.read_out * count, self.pairs * count)
 
 
@@ -47,7 +47,7 @@ def forward_flops(shape: ModelShape, passed: ModelPass) -> int:
 
 
 def training_flops(shape: ModelShape, passed: ModelPass) -> int:
-    """Return the FLOPs of a forward and a backward pass: three times a forward pass, without checkpointing.
+    """Return the FLOPs of a forward and a backward pass: three times a forward pass, without recomputation.
 
     Where only adapters learn there is one product less for each frozen weight: twice a forward pass.
     Deviation: of a context's last layer only keys and values are read, so most of it, 1/layers of a context's backward
@@ -57,7 +57,7 @@ def training_flops(shape: ModelShape, passed: ModelPass) -> int:
 
 
 def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> ModelPass:
-    """Return the pass of sampling: each context once, and of each row every token but the last, one after another.
+    """Return the size of generation: each context is read once, then every token of a response but the last is read.
 
     >>> decoding(1, 2, 3, 4)
     ModelPass(tokens=9, read_out=7, pairs=36)
@@ -69,7 +69,7 @@ def decoding(contexts: int, rows: int, prompt_tokens: int, response_tokens: int)
 
 
 def reading(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) -> ModelPass:
-    """Return a pass over responses: each context once but for its last token, then that and the response.
+    """Return the size of a pass over responses: each context once without its last token, which each response repeats.
 
     >>> reading(1, 2, 3, 4)
     ModelPass(tokens=10, read_out=9, pairs=39)
@@ -83,9 +83,9 @@ def reading(contexts: int, rows: int, prompt_tokens: int, response_tokens: int) 
 
 
 def contexts_read(groups: int, n: int, take: int) -> int:
-    """Return how often contexts are read when rows, the `n` of a group side by side, are cut into parts of `take`.
+    """Return how often contexts are read if the rows of `groups` groups of `n` are cut into parts of `take` rows.
 
-    A group that is cut is read once in each part.
+    Rows of a group are consecutive; a group that is cut is read once in each part.
 
     >>> contexts_read(2, 4, 8), contexts_read(2, 4, 3), contexts_read(3, 4, 1)
     (2, 4, 12)
@@ -96,7 +96,7 @@ def contexts_read(groups: int, n: int, take: int) -> int:
 
 
 def even(total: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Share `total` out over `parts`, as evenly as it goes: each size, and how many parts have it.
+    """Yield each size, and the number of parts with it, if `total` is divided as evenly as possible into `parts`.
 
     >>> list(even(7, 3)), list(even(2, 3))
     ([(3, 1), (2, 2)], [(1, 2), (0, 1)])

@@ -1,4 +1,4 @@
-"""What a graph determines of its nodes' work: which pass rows through a model, whose responses, of how many prompts."""
+"""The work that a graph determines: which nodes pass rows through a model, whose responses, and of how many prompts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Phase = Literal["generate", "logprob", "update"]
 
 @dataclass(frozen=True)
 class StepWorkload:
-    """What one step reads: `prompts`, each of at most `prompt_tokens`.
+    """The input of one step: `prompts` prompts, each of at most `prompt_tokens`.
 
-    Responses of a sampler without `max_tokens` are assumed to have `response_tokens`. On each device,
-    `sample_rows` are decoded side by side, and a pass without gradients holds `forward_tokens`.
+    Responses of a sampler without `max_tokens` are assumed to have `response_tokens`. On each device, `sample_rows`
+    rows are decoded at a time, and a pass without gradients holds `forward_tokens`.
     """
 
     prompts: int
@@ -40,23 +40,23 @@ class StepWorkload:
 def passes_rows(node: Node) -> bool:
     """Return whether a node that reads a model passes rows through it.
 
-    A host node reads what comes with the weights, such as a tokenizer; a node that moves a model without a loss, such
-    as an average, reads its weights.
+    A host node only reads data that comes with the weights, such as a tokenizer; a node that changes a model without a
+    loss, such as an average, only reads its weights.
     """
     runs = node.op.kind != "host" or node.op.stat is not None
     return bool(node.regions) or (runs and not moves_weights(node))
 
 
 def moves_weights(node: Node) -> bool:
-    """Return whether a node makes the next version of a model."""
+    """Return whether a node produces the next version of a model."""
     edge = node.carried()
     return edge is not None and issubclass(edge.type, Model)
 
 
 def samplers_read(node: Node) -> list[Node]:
-    """Return the samplers whose responses a node makes or reads directly, or else any that it depends on.
+    """Return the samplers whose responses a node generates or reads directly, or else all that it depends on.
 
-    Where nothing is sampled, responses are those of a data set: then it is the nodes that make rows of them.
+    If nothing is sampled, the responses come from a data set; then the nodes that make rows of them are returned.
     """
     direct = [node, *dict.fromkeys(edge.source for edge in node.edges() if isinstance(edge.source, Node))]
     if samplers := [node for node in direct if node.op.kind == "generate"]:
@@ -69,9 +69,9 @@ def samplers_read(node: Node) -> list[Node]:
 
 
 def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
-    """Return where the rows of a node's losses come from: their contexts, and the samplers of their responses.
+    """Return the contexts that a node's losses capture, and their responses with the sampler of each.
 
-    Keys are values that a loss captures, by themselves or as parts of a record; None where no sampler is known.
+    Keys are (source, path) of a value or of a field of a record; the sampler is None if it is not known.
     """
     contexts, responses = set[Place](), dict[Place, Node | None]()
     for edge in (edge for _, region in node.regions for edge in region.captures):
@@ -85,26 +85,26 @@ def row_sources(node: Node) -> tuple[set[Place], dict[Place, Node | None]]:
 
 
 def prompts_reaching(node: Node, prompts: int) -> int:
-    """Return the maximum of a step's prompts whose rows a node reads: a sampler may keep only some `groups`."""
+    """Return the maximum number of a step's prompts whose rows a node reads; samplers may keep only some `groups`."""
     samplers = (sampler for sampler in samplers_read(node) if sampler is not node)
     return min(prompts, max((whole_setting(sampler, "groups", prompts) for sampler in samplers), default=prompts))
 
 
 def whole_setting(node: Node, name: str, default: int) -> int:
-    """Return a whole number among a node's settings; a user's own node may have none by this name."""
+    """Return an integer setting of a node by name; `default` if the node has no integer setting by this name."""
     value = getattr(node.settings, name, default)
     return value if isinstance(value, int) else default
 
 
 def samples_of(node: Node) -> int:
-    """Return how many responses a node samples for each prompt: the product of the settings that it names, else 1."""
+    """Return the number of responses of a node to each prompt: the product of the settings in its `samples`, else 1."""
     return prod(whole_setting(node, name, 1) for name in node.op.samples or ())
 
 
 def uncounted(node: Node) -> tuple[str, ...]:
-    """Return the settings of a node that may count its responses to each prompt, where it names none.
+    """Return the integer settings of a sampler that may count its responses to each prompt, if it declares none.
 
-    A node that keeps its rows, such as a judge, samples one for each.
+    Returns () for other nodes, and for nodes that keep their rows, such as judges, which sample one response for each.
     """
     if node.op.kind != "generate" or node.op.rows != "new" or node.op.samples is not None:
         return ()
@@ -113,12 +113,12 @@ def uncounted(node: Node) -> tuple[str, ...]:
 
 
 def pass_of(node: Node) -> object:
-    """Return a key of a node's forward pass, the same for nodes that share a pass; else the node itself."""
+    """Return a key for a node's forward pass: equal for nodes that share a pass, else the node itself."""
     return tuple((edge.source, edge.port) for _, edge in node.inputs) if node.op.stat is not None else node
 
 
 def read_together(graph: Graph) -> Iterator[frozenset[str]]:
-    """Yield the roles of each node of a named graph that reads models in several roles: they must share a pool."""
+    """Yield the roles of each node that reads models in several roles; these roles must share a pool."""
     role_of = {(role.param, name): role.name for role in roles(graph) for name in role.nodes}
     for node in graph.nodes:
         models = ((edge, reader) for edge, reader in read_by(node) if issubclass(edge.type, Model))

@@ -1,6 +1,6 @@
-"""How long prompts and responses are: a distribution of lengths in tokens, from a text, a column, or one number.
+"""The lengths of prompts and responses: a distribution in tokens, from a text, a column, or one number.
 
-A text such as `mean=2k,p99=16k,max=20k` stands for the lognormal that has these quantities. Not here: how long it takes
+A text such as `mean=2k,p99=16k,max=20k` denotes the lognormal distribution with these quantities. Not here: the seconds
 to read or to generate tokens (`time.generation`).
 """
 
@@ -38,7 +38,7 @@ _QUANTITIES = ("mean", "p50", "p99", "sigma", "max")
 
 @dataclass(frozen=True)
 class LengthDistribution:
-    """Equally likely lengths in tokens, ascending: all properties are of exactly these points.
+    """Equally likely lengths in tokens, in ascending order; all properties are computed from exactly these points.
 
     `quantities` are those of the text that it was read from, if it was.
 
@@ -52,12 +52,12 @@ class LengthDistribution:
 
     @classmethod
     def fixed(cls, tokens: float) -> LengthDistribution:
-        """Return lengths that are all the same."""
+        """Return the distribution in which every length is `tokens`."""
         return cls((float(tokens),))
 
     @classmethod
     def parse(cls, text: str, where: str = "lengths") -> LengthDistribution:
-        """Read `1024`, or a lognormal by two of mean, percentiles and sigma, cut at `max`: `mean=2k,p99=16k,max=20k`.
+        """Return the lengths that a text describes: one number, or a lognormal such as `mean=2k,p99=16k,max=20k`.
 
         `k` is a thousand and `m` a million. The quantities are those of the lengths after the cut. One quantity alone
         comes with a sigma of 0.7.
@@ -74,7 +74,7 @@ class LengthDistribution:
 
     @classmethod
     def of_column(cls, values: Any, where: str = "lengths") -> LengthDistribution:
-        """Return the lengths of a column: whole numbers, or lists of token ids; missing ones are left out.
+        """Return the lengths of a column of integers or of lists of token ids; missing values are left out.
 
         `values` is an array or a column of pyarrow, or what pyarrow.array takes. If there are more rows than points,
         neighbours are merged at their mean.
@@ -112,7 +112,7 @@ class LengthDistribution:
 
     @cached_property
     def square_mean(self) -> float:
-        """Return the mean of the squared length."""
+        """Return the mean of the squared length, in tokens²."""
         return float((self._array**2).mean())
 
     @cached_property
@@ -123,16 +123,19 @@ class LengthDistribution:
 
     @property
     def age(self) -> float:
-        """Return the mean tokens so far of a response at a random moment of its generation: long ones weigh more."""
+        """Return the mean number of tokens already generated, over responses in progress at a random moment.
+
+        Long responses weigh more, since they are in progress for longer.
+        """
         return self.square_mean / self.mean / 2
 
     @property
     def most(self) -> float:
-        """Return the longest length in tokens."""
+        """Return the maximum length in tokens."""
         return self.points[-1]
 
     def quantile(self, share: float) -> float:
-        """Return the length that `share` of all do not exceed, interpolated between the middles of points.
+        """Return the length that a `share` of all lengths does not exceed, with linear interpolation between points.
 
         >>> [LengthDistribution((100.0, 200.0, 300.0)).quantile(share) for share in (0.0, 0.5, 1.0)]
         [100.0, 200.0, 300.0]
@@ -140,17 +143,17 @@ class LengthDistribution:
         return _quantile(self.points, share)
 
     def longest_of(self, count: float) -> float:
-        """Return the mean of the longest of `count` independent lengths."""
+        """Return the expected maximum of `count` independent lengths, in tokens."""
         import numpy
 
         return float(numpy.dot(self._array, _longest_shares(len(self.points), max(1.0, count))))
 
     @cached_property
     def remaining(self) -> LengthDistribution:
-        """Return the tokens that responses in generation at a random moment still lack.
+        """Return the distribution of tokens still to be generated, over responses in progress at a random moment.
 
-        Long ones are met more often: the chance to lack more than x is the mean of what is above x, over the mean.
-        Source: the residual life of a renewal process, Cox 1962, Renewal Theory, chapter 5.
+        Long responses are met more often: the probability that more than x remain is the mean excess over x, divided by
+        the mean. Source: the residual life of a renewal process, Cox 1962, Renewal Theory, chapter 5.
 
         >>> LengthDistribution.fixed(100).remaining.mean, round(LengthDistribution((100.0, 300.0)).remaining.mean)
         (50.0, 125)
@@ -164,13 +167,13 @@ class LengthDistribution:
         return LengthDistribution(tuple(numpy.interp(middles, gone, points).tolist()))
 
     def cut(self, max_tokens: float) -> LengthDistribution:
-        """Return the lengths cut at a maximum of tokens."""
+        """Return the lengths, each limited to `max_tokens`."""
         return LengthDistribution(tuple(min(point, max_tokens) for point in self.points))
 
     def with_changes(self, changes: Mapping[str, str], where: str = "lengths") -> LengthDistribution:
-        """Return the lengths with other quantities, such as {"p99": "16k"}.
+        """Return the lengths with some quantities changed, such as {"p99": "16k"}.
 
-        Lengths that were read from a text are fitted anew with its other quantities. Those of a column are scaled to a
+        Lengths from a text are fitted again, together with its other quantities. Those of a column are scaled to a
         new mean or median, and stretched to a new percentile or sigma at the same mean: each length is raised to a
         power, which makes a lognormal of a lognormal. `max` cuts them last. Of equal lengths the mean stays.
 

@@ -34,10 +34,10 @@ ROWS = 64
 
 @dataclass(frozen=True)
 class PassTokens:
-    """What one pass brings through a model, on all its devices together.
+    """The size of one pass through a model, on all its devices together.
 
-    `pairs` are of a token and one that it sees: half the sum of squared lengths. `read_out` counts the tokens that have
-    logits. `filled` is the share of a micro-batch's budget that whole rows fill.
+    `pairs` are attention pairs: half the sum of squared lengths. `read_out` counts the tokens that have logits.
+    `filled` is the share of a micro-batch's budget that whole rows fill.
     """
 
     tokens: float
@@ -49,13 +49,14 @@ class PassTokens:
 
 @dataclass(frozen=True)
 class NodeWorkload:
-    """One node that runs a model: `prompts` contexts, each with `samples` responses, of these lengths in tokens.
+    """The work of one node that runs a model: `prompts` contexts, each with `samples` responses; lengths are in tokens.
 
-    Nodes of one `stage` do not wait for each other; those of the next wait for one of it. An update passes its rows
-    `epochs` times, in `steps` optimizer steps in all. `stats` names what a pass reads out besides log-probs. A sampler
-    takes its prompts in `rounds`, one after another. An update takes at most `minibatch` prompts to a step (0: all) and
-    lets `micro_batch_tokens` through at once where no plan says otherwise (0: all rows). `responses` names each sampler
-    whose responses the node makes or reads, with their maximum of tokens in a step.
+    Nodes of the same `stage` do not wait for each other; those of the next stage wait for at least one of them. An
+    update passes its rows `epochs` times, in `steps` optimizer steps in all. `stats` names what a pass computes in
+    addition to log-probs. A sampler takes its prompts in `rounds`, one after another. An update takes at most
+    `minibatch` prompts for each optimizer step (0: all) and, if no plan decides, `micro_batch_tokens` at once (0: all
+    rows). `responses` has each sampler whose responses the node generates or reads, with their maximum of tokens in a
+    step.
     """
 
     node: str
@@ -80,31 +81,31 @@ class NodeWorkload:
 
     @property
     def rows(self) -> int:
-        """Count the rows of a step."""
+        """Return the number of rows of a step."""
         return self.prompts * self.samples
 
     @property
     def round_prompts(self) -> int:
-        """Count the prompts of the largest round."""
+        """Return the number of prompts in the largest round."""
         return -(-self.prompts // self.rounds)
 
     @property
     def round_rows(self) -> int:
-        """Count the rows of the largest round, which are generated side by side."""
+        """Return the number of rows in the largest round, which are generated at the same time."""
         return self.round_prompts * self.samples
 
     @property
     def row_tokens(self) -> float:
-        """Return the mean tokens of a row with its context."""
+        """Return the mean number of tokens of a row, context included."""
         return self.prompt.mean + self.response.mean
 
     @property
     def longest_tokens(self) -> int:
-        """Return the maximum of tokens of a row."""
+        """Return the maximum number of tokens of a row, context included."""
         return int(self.prompt.most + self.response.most)
 
     def tokens_in(self, micro_batch_tokens: int) -> PassTokens:
-        """Return one pass over the rows in micro-batches of at most `micro_batch_tokens`; no row is cut."""
+        """Return one pass over all rows in micro-batches of at most `micro_batch_tokens`; rows are not split."""
         if micro_batch_tokens not in self._filled:
             rows = rows_tokens(self.prompt, self.response, self.rows)
             self._filled[micro_batch_tokens] = filled_share(rows, micro_batch_tokens)
@@ -116,9 +117,9 @@ class NodeWorkload:
 
     @cached_property
     def tokens(self) -> PassTokens:
-        """Return one pass over the rows, each with its context.
+        """Return the size of one pass over all rows, each with its context.
 
-        A row of p and r tokens has (p + r)² / 2 pairs of a token and one that it sees.
+        A row with p context and r response tokens has (p + r)² / 2 attention pairs.
         """
         squares = self.prompt.square_mean + 2 * self.prompt.mean * self.response.mean + self.response.square_mean
         return PassTokens(
@@ -132,12 +133,12 @@ class NodeWorkload:
 def node_workloads(
     graph: Graph, prompts: int, prompt: LengthDistribution, response: LengthDistribution | None = None
 ) -> tuple[NodeWorkload, ...]:
-    """Return the load of every node of a named graph that passes rows through a model, in a step of `prompts`.
+    """Return the work of each node of a named graph that passes rows through a model, in a step of `prompts` prompts.
 
-    `response` has the lengths of responses; without it all have the maximum that their sampler allows. A node that
-    shares the pass of another (log-probs and entropy of the same rows) has no load of its own. A sampler that may stop
-    after any of its rounds is assumed to need them all; `taken` says so. A role whose nodes pass no rows takes memory
-    all the same: it has a load of no rows, by its own name.
+    `response` are the lengths of responses; without it, all have the maximum that their sampler allows. A node that
+    shares the pass of another (log-probs and entropy of the same rows) has no entry. A sampler that may stop after any
+    of its rounds is assumed to need them all (see `taken`). A role whose nodes pass no rows still takes memory: it gets
+    an entry with no rows, under the role's name.
 
     Raises FlowTypeError for a node that may generate several responses to a prompt without declaring how many.
     """
@@ -170,10 +171,11 @@ def node_workloads(
 
 
 def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
-    """Return what the loads of a step assume, one sentence each.
+    """Return the assumptions of `node_workloads`, one sentence each.
 
-    All rounds of a sampler run, though fewer may do; host nodes run no model that they read; and nodes that move
-    weights without a loss take no time.
+    All rounds of a sampler run, though fewer may be enough; a sampler that declares no count generates one response to
+    each prompt; host nodes pass no rows through models that they read; nodes that change weights without a loss take no
+    time.
     """
     notes = list[str]()
     for sampler in sizes_of(graph, prompts).samplers:
@@ -196,7 +198,7 @@ def taken(graph: Graph, prompts: int) -> tuple[str, ...]:
 
 
 def stage_count(loads: Sequence[NodeWorkload]) -> int:
-    """Count the stages of a step."""
+    """Return the number of stages of a step."""
     return max((load.stage for load in loads), default=-1) + 1
 
 
@@ -236,16 +238,16 @@ def _load(
 
 
 def rows_tokens(prompt: LengthDistribution, response: LengthDistribution, rows: int) -> list[float]:
-    """Return the tokens of at most `ROWS` rows that represent all `rows`, the longest first."""
+    """Return the tokens of at most ROWS typical rows that represent all `rows`, longest first."""
     count = max(1, min(rows, ROWS))
     return [prompt.mean + response.quantile((count - place - 0.5) / count) for place in range(count)]
 
 
 def filled_share(rows: Sequence[float], budget_tokens: float) -> float:
-    """Return the share of the budgets that rows fill, each put into the first micro-batch that has room for it.
+    """Return the share of the token budgets that rows fill, if each goes into the first micro-batch with enough room.
 
-    The rows come longest first. One that exceeds a budget has a micro-batch of its own. The emptiest micro-batch does
-    not count: these rows represent more, which would fill it. Source: Johnson 1973, first fit decreasing.
+    `rows` are in descending order. A row that exceeds the budget gets a separate micro-batch. The emptiest micro-batch
+    is not counted, since these rows represent more, which would fill it. Source: Johnson 1973, first fit decreasing.
     """
     room = list[float]()
     for tokens in rows:

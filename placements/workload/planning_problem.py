@@ -1,4 +1,4 @@
-"""The fixed data of a search: the flow's loads, the models' sizes, the devices, and the engines."""
+"""The fixed data of a search: the flow's workload, the models' sizes, the devices, and the engines."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ gradients, unless a run says otherwise."""
 
 @dataclass(frozen=True, eq=False)
 class PlanningProblem:
-    """The fixed data of a search: `prompts` a step, of these lengths, engines and devices.
+    """The fixed data of a search: a flow, `prompts` prompts a step, lengths in tokens, engines and devices.
 
-    `response` None takes the longest that samplers allow. `engines` are those that you name; other uses have
-    `DEFAULT_ENGINES`. `sampling` is the precision of weights that generate responses, None that of the devices.
-    `calibrated` has constants by engine, in place of the shipped ones; a `calibration` scales the seconds that they
-    forecast.
+    `response` None means the maximum that samplers allow. `engines` are the requested engines by use; other uses have
+    `DEFAULT_ENGINES`. `sampling` is the precision of the weights that generate responses; None: `SAMPLING_PRECISION`.
+    `calibrated` has constants by engine that replace the shipped ones; a `calibration` scales the seconds that are
+    forecast with them.
 
     `staleness` lets steps overlap, so that rollouts lag by this number of updates; `sync_lag` only makes syncs rarer.
-    `ratio` fixes the ratio of rollout to training devices, where these are separate. Where responses are `streamed`,
+    `ratio` fixes the ratio of rollout to training devices, if they are separate. If responses are `streamed`,
     generation continues across steps, so that no step waits for its longest response. After a weight sync the caches of
-    responses in flight are computed again, unless the engine `keeps_caches` of older weights. `without` names models of
-    the flow that this run does not need. A `watched` graph measures more, and runs in place of the flow's where one
-    engine trains a model and another generates with it. With `modelled` layouts the plan may be one that cannot run
-    here. `sample_rows` and `forward_tokens` are of engines that run in the process of their device.
+    responses in flight are recomputed, unless the engine `keeps_caches` of older weights. `without` names models of the
+    flow that this run does not need. A `watched` graph has additional measurements; it runs in place of the flow's
+    graph if one engine trains a model and another generates with it. If `modelled`, the plan may have layouts that
+    cannot run here. `sample_rows` and `forward_tokens` are for engines that run in the process of their device.
     """
 
     graph: Graph
@@ -88,7 +88,7 @@ class PlanningProblem:
 
     @property
     def workload(self) -> StepWorkload:
-        """Return what a step reads, its prompts as long as the longest."""
+        """Return the size of a step's input; all prompts are assumed to have the maximum length."""
         return StepWorkload(
             prompts=self.prompts,
             prompt_tokens=int(self.prompt.most),
@@ -97,10 +97,10 @@ class PlanningProblem:
         )
 
     def batch_sizes(self, plan: Plan | None = None, **rows: Any) -> BatchSizes:
-        """Return how a step is cut: with a plan, by its ranks and for these lengths, else as the flow says.
+        """Return how a step is divided into samples, minibatches and micro-batches.
 
-        `rows` are the `data_rows` and `origins` of `solve_batch`, where they are known. Raises BatchError for sizes
-        that do not go together.
+        With a `plan`, its data ranks and the problem's lengths are used, else only the flow's settings. `rows` are the
+        `data_rows` and `origins` of `solve_batch`, if known. Raises BatchError for sizes that contradict each other.
         """
         if plan is not None:
             rows["prompt_tokens"] = int(self.prompt.most)
@@ -109,48 +109,52 @@ class PlanningProblem:
 
     @property
     def running(self) -> Graph:
-        """Return the graph of a run: the flow's, or the watched one."""
+        """Return the graph that runs: the watched graph if there is one, else the flow's."""
         return self.watched or self.graph
 
     @cached_property
     def roles(self) -> tuple[Role, ...]:
-        """Return the roles of the flow."""
+        """Return the roles of the flow, except those of models in `without`."""
         return tuple(role for role in roles(self.running) if role.param not in self.without)
 
     @cached_property
     def loads(self) -> tuple[NodeWorkload, ...]:
-        """Return the loads of a step, in the order in which one pool does them: by stage, updates last of each."""
+        """Return the work of each node of a step, in the order in which one pool does it: by stage, updates last."""
         loads = node_workloads(self.running, self.prompts, self.prompt, self.response)
         needed = (load for load in loads if load.role.param not in self.without)
         return tuple(sorted(needed, key=lambda load: (load.stage, load.phase == "update")))
 
     @cached_property
     def stages(self) -> int:
-        """Count the stages of a step in which models work; syncs come after them."""
+        """Return the number of stages of a step in which models work; weight syncs come after them."""
         return stage_count(self.loads)
 
     @cached_property
     def classes(self) -> tuple[DeviceClass, ...]:
-        """Return the classes of equal devices: of GPUs, if the cluster has any, since a pool is of one kind."""
+        """Return the classes of equal devices; only those of GPUs if the cluster has any."""
         device_classes = classes(self.cluster)
         return tuple(group for group in device_classes if group.kind == "gpu") or device_classes
 
     @property
     def kind(self) -> DeviceKind:
-        """Return the kind of the devices that are planned for."""
+        """Return the kind of device that the problem plans for: `gpu` or `cpu`."""
         return self.classes[0].kind
 
     @property
     def sampling_precision(self) -> Precision:
-        """Return the precision of weights that generate responses."""
+        """Return the precision of the weights that generate responses."""
         return self.sampling or SAMPLING_PRECISION[self.kind]
 
     def engines_of(self, use: Use) -> tuple[str, ...]:
-        """Return the engines that a search considers for a use of a model: the one that was named, or the default."""
+        """Return the engines that a search considers for a use of a model: the requested one, else the defaults."""
         return (self.engines[use],) if use in self.engines else DEFAULT_ENGINES[self.kind][use]
 
     def support_of(self, engine: str) -> Support:
-        """Return the layouts that a search may choose: those that run here, or of other engines the modelled ones."""
+        """Return the layouts that a search may choose for an engine.
+
+        These are the layouts that run here; for engines that cannot run here, or if `modelled`, those that can be
+        forecast.
+        """
         capabilities = ENGINES[engine]
         if self.modelled or capabilities.supported is None:
             return capabilities.modelled
@@ -158,18 +162,18 @@ class PlanningProblem:
 
     @cached_property
     def most_ranks(self) -> int:
-        """Return the maximum of data ranks that each have a row at all times."""
+        """Return the maximum number of data ranks with which every rank always has a row."""
         return most_ranks(self.running, self.prompts)
 
     @cached_property
     def synced(self) -> Mapping[str, str]:
-        """Return the training role of each role that generates with weights which another role trains."""
+        """Return a mapping from each sampling role to the role that trains its weights; others are left out."""
         trained = {role.param: role.name for role in self.roles if role.use == "train"}
         return {role.name: trained[role.param] for role in self.roles if role.use == "sample" and role.param in trained}
 
     @cached_property
     def staleness_bound(self) -> int:
-        """Return the maximum staleness of rollouts that the flow allows, at its strictest read."""
+        """Return the maximum staleness of rollouts, in updates, that the flow allows; 0 if it declares no bound."""
         bounds = [
             edge.at_most
             for node in self.running.all_nodes
@@ -180,41 +184,44 @@ class PlanningProblem:
         return min(bounds, default=0)
 
     def lag_of(self, role: Role) -> int:
-        """Return how many updates old the weights of a role may be: none unless another role trains them."""
+        """Return how many updates old the weights of a role may be; 0 unless another role trains them."""
         return self.lag if role.name in self.synced else 0
 
     @property
     def overlaps(self) -> bool:
-        """Return whether steps overlap. That is forecast on request only: a run takes one step after the other."""
+        """Return whether steps overlap. This is only forecast: a run starts a step when the previous one has ended."""
         return bool(self.staleness)
 
     @property
     def lag(self) -> int:
-        """Return how many updates old the weights that generate responses may be: as requested, else 0."""
+        """Return how many updates old the sampling weights may be: `staleness` if given, else `sync_lag`."""
         return self.staleness if self.staleness is not None else self.sync_lag
 
     @property
     def overlapped(self) -> int:
-        """Return how many steps may be in progress at once: one generates, one is only read, and one trains.
+        """Return the maximum number of steps in progress at once: one generates, one is only read, and one trains.
 
-        One, unless a staleness is requested: a run starts a step when the one before has ended.
+        It is 1 without staleness, since a run then starts a step when the previous one has ended.
         """
         return min(self.staleness or 0, 2) + 1
 
     @cached_property
     def together(self) -> tuple[frozenset[int], ...]:
-        """Return sets of indices into `roles`: those that must share a pool since one node reads their models."""
+        """Return sets of indices into `roles` that must share a pool, since one node reads all of their models."""
         place = {role.name: number for number, role in enumerate(self.roles)}
         return tuple(frozenset(place[name] for name in read if name in place) for read in read_together(self.running))
 
     @cached_property
     def whole_rows(self) -> frozenset[str]:
-        """Return the nodes that run a model and read all rows together, so that ranks cannot share them."""
+        """Return the names of nodes that run a model on all rows together, so that data ranks cannot share them."""
         nodes = self.running.nodes
         return frozenset(node.name for node in nodes if node.model() is not None and not node.op.separable)
 
     def loads_of(self, role: Role, engine: str = "") -> list[NodeWorkload]:
-        """Return the loads of one role; on the `engine` that also generates, without the watched nodes."""
+        """Return the work of one role.
+
+        On CPUs, if `engine` also generates, nodes that only the watched graph has are left out.
+        """
         loads = [load for load in self.loads if load.role.name == role.name]
         if self.watched is None or not engine or self.kind == "gpu" or engine not in self.engines_of("sample"):
             return loads
@@ -222,15 +229,15 @@ class PlanningProblem:
         return [load for load in loads if load.node in nodes]
 
     def role(self, name: str) -> Role:
-        """Return the role of this name."""
+        """Return the role with this name."""
         return next(role for role in self.roles if role.name == name)
 
     def shape(self, role: Role) -> ModelShape:
-        """Return the sizes of a role's model."""
+        """Return the shape (layer counts and widths) of a role's model."""
         return self.shapes[role.param]
 
     def factor_of(self, phase: Phase, role: str, device: str) -> float:
-        """Return the calibration's factor for the seconds of a role's phase on a device model; 1 without one."""
+        """Return the factor by which the calibration scales a phase's seconds for a role and device model; else 1."""
         return 1.0 if self.calibration is None else self.calibration.factor_of(phase, role, device)
 
     @cached_property
@@ -245,7 +252,7 @@ class PlanningProblem:
 
     @cached_property
     def host(self) -> HostConstants:
-        """Return the constants of host work; rates of CPU devices are those of steps of RL already."""
+        """Return the constants of host work; on CPUs without the slowdowns of an RL step, already in measured rates."""
         host = host_constants(self.calibrated.get(HOST))
         return host if self.kind == "gpu" else replace(host, slowed_share=1.0, forward_share=1.0, update_share=1.0)
 

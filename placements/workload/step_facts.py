@@ -1,6 +1,6 @@
 """Static facts of a step: rows, tokens and FLOPs of each node, and the bytes of each value that a node reads.
 
-Counted for responses of maximal length; what is not known is None. FLOPs of one pass are in `flops`, bytes of
+Responses are assumed to have their maximum length; unknown numbers are None. FLOPs of one pass are in `flops`, bytes of
 one column in `value_bytes`. Nothing is run.
 """
 
@@ -31,7 +31,7 @@ RETURN = "return"
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a node does in a step: `rows` that it makes or reads, `tokens` that it passes through a model, their FLOPs.
+    """The work of a node in a step: rows that it generates or reads, tokens that pass through a model, and their FLOPs.
 
     `role` is `host` for a node that reads no model. A token counts each time that it passes.
     """
@@ -46,9 +46,9 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class EdgeFacts:
-    """What a node reads of one value: the bytes of each part, and whether a plan sends it there from another place.
+    """A value that a node reads: the bytes of each part, and whether a plan sends it there from another place.
 
-    A value that several nodes read in one place travels there once.
+    If several nodes in one place read the same value, it is sent there once.
     """
 
     value: str
@@ -58,23 +58,23 @@ class EdgeFacts:
 
     @property
     def known_bytes(self) -> int:
-        """Return the bytes of the parts whose bytes are known."""
+        """Return the sum of the bytes of all parts with known bytes."""
         return sum(part.size_bytes or 0 for part in self.parts)
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Name the parts whose bytes are not known."""
+        """Return the names of the parts with unknown bytes."""
         return tuple(part.name for part in self.parts if part.size_bytes is None)
 
     @property
     def size_bytes(self) -> int | None:
-        """Return the bytes of all parts, None if those of one are not known."""
+        """Return the bytes of all parts; None if those of any part are unknown."""
         return None if self.unknown else self.known_bytes
 
 
 @dataclass(frozen=True)
 class StepFacts:
-    """The facts of one step of a flow: `prompts` of at most `prompt_tokens`, every response of its maximal length."""
+    """The facts of one step of a flow: `prompts` of at most `prompt_tokens`, and responses of maximum length."""
 
     flow: str
     prompts: int
@@ -84,7 +84,7 @@ class StepFacts:
 
     @property
     def flops(self) -> int | None:
-        """Return the FLOPs of all nodes, None if those of one are not known."""
+        """Return the FLOPs of all nodes; None if those of any node are unknown."""
         flops = [node.flops for node in self.nodes if node.flops is not None]
         return sum(flops) if len(flops) == len(self.nodes) else None
 
@@ -92,10 +92,10 @@ class StepFacts:
 def step_facts(
     graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan | None = None
 ) -> StepFacts:
-    """Return the facts of a step of a named graph: `shapes` are the sizes of models by the flow's parameter.
+    """Return the facts of a step of a named graph; `shapes` has the sizes of models by parameter of the flow.
 
-    A plan decides over how many data ranks rows are split, which costs contexts that are read again, and which values
-    travel. FLOPs of a model are not known without its sizes.
+    A plan determines among how many data ranks rows are divided (contexts may be read again on each), and which values
+    are sent between places. FLOPs of a model without a shape are None.
     """
     step = _StepReader(graph, shapes, workload, plan)
     return StepFacts(graph.name, workload.prompts, workload.prompt_tokens, tuple(step.nodes()), tuple(step.edges()))

@@ -1,6 +1,6 @@
-"""Bytes of values as they travel, column by column: Arrow tables without padding, rows' ids beside them.
+"""Bytes of values in transfers, column by column: Arrow tables without padding, and the ids of rows.
 
-Counted for responses of maximal length. What a type leaves open is None, never 0.
+Responses are assumed to have their maximum length. Sizes that a type does not determine are None, never 0.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PLAIN = "value"  # the column of a value that is not a record
 
 @dataclass(frozen=True)
 class ValueExtent:
-    """The size of a value: `n` rows for each of `prompts`, responses of `tokens`, and columns of `ids` of its rows.
+    """The size of a value: `n` rows for each of `prompts`, responses of `tokens` tokens, and `ids` columns of row ids.
 
-    None is not known; 0 prompts are a value without rows.
+    None means not known; a value with 0 prompts has no rows.
     """
 
     prompts: int | None = 0
@@ -41,7 +41,7 @@ class ValueExtent:
 
 @dataclass(frozen=True)
 class ValueColumn:
-    """One column of a value, or its rows' ids, or a model's weights; None if its bytes are not known."""
+    """One column of a value, the ids of its rows, or a model's weights; `size_bytes` is None if not known."""
 
     name: str
     size_bytes: int | None
@@ -50,8 +50,8 @@ class ValueColumn:
 def extents(graph: Graph, workload: StepWorkload) -> dict[Node | Param, ValueExtent]:
     """Return the extent of each parameter and node of a named graph.
 
-    A sampler makes `n` rows for each prompt that it reads, or for the `groups` that it keeps. Rows that a node of
-    another kind makes are not known.
+    A sampler makes `n` rows for each prompt that it reads, or for each of the `groups` that it keeps. The number of
+    rows that other nodes create is not known.
     """
     sized = dict[Node | Param, ValueExtent]()
     for param in graph.params:
@@ -76,7 +76,11 @@ def extents(graph: Graph, workload: StepWorkload) -> dict[Node | Param, ValueExt
 
 
 def widest(sized: Mapping[Node | Param, ValueExtent], edges: Iterable[Edge]) -> ValueExtent:
-    """Return the extent with the most rows among the values of these edges; unknown as soon as one is."""
+    """Return the extent with the most rows among the sources of `edges`.
+
+    If the row count of any source is unknown, return that source's extent; if no source has rows, an extent without
+    rows.
+    """
     rows = [sized[e.source] for e in edges if _has_rows(e.type) and isinstance(e.source, Node | Param)]
     unknown = (extent for extent in rows if extent.rows is None)
     return next(unknown, max(rows, key=lambda extent: extent.rows or 0, default=ValueExtent()))
@@ -85,7 +89,10 @@ def widest(sized: Mapping[Node | Param, ValueExtent], edges: Iterable[Edge]) -> 
 def columns_of(
     kind: type[Value], extent: ValueExtent, prompt_tokens: int, paths: Iterable[str] = ()
 ) -> Iterator[ValueColumn]:
-    """Yield the bytes of each column of a value, of a record those at `paths` if any are named, then those of ids."""
+    """Yield the columns of a value with their bytes, then the column of row ids.
+
+    Of a record only the columns at `paths` are included, if any are given.
+    """
     named = set(paths)
     for path, part in leaf_paths(kind):
         if not named or path in named:
@@ -95,7 +102,9 @@ def columns_of(
 
 
 def column_bytes(kind: type[Value], extent: ValueExtent, prompt_tokens: int) -> int | None:
-    """Return the bytes of one column: entries of its type's width, and offsets of lists; flags are bits.
+    """Return the bytes of one column: its entries at their type's width (booleans are bits), and offsets for lists.
+
+    None if not known.
 
     >>> class Flag(Value):
     ...     kind, dtype = Kind.ROW, "bool"
@@ -113,10 +122,10 @@ def column_bytes(kind: type[Value], extent: ValueExtent, prompt_tokens: int) -> 
 
 
 def sent_number_bytes(plan: Plan | None, param: str) -> int:
-    """Return the bytes of one weight of a model as it is sent: 4 to a role that runs in float32, else 2.
+    """Return the bytes of one weight of a model in a weight sync: 4 to a role that runs in float32, else 2.
 
-    That is the role that samples the model, or else the first of its roles; without a plan 4. Engines convert by
-    themselves to fewer than 16 bits.
+    The receiver is the role that samples the model, or else the first of its roles; without a plan 4 is returned.
+    Engines convert to fewer than 16 bits themselves.
     """
     placed = [role for role in plan.placed if role.role.partition(".")[0] == param] if plan is not None else []
     placed.sort(key=lambda role: not role.role.endswith(".sample"))
@@ -124,7 +133,7 @@ def sent_number_bytes(plan: Plan | None, param: str) -> int:
 
 
 def dtype_bits(dtype: str) -> int | None:
-    """Return the bits of one entry by numpy's name of its type; None for texts, tables and unknown types.
+    """Return the bits of one entry of a NumPy dtype by name; None for texts, tables and unknown types.
 
     >>> dtype_bits("float32"), dtype_bits("bool"), dtype_bits("text"), dtype_bits("")
     (32, 1, None, None)
