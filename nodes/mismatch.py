@@ -65,7 +65,7 @@ def mismatch(
     With l = old - behaviour [B, T] under the mask, the ratio of a token is e^l, with l clamped to ±20; the product over
     a row is e^(sum of l), with the sum clamped to ±20. kl = mean(-l), k3_kl = mean(e^l - 1 - l), chi2 = mean(ratio²) -
     1, ess = mean(e^l)² / mean(e^2l). The perplexity of a row is e^-(mean of its log-probs). Means over rows leave out
-    rows without a token. Returns k3_kl, in float64; NaN if there are no tokens. Raises LawError if it is above `most`
+    rows without a token. Returns k3_kl, in float64; NaN without tokens. Raises LawError if it is above `most`
     nats: then the sampling engine has other weights.
     Source: Liu, Li et al. 2025, "When Speed Kills Stability", and verl's notes on rollout correction; k3: Schulman
     2020, "Approximating KL divergence". Deviation: l is clamped to ±20 in k3_kl too; rows without a token are left out.

@@ -201,7 +201,7 @@ class Request(Part):
     def changed(self, **values: Any) -> Request:
         """Return the request with changed fields, given by name regardless of their part.
 
-        Raises UsageError for a name that is no field. Values are not validated.
+        Raises UsageError for an unknown field. Values are not validated.
         """
         parts = {name: getattr(self, name).model_copy(update=fields) for name, fields in _by_part(values).items()}
         return self.model_copy(update=parts)

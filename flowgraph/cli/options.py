@@ -97,7 +97,7 @@ MeasuredOn = Annotated[
 class RequestOptions:
     """The options that are fields of a request, with their defaults.
 
-    A field may have several options, of which a command selects one, as in `batch=N`.
+    A field may have several options; a command selects one, as in `batch=N`.
     """
 
     flow: Annotated[

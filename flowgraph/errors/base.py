@@ -10,7 +10,7 @@ from flowgraph.errors.exit_codes import ExitCode
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint that names the closest of `names`, or lists up to 12 of them; "" if there are no names.
+    """Return a hint that names the closest of `names`, or lists up to 12 of them; "" without names.
 
     >>> nearest("epz", ["eps", "mask"])
     'did you mean `eps`?'

@@ -159,7 +159,7 @@ class WorkerError(FlowError, RuntimeError):
     ) -> WorkerError:
         """Return the error for a task that exceeds its limit of `limit_s` seconds.
 
-        `waiting` are the tasks that wait for it, of which three are named, and `stacks` are the stacks of the
+        `waiting` are the tasks that wait for it (three are named), and `stacks` are the stacks of the
         processes.
         """
         behind = [f"behind it waits {task}" for task in waiting[:3]]

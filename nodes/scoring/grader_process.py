@@ -127,7 +127,7 @@ def shortened(text: str, limit_characters: int) -> str:
 def place(error: BaseException, file: str) -> str:
     """Return `file:line` where an error occurred: the innermost frame in the rule's file, or else outside this program.
 
-    "" if there is no such frame.
+    "" without such a frame.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     ours = (__file__, importlib.__file__)

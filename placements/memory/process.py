@@ -303,7 +303,7 @@ class RowsPass:
 
     @property
     def read_out(self) -> int:
-        """Return the tokens of all responses, each of which has logits."""
+        """Return the tokens of all responses; each has logits."""
         return self.rows * self.response_tokens
 
     @property

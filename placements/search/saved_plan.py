@@ -135,7 +135,7 @@ def step_seconds(step: StepForecast, where: str) -> float | None:
 
 
 def known_step_s(step: StepForecast | None, where: str) -> float:
-    """Return the seconds of a step. Raises PlanError if there is no step, or its seconds are unknown or impossible."""
+    """Return the seconds of a step. Raises PlanError without a step, or with unknown or impossible seconds."""
     if step is None:
         why = "has no forecast of seconds; `plan` makes one on devices of a known kind"
         raise PlanError.unreadable(where, "", why)

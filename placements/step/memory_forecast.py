@@ -34,7 +34,7 @@ def forecasts_of(
 class PoolMemory:
     """The peak bytes on the devices of a pool.
 
-    The smallest device has `memory_bytes`, of which a plan may fill `room_bytes`; `even` says whether all have the
+    The smallest device has `memory_bytes`; a plan may fill `room_bytes` of them; `even` says whether all have the
     same.
     """
 

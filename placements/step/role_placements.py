@@ -72,7 +72,7 @@ def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
 def device_group_for(problem: PlanningProblem, pool: str, devices: int) -> DeviceGroup:
     """Return `devices` devices of the first class that has enough and whose links are known.
 
-    Raises ResourceError if there is no such class.
+    Raises ResourceError for an unknown class.
     """
     for group in problem.classes:
         links = group.links(devices) if group.count >= devices else None

@@ -51,7 +51,7 @@ def generate_seconds(
     Each replica gets an equal number of rows, and runs as many at a time as its `cache_tokens` hold; when one ends, the
     next is prefilled. `matmul`, `cache`, `collectives` and `overhead` are for steps of full batches that would generate
     all tokens; `prefill` is in between; `tail` is the time added because batches shrink at the end, until the longest
-    response runs alone. If rollouts are `streamed` across steps, other rows take the free places and there is no tail.
+    response runs alone. If rollouts are `streamed` across steps, other rows take the free places, without a tail.
     `shared_prompts` responses share a prompt, which is prefilled and cached once. With `rollout`, a training framework
     drives the engine (see `ServingReplica`). Source: Graham 1969 for work over machines and the longest piece; Kwon et
     al. 2023, arXiv 2309.06180, and Zheng et al. 2024, arXiv 2312.07104, for shared prompts.
@@ -100,7 +100,7 @@ def _tail_s(
     tail_s = (1 - mixed) * beyond_s(response, last_wave, 0.0) if mixed < 1 else 0.0
     tail_s += mixed * beyond_s(response.remaining, running, response.age) if mixed else 0.0
     token_s = full_s / running  # of one token more: that part of a full step, or one more sequence in a step
-    if not waits:  # the longest has its own steps already; with one row each there are no others to wait for
+    if not waits:  # the longest has its own steps already; with one row each it waits for nothing
         alone_s = step_s(replica, 1, prompt.mean + response.age)
         token_s = (full_s - alone_s) / (running - 1) if running > 1 else 0.0
     return tail_s + token_s * uneven_tokens(response, replica_rows, replicas)

@@ -121,21 +121,21 @@ def memory(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 
 
 def placements(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Comparison:
-    """Draw the plan next to the named placements, by the seconds of a step. Raises UsageError if there is no search."""
+    """Draw the plan next to the named placements, by the seconds of a step. Raises UsageError without a search."""
     if target.placement.search is None:
         raise _lacks("placements", target, "nothing was searched", PLANNED)
     return report.comparison_chart(target.placement.search, plan=target.placement.plan)
 
 
 def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
-    """Draw the candidates of the search by seconds of a step and memory. Raises UsageError if there is no search."""
+    """Draw the candidates of the search by seconds of a step and memory. Raises UsageError without a search."""
     if target.placement.search is None:
         raise _lacks("search", target, "nothing was searched", PLANNED)
     return report.search_chart(target.placement.search, plan=target.placement.plan)
 
 
 def run(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
-    """Draw the recorded numbers of a run as curves over its steps. Raises UsageError if the target is no run."""
+    """Draw the recorded numbers of a run as curves over its steps. Raises UsageError if the target is not a run."""
     if target.run is None:
         raise _lacks("run", target, "it is not a run's folder", "flowgraph draw runs/grpo-1")
     return curves_picture(target.run)

@@ -72,7 +72,7 @@ class RunReport:
     """The progress of a run: its facts, the points (step, value) of its metrics, and the seconds of its nodes.
 
     `nodes_s` are mean seconds per step. `peaks` are the highest measured bytes of each phase and role on a device of
-    its pool, with the forecast bytes, None if there is no forecast. `drawn` is the SVG file of the curves.
+    its pool, with the forecast bytes, None without a forecast. `drawn` is the SVG file of the curves.
     """
 
     run: RunFolder

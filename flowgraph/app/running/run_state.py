@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def checkpoints_of(folder: RunFolder, keep: int = 2) -> Checkpoints:
-    """Return the checkpoints of a run, of which the newest `keep` stay on disk."""
+    """Return the checkpoints of a run; only the newest `keep` stay on disk."""
     return Checkpoints(folder.path / "checkpoints", keep, folder.facts()["id"])
 
 

@@ -272,7 +272,7 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
 
 
 def goes_on(folder: RunFolder) -> str:
-    """Return words that name the `resume` command and its step; "" if there is no checkpoint."""
+    """Return words that name the `resume` command and its step; "" without a checkpoint."""
     checkpoints = Checkpoints(folder.path / "checkpoints").oldest_first()
     return f"; `flowgraph resume {folder.path}` goes on after step {checkpoints[-1].steps}" if checkpoints else ""
 
@@ -369,7 +369,7 @@ def _job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | None
 def _held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
     """Return the check of held-out prompts: greedy responses of the first trained policy, scored by the flow's rule.
 
-    Return None if there are no held-out prompts, checks are disabled, or no policy is trained.
+    Return None without held-out prompts, if checks are disabled, or no policy is trained.
     """
     flow, held_out, every = inputs.graph, inputs.data.held_out, request.training.eval_every
     trained = {node.root for node in flow.nodes}

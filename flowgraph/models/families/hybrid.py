@@ -110,7 +110,7 @@ class NemotronH(Sparse):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, config: dict[str, Any]) -> dict[str, Any]:
-        """Derive the pattern (a letter for each layer) and the number of layers; the default is no experts."""
+        """Derive the pattern (a letter for each layer) and the number of layers; by default without experts."""
         kinds = config.get("layers_block_type") or config.get("layer_types")
         letters = (_LETTERS.get(kind, "?") for kind in kinds or ())
         pattern = "".join(letters) if kinds else config.get("hybrid_override_pattern") or ""
