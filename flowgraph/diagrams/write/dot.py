@@ -38,7 +38,7 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"
 
 
 def dot(picture: Picture) -> str:
-    """Return a picture as a Graphviz digraph, in its order; arrows to the next step pull no box upwards."""
+    """Return a picture as a Graphviz digraph in the picture's order; arrows to the next step do not affect ranks."""
     lines = [
         "digraph {",
         *(f"    {fixed}" for fixed in _FIXED),
@@ -51,7 +51,7 @@ def dot(picture: Picture) -> str:
 
 
 def quoted(*lines: str) -> str:
-    r"""Quote the lines of a label so that Graphviz shows them and reads nothing else in them.
+    r"""Return the lines of a label as a quoted Graphviz string with all special characters escaped.
 
     Characters of HTML are written as entities, which Graphviz decodes once; a backslash is doubled.
 
