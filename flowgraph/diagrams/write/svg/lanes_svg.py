@@ -41,7 +41,7 @@ NAMES: Mapping[BarKind, str] = {"logprob": "log-prob", "sync": "weight sync"}
 
 
 def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
-    """Draw a timeline as one SVG, 960 units wide."""
+    """Return a timeline as SVG, 960 units wide."""
     ordered = by_pool(lanes.lanes)
     bars = [bar for lane in ordered for bar in lane.bars]
     kinds = {bar.kind for bar in bars}

@@ -45,17 +45,17 @@ class TextLine:
 
     @property
     def size_px(self) -> float:
-        """Return the size of the font."""
+        """Return the font size in pixels."""
         return size_px(self.classes)
 
     @property
     def width(self) -> float:
-        """Return an upper bound of the width."""
+        """Return an upper bound on the width of the text, in pixels."""
         return width_of(self.text, self.classes)
 
     @property
     def rect(self) -> Rect:
-        """Return the rectangle that it needs."""
+        """Return the rectangle that the text covers."""
         left = self.x - self.width * {"start": 0.0, "middle": 0.5, "end": 1.0}[self.anchor]
         return Rect(left, self.y - ASCENT * self.size_px, self.width, self.size_px)
 
