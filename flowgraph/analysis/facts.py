@@ -33,11 +33,11 @@ class MadeBy:
 
     @property
     def late(self) -> str:
-        """Return how late they may be: `up to 4 updates late`."""
+        """Return the maximum lag of the weights as text: `up to 4 updates late`."""
         return how_late(self.at_most)
 
     def reads_as(self, other: MadeBy) -> bool:
-        """Return whether these are the same weights, as old, at any temperature."""
+        """Return whether both have the same parameter, version and maximum lag; the temperature is ignored."""
         return (self.param, self.version, self.at_most) == (other.param, other.version, other.at_most)
 
     def __str__(self) -> str:
@@ -79,14 +79,14 @@ class GraphFacts:
     regional: Mapping[Param, Param | None]
 
     def at(self, edge: Edge) -> Facts:
-        """Return the facts of what an edge carries."""
+        """Return the facts of the value on an edge: its rows and the weights that produced it."""
         if issubclass(edge.type, Model):
             return Facts(None, self.weights(edge))
         facts = self.of.get(edge.source, Facts()) if isinstance(edge.source, Node | Param) else Facts()
         return facts if has_rows(edge.type) else Facts(None, facts.made)
 
     def weights(self, edge: Edge) -> MadeBy | None:
-        """Return the weights that a model's edge reads."""
+        """Return the weights that the model on an edge has, or None if they come from no parameter."""
         root = carried_from(edge)
         param = self.regional.get(root, root) if root is not None else None
         if param is None:
@@ -103,7 +103,7 @@ def has_rows(kind: type[Value]) -> bool:
 
 @lru_cache(maxsize=4)
 def facts_of(graph: Graph) -> GraphFacts:
-    """Derive the facts of every value of a graph."""
+    """Return the facts of every value of a graph."""
     regional = {param: node.root for node in graph.nodes for _, region in node.regions for param in region.params}
     of: dict[Origin, Facts] = {}
     facts = GraphFacts(of, regional)
@@ -135,7 +135,10 @@ def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | 
 
 
 def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
-    """Yield the rows that a node reads on each port, without ports that may take other rows."""
+    """Yield each input port of a node that has rows, with these rows.
+
+    Ports that may take rows of another origin are left out.
+    """
     free = {port.name for port in node.op.ports if port.other_rows}
     for port, edge in node.inputs:
         rows = facts.at(edge).rows
@@ -220,7 +223,10 @@ def _name(origin: Origin) -> str:
 
 
 def masks_along(rows: RowSet) -> Sequence[str]:
-    """Return the names of the masks that come with rows, which select tokens in every token column of these rows."""
+    """Return the names of the masks in the record that holds these rows; empty if there is no record.
+
+    They select tokens in every token column of these rows.
+    """
     origin = rows.origin
     kinds = (origin.type,) if isinstance(origin, Param) else origin.returns
     records = [(str(i), kind) for i, kind in enumerate(kinds) if issubclass(kind, Record)]
@@ -233,7 +239,10 @@ def masks_along(rows: RowSet) -> Sequence[str]:
 
 
 def readers_of_others(graph: Graph) -> set[tuple[str, str]]:
-    """Return the pairs of a model parameter that reads tokens and another one that sampled them."""
+    """Return pairs (reader, sampler) of model parameters: the reader computes statistics of the sampler's tokens.
+
+    Pairs of a parameter with itself are left out.
+    """
     facts, pairs = facts_of(graph), set[tuple[str, str]]()
     for node in graph.all_nodes:
         model = node.model()

@@ -26,12 +26,18 @@ Flat = dict[str, Any]
 
 
 def to_json(graph: Graph) -> str:
-    """Return a named graph as JSON with a schema version; `serialize.graph.from_json` reads it back."""
+    """Return a named graph as JSON text with a schema version.
+
+    `serialize.graph.from_json` reads it back.
+    """
     return json.dumps(flat(graph), indent=1)
 
 
 def flat(graph: Graph) -> Flat:
-    """Return a named graph as plain data: one list of nodes, those of regions included, edges by id."""
+    """Return a named graph as JSON-compatible data.
+
+    All nodes, including those inside losses, are in one list; edges refer to nodes and parameters by id.
+    """
     regions = [(node, port, region) for node in graph.nodes for port, region in node.regions]
     params = [*graph.params, *(param for _, _, region in regions for param in region.params)]
     ids: dict[object, str] = {param: f"p{i}" for i, param in enumerate(params)}
@@ -101,7 +107,7 @@ def _site(site: Site) -> list[Any]:
 
 
 def name_of(thing: Any) -> str:
-    """Return the module and name of a class or function, those of the language without their room.
+    """Return `module:name` of a class or function, where `module` is the name that `stored_module` returns.
 
     `flowgraph.values:Mask` keeps hashes, and so plans, valid when a module moves to another room.
     """
@@ -109,7 +115,7 @@ def name_of(thing: Any) -> str:
 
 
 def stored_module(module: str) -> str:
-    """Return the name of a module in graphs on disk.
+    """Return the module name to write to files: without `language`, for modules of `flowgraph.language` in `STORED`.
 
     >>> stored_module("flowgraph.language.values"), stored_module("nodes.values")
     ('flowgraph.values', 'nodes.values')
@@ -119,7 +125,7 @@ def stored_module(module: str) -> str:
 
 
 def loaded_module(module: str) -> str:
-    """Return the name under which Python knows a module that a graph on disk names.
+    """Return the module to import for a module name in a file: the inverse of `stored_module`.
 
     >>> loaded_module("flowgraph.values"), loaded_module("flowgraph.cli.run")
     ('flowgraph.language.values', 'flowgraph.cli.run')
@@ -142,12 +148,15 @@ def plain_settings(settings: BaseModel) -> Flat:
 
 
 def structure_hash(graph: Graph) -> str:
-    """Return the hash that a plan is for: of ops, edges, types and regions, not of settings, lines or variables."""
+    """Return the hash of a graph's structure, to check that a plan belongs to the graph: SHA-256 in hexadecimal.
+
+    It covers ops, edges, types and regions, and ignores settings, source lines and names of local variables.
+    """
     return _hash(_without(flat(graph), {"at", "settings", "given", "functions", "owner", "pruned", "initial"}))
 
 
 def full_hash(graph: Graph) -> str:
-    """Return the hash that a resume is for: of the structure and every setting."""
+    """Return the SHA-256 of a graph's structure and all settings, to check that a run can be resumed."""
     return _hash(_without(flat(graph), {"at", "given", "owner", "pruned"}))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=64)
 def order_nodes(graph: Graph) -> tuple[Node, ...]:
-    """Return the nodes in an order that is legal to run: inputs first, readers before the consumer of their version.
+    """Return the nodes in an order in which they can run: after their inputs, before an update of weights they read.
 
     The oldest goes first where there is a choice. Nodes that wait in a cycle are left out; `blocked_reader` names one.
     """
@@ -32,7 +32,10 @@ def order_nodes(graph: Graph) -> tuple[Node, ...]:
 
 
 def blocked_reader(graph: Graph) -> tuple[Node, Node] | None:
-    """Return a reader that needs the result of the very update it must precede, with that update."""
+    """Return a pair (reader, update) that cannot be ordered, or None if there is none.
+
+    The reader must run before the update, because it reads the weights that the update replaces, but needs its result.
+    """
     from networkx import descendants
 
     waits = _waits(graph)

@@ -29,7 +29,9 @@ class StateItem:
 
 
 def state_of(graph: Graph) -> tuple[StateItem, ...]:
-    """Return the state of a named graph: carried parameters, data parameters, then nodes that use random numbers.
+    """Return the state that a named graph carries from step to step.
+
+    Carried parameters are first, then data parameters, then nodes that use random numbers.
 
     A model that nothing updates is not state: a run loads it again from its source.
     """
@@ -56,7 +58,7 @@ def _carried(graph: Graph, param: Param) -> StateItem:
 
 
 def state_text(items: Sequence[StateItem]) -> str:
-    """Return state as text, one piece a line.
+    """Return state as an aligned text table, one item per line.
 
     >>> print(state_text([StateItem("weights", "policy", ("weights", "version"))]))
     weights  policy  weights, version
@@ -67,5 +69,5 @@ def state_text(items: Sequence[StateItem]) -> str:
 
 
 def state_json(items: Sequence[StateItem]) -> list[dict[str, Any]]:
-    """Return state as JSON data: a list of objects with `kind`, `name` and `holds`."""
+    """Return state as JSON-compatible data: a list of objects with `kind`, `name` and `holds`."""
     return [asdict(item) | {"holds": list(item.holds)} for item in items]

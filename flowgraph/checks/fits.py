@@ -25,7 +25,7 @@ def type_at(source: Source, part: str) -> type[Value] | None:
 
 
 def kinds_of(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
-    """Return the value types that the types of an op's ports stand for in a call; inputs bind TypeVars."""
+    """Return the value type of each port type of an op in one call; TypeVars are bound to the types of the inputs."""
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
     edges = dict(inputs)
     bound = {port.type: edges[port.name].type for port in op.ports if port.name in edges}
@@ -35,7 +35,7 @@ def kinds_of(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value
 def misfits(
     op: Op, inputs: Sequence[tuple[str, Edge]], regions: Collection[str], returns: Sequence[type[Value]]
 ) -> Iterator[str]:
-    """Yield how a call does not fit its op: ports, types of edges, late reads, results."""
+    """Yield a sentence for each way in which a call does not fit its op: ports, types of edges, late reads, results."""
     ports, kinds = {port.name: port for port in op.ports}, kinds_of(op, inputs)
     names = [*(name for name, _ in inputs), *regions]
     for name in names:

@@ -112,7 +112,7 @@ def _engine_faults(plan: Plan, placed: PlacedRole, role: Role, where: str) -> It
 
 
 def unsupported(plan: Plan) -> list[str]:
-    """Return what a plan names that can be forecast and exported but not run here, in the order of the plan.
+    """Return the parts of a plan that can be forecast and exported but not run here, in the order of the plan.
 
     These are engines without an executor, layouts and settings that the executor does not support, steps that overlap,
     and models that are left out. `check_plan` refuses what an engine does not even model.
@@ -134,7 +134,7 @@ def unsupported(plan: Plan) -> list[str]:
 
 
 def refuse_unsupported(plan: Plan, where: str) -> None:
-    """Raise PlanError for a plan that cannot be run here; `where` is its file."""
+    """Raise PlanError if a plan cannot be run here; `where` is the plan's file."""
     if names := unsupported(plan):
         raise PlanError.not_supported(where, plan.flow, names)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_op(op: Op, signature: Signature) -> None:
-    """Refuse an op that a graph cannot hold, such as one with two positional ports of one type."""
+    """Raise an error for an op that no graph can hold, such as one with two positional ports of the same type."""
     where, positional = str(signature.at), [port for port in op.ports if port.name in signature.positional]
     _check_traits(op, where)
     for a, b in combinations([port for port in positional if not port.region], 2):
@@ -103,7 +103,7 @@ def bound_type(hint: Any) -> type[Value]:
 
 
 def check_region(op: Op, region: Region, site: Site) -> None:
-    """Refuse a region that trains nothing, samples, updates, or averages over a value that it trains."""
+    """Raise an error for a region that trains nothing, samples, updates, or averages over a value that it trains."""
     pi, notes = region.params[0], [f"in the loss of {op.name} at {site}"]
     refused = f"cannot stand in the loss `{region.name}`"
     if not region.inner:
@@ -154,7 +154,7 @@ def _check_inner(node: Node, region: Region, notes: Sequence[str]) -> None:
 
 
 def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> None:
-    """Refuse results of a flow that differ from its annotation."""
+    """Raise an error if the results of a flow differ from its return annotation."""
     where, count = str(signature.at), len(signature.returns)
     if len(outputs) != count:
         why = f"says it returns {count} value{'s' if count > 1 else ''}, but returned {len(outputs)}"

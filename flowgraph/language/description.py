@@ -31,19 +31,19 @@ _RECORD: ContextVar[RecordedCalls | None] = ContextVar("record", default=None)
 
 
 def current_record() -> RecordedCalls | None:
-    """Return the record of the current description, if there is one."""
+    """Return the record of the description in progress, or None."""
     return _RECORD.get()
 
 
 def is_open(edge: Edge | None) -> bool:
-    """Return whether an edge comes from a call whose fault leaves its type open."""
+    """Return whether the type of an edge is unknown because its call has a fault."""
     record = current_record()
     return record is not None and edge is not None and edge.source in record.unknown
 
 
 @contextmanager
 def recording(*, going_on: bool = False) -> Generator[RecordedCalls]:
-    """Record the description in this block."""
+    """Yield a new record, which records all calls in the `with` block."""
     record = RecordedCalls(going_on)
     token = _RECORD.set(record)
     try:

@@ -409,11 +409,11 @@ def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, objec
 
 
 def line_of(error: BaseException, file: str) -> str:
-    """Return the last line of `file` on the way to the place that raised an exception."""
+    """Return `name:line` of the last line of `file` in an exception's traceback; the name alone if it has none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{Path(file).name}:{frames[-1].lineno}" if frames else Path(file).name
 
 
 def flow(fn: Callable[P, R]) -> Flow[P, R]:
-    """Make a flow of a typed function; it is described when you ask for its graph, never when it is imported."""
+    """Turn a typed function into a flow; the function is called when its graph is needed, not when it is imported."""
     return Flow(fn)

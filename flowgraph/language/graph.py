@@ -49,12 +49,12 @@ class Port:
 
     @property
     def value_type(self) -> type[Value]:
-        """Return the type that a value must have: the port's, or the bound of its TypeVar."""
+        """Return the type that values on this port must have: the port's type, or the bound of its TypeVar."""
         bound: type[Value] = getattr(self.type, "__bound__", None) or self.type
         return bound
 
     def wants(self) -> str:
-        """Return its type as text: `a Mask`, `a function of a Policy`."""
+        """Return the port's type as text, such as `a Mask` or `a function of a Policy`."""
         value = with_article(self.value_type.__name__)
         return f"a function of {value}" if self.region else value
 
@@ -83,7 +83,7 @@ class Op:
     about: str = ""
 
     def port(self, name: str) -> Port:
-        """Return the port of this name."""
+        """Return the port of this name. Raises StopIteration if there is none."""
         return next(port for port in self.ports if port.name == name)
 
 
@@ -122,7 +122,7 @@ class Edge:
     corrected: bool = True
 
     def part(self, name: str, kind: ValueType) -> Edge:
-        """Return the edge of one part of a record."""
+        """Return an edge to the part `name`, of type `kind`, of the record on this edge."""
         return replace(self, port=f"{self.port}.{name}" if self.port else name, type=kind)
 
     def made(self) -> str:
@@ -155,7 +155,7 @@ class Region:
 
     @classmethod
     def of(cls, name: str, params: tuple[Param, ...], output: Edge, at: Site) -> Region:
-        """Return the region of an output: its inner nodes are those that depend on the parameters."""
+        """Return the region that computes `output` from `params`; its inner nodes are those that depend on `params`."""
         inner, inside = list[Node](), set[Source](params)
         for source in reachable([output], newer=min(param.stamp for param in params)):
             if isinstance(source, Node) and any(edge.source in inside for edge in source.edges()):
@@ -186,22 +186,22 @@ class Node:
             object.__setattr__(self, "root", carried_from(before))
 
     def edges(self) -> Iterable[Edge]:
-        """Yield every edge that this node reads, with the captures of its regions."""
+        """Yield every edge that this node reads, including the captures of its regions."""
         yield from (edge for _, edge in self.inputs)
         for _, region in self.regions:
             yield from region.captures
 
     def input(self, port: str) -> Edge | None:
-        """Return the edge on a port, if there is one."""
+        """Return the edge on a port, or None."""
         return next((edge for name, edge in self.inputs if name == port), None)
 
     def carried(self) -> Edge | None:
-        """Return the version of state that this node consumes, if its op carries any."""
+        """Return the edge of the state that this node replaces by a new version, or None if its op carries no state."""
         edge = self.input(self.op.carries) if self.op.carries is not None else None
         return newest(edge) if edge is not None else None
 
     def model(self) -> Edge | None:
-        """Return the edge of the first model this node reads, if any."""
+        """Return the edge of the first model that this node reads, or None."""
         return next((edge for _, edge in self.inputs if issubclass(edge.type, Model)), None)
 
     def __repr__(self) -> str:
@@ -212,7 +212,7 @@ Source = Node | Param | Const
 
 
 def reachable(edges: Iterable[Edge], *, newer: int = -1) -> list[Source]:
-    """Return every source that `edges` depend on, in the order of the flow.
+    """Return every source that `edges` depend on, directly or indirectly, in the order of the flow.
 
     Sources whose stamp is not above `newer` are left out, with everything that they depend on.
     """
@@ -242,12 +242,12 @@ class Graph:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes of the flow itself, not those inside regions, in the order of the flow."""
+        """Return the nodes of the flow, without those inside regions, in the order of the flow."""
         return tuple(source for source in reachable(self.outputs) if isinstance(source, Node))
 
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
-        """Return the nodes of the flow and of its regions, in the order of the flow."""
+        """Return the nodes of the flow, including those inside regions, in the order of the flow."""
         inner = (inner for node in self.nodes for _, region in node.regions for inner in region.inner)
         return tuple(sorted({*self.nodes, *inner}, key=lambda node: node.stamp))
 
@@ -255,17 +255,17 @@ class Graph:
         return mimebundle(self)
 
     def param(self, name: str) -> Param | None:
-        """Return the parameter of this name, if there is one."""
+        """Return the parameter of this name, or None."""
         return next((param for param in self.params if param.name == name), None)
 
     def carries(self) -> dict[str, int]:
-        """Return, for each carried parameter by name, the index of the output that is its next version."""
+        """Return the index of the output with the next version of each carried parameter, by the parameter's name."""
         roots = [(carried_from(edge), i) for i, edge in enumerate(self.outputs) if issubclass(edge.type, State)]
         return {root.name: i for root, i in roots if root is not None and root in self.params}
 
 
 def how_late(at_most: int) -> str:
-    """Return as text how late weights may be read.
+    """Return a maximum lag, in updates, as text.
 
     >>> how_late(1), how_late(4)
     ('up to 1 update late', 'up to 4 updates late')
@@ -274,12 +274,12 @@ def how_late(at_most: int) -> str:
 
 
 def newest(edge: Edge) -> Edge:
-    """Return the edge of the same version of weights, without its staleness."""
+    """Return the edge of the same version of weights, without a permitted lag."""
     return replace(edge, at_most=0, corrected=True) if edge.at_most or not edge.corrected else edge
 
 
 def carried_from(edge: Edge) -> Param | None:
-    """Return the parameter that an edge is a version of, through any number of ops that carry it."""
+    """Return the parameter that the state on an edge started from, through any number of updates; None for others."""
     if isinstance(edge.source, Node):
         return edge.source.root if edge.port in ("", "0") else None
     return edge.source if isinstance(edge.source, Param) and not edge.port else None

@@ -106,7 +106,7 @@ class NotFinite(LawError):
 
     @classmethod
     def of(cls, report: StepReport, rows: Sequence[FaultyRow]) -> NotFinite:
-        """Report the measured loss and gradient, and the rows at fault."""
+        """Return the error for a step with this loss and gradient norm, with the rows that caused it."""
         part = "loss" if math.isfinite(report.grad_norm) else "gradient"
         what = f"the {part} is not finite (norm {report.grad_norm}, loss {report.loss})"
         notes = list[str]()
@@ -180,7 +180,7 @@ class Handle(Protocol):
 
     @property
     def verbs(self) -> frozenset[Verb]:
-        """Return the verbs this handle offers."""
+        """Return the verbs that this handle supports."""
         ...
 
     @property
@@ -190,17 +190,17 @@ class Handle(Protocol):
 
     @property
     def ranks(self) -> Ranks:
-        """Return the ranks that this model's nodes run on together."""
+        """Return the ranks that run this model's nodes together."""
         ...
 
     @property
     def packs(self) -> bool:
-        """Return whether passes read rows packed one after another, with a shared context once, and not padded."""
+        """Return whether forward passes concatenate rows, with a shared context once, instead of padding them."""
         ...
 
     @property
     def micro_batch_tokens(self) -> int | None:
-        """Return the maximum tokens of a pass with gradients, if the plan sets it."""
+        """Return the maximum number of tokens in a pass with gradients, or None if the plan does not set it."""
         ...
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
@@ -212,7 +212,7 @@ class Handle(Protocol):
         ...
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
-        """Add up the gradients of `losses`, one for each micro-batch, and take one optimizer step.
+        """Sum the gradients of `losses`, one for each micro-batch, and take one optimizer step.
 
         Raises `NotFinite` and leaves the weights untouched when the loss or the gradient is not finite.
         """
@@ -228,7 +228,7 @@ class Handle(Protocol):
 
 
 def gather(handle: Handle, requests: Sequence[SampleRequest]) -> list[Completion]:
-    """Return the samples of all requests, which run at once, even inside a running event loop (a notebook's)."""
+    """Return the samples of all requests, which run concurrently; also works inside a running event loop."""
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 

@@ -14,7 +14,10 @@ from flowgraph.language.values import Kind, Record, Value, fields
 def wrong_type(
     op: Op, port: Port, expected: type[Value], value: object, arguments: Iterable[object], site: Site
 ) -> FlowTypeError:
-    """Return the error of a port that got another type, with a part of a record behind the arguments that would fit."""
+    """Return the error for a port that got a value of another type than `expected`.
+
+    Its hint names a part of a record, behind one of the arguments, that has the expected type.
+    """
     edge = value.edge if isinstance(value, Value) else None
     origin = edge.made() if edge else ""
     hint = _fitting_part(expected, [other.edge for other in arguments if isinstance(other, Value) and other.edge])

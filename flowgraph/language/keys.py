@@ -35,7 +35,7 @@ class Key:
         return low, high
 
     def generator(self, *parts: int, position: int = 0) -> Generator:
-        """Return the generator of these random numbers; `position` jumps within its stream (Philox counter)."""
+        """Return a NumPy generator for this key and `parts`; `position` is the start in its stream (Philox counter)."""
         import numpy as np
 
         return np.random.Generator(np.random.Philox(key=self.bits(*parts), counter=[0, position, 0, 0]))

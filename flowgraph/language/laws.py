@@ -32,7 +32,7 @@ class Law:
 
     @property
     def held_by(self) -> str:
-        """Return the names of the holders below `flowgraph`."""
+        """Return the names of the functions or modules that check the law, without the prefix `flowgraph.`."""
         holders = self.holders if isinstance(self.holders, tuple) else (self.holders,)
         names = [
             holder
@@ -45,7 +45,7 @@ class Law:
         return ", ".join(name.removeprefix("flowgraph.") for name in names)
 
     def breaches(self, thing: Any) -> Iterator[FlowError]:
-        """Yield an error for each breach by a graph or a program at the law's stage."""
+        """Yield an error for each place where a graph or program breaks this law."""
         holder: Callable[[Any], Iterator[FlowError]] = self.holders
         yield from holder(thing)
 
@@ -61,14 +61,17 @@ def look_up_in(table: str) -> None:
 
 @cache
 def laws() -> Laws:
-    """Return all laws by stage."""
+    """Return the laws of each stage."""
     module, _, name = _TABLES[0].partition(":")
     table: Laws = getattr(importlib.import_module(module), name)
     return table
 
 
 def check(stage: Stage, thing: Any, *, after: str = "") -> None:
-    """Raise the first error of a graph or program under the laws of a stage; `after` is the pass that made it."""
+    """Raise the first error of a graph or program under the laws of a stage.
+
+    `after` is the name of the pass that returned the graph, for a note in the error.
+    """
     for error in faults(stage, thing):
         if after:
             error.notes = (*error.notes, f"after the pass {after}")
@@ -76,6 +79,6 @@ def check(stage: Stage, thing: Any, *, after: str = "") -> None:
 
 
 def faults(stage: Stage, thing: Any) -> Iterator[FlowError]:
-    """Yield an error for each breach of the laws of a stage by a graph or program."""
+    """Yield an error for each place where a graph or program breaks a law of this stage."""
     for law in laws()[stage]:
         yield from law.breaches(thing)

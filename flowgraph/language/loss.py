@@ -64,7 +64,7 @@ class Term:
         return Counts(float(self.mask.sum()), float((self.mask.sum(1) > 0).sum()))
 
     def total(self, counts: Counts) -> Tensor:
-        """Return this part's share of the loss of a minibatch, a scalar; `counts` are those of the whole minibatch.
+        """Return this term's share of the loss of a minibatch, a scalar; `counts` are those of the whole minibatch.
 
         The sum of the shares over micro-batches and ranks is exactly the loss of the minibatch. If the mask keeps
         nothing, the term is 0 with a zero gradient. Masked values are zeroed first, so that NaN there has no effect;
@@ -119,15 +119,15 @@ class Loss(Linear):
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """Return the terms."""
+        """Return the weighted terms, whose sum is the loss."""
         terms: tuple[Term, ...] = self.data
         return terms
 
     def times(self, factor: float) -> Self:
-        """Return the loss with the weight of each term scaled."""
+        """Return the loss with the weight of each term multiplied by `factor`."""
         return type(self)([replace(term, weight=term.weight * factor) for term in self.terms], self.measures)
 
     def total(self, counts: Sequence[Counts]) -> Tensor:
-        """Return the loss, a scalar; `counts` are the minibatch's counts of each term in order."""
+        """Return the loss, a scalar; `counts` are those of each term over the whole minibatch, in order."""
         totals = (term.total(count) for term, count in zip(self.terms, counts, strict=True))
         return functools.reduce(operator.add, totals)

@@ -11,7 +11,7 @@ from flowgraph.language.values import Mask
 
 
 def counted(region: Region) -> Region:
-    """Return the region with its counts: the distinct masks of the terms in it."""
+    """Return the region with `counts` set to the distinct masks of its terms."""
     counts = tuple(dict.fromkeys(masks_of(region)))
     return replace(region, counts=counts) if counts != region.counts else region
 
@@ -22,6 +22,6 @@ def masks_of(region: Region) -> Iterator[Edge]:
 
 
 def mask_of(node: Node) -> Edge | None:
-    """Return the mask that a node's loss is averaged over; None for other values, and for sums of losses."""
+    """Return the mask over which a node's loss is averaged; None for other nodes, and for sums of losses."""
     masks = (edge for _, edge in node.inputs if issubclass(edge.type, Mask))
     return next(masks, None) if issubclass(node.returns[0], Loss) else None

@@ -37,24 +37,24 @@ class Observations:
     measured: list[MeasuredTask] = field(default_factory=list["MeasuredTask"])
 
     def add(self, node: str, measures: Iterable[Measure]) -> None:
-        """Add measures of one node to its sums."""
+        """Add measures of one node to the sums."""
         for measure in measures:
             total, count = self.sums.get((node, measure.name), (0.0, 0.0))
             self.sums[node, measure.name] = (total + measure.total, count + measure.count)
 
     def merge(self, other: Observations) -> None:
-        """Add the observations of another run of nodes."""
+        """Add all sums and measured tasks of `other` to these observations."""
         for (node, name), (total, count) in other.sums.items():
             self.add(node, [Measure(name, total, count)])
         self.measured += other.measured
 
     def means(self) -> dict[str, float]:
-        """Return the means of metrics as `node.metric`, without metrics of count 0."""
+        """Return the mean of each metric, named `node.metric`; metrics with count 0 are left out."""
         return {f"{node}.{name}": total / count for (node, name), (total, count) in self.sums.items() if count}
 
 
 def read(env: Env, edge: Edge) -> Value:
-    """Return the value on an edge: its entry in `env`, or an output of its source, or a part of one."""
+    """Return the value of an edge: the entry for the edge in `env`, else the result of its source or a part of it."""
     if edge in env:
         return cast("Value", env[edge])
     value: Any = edge.source.value if isinstance(edge.source, Const) else env[edge.source]
@@ -92,7 +92,7 @@ def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) 
 
 
 def ranks_of(inputs: Mapping[str, Any]) -> Ranks:
-    """Return the ranks that run a node together: those of the first model that it reads."""
+    """Return the ranks that run a node together: those of the first model among its inputs, else a single rank."""
     model = next((value for value in inputs.values() if isinstance(value, Model)), None)
     return model.handle.ranks if model is not None else SingleRank()
 
@@ -119,13 +119,13 @@ def run_body(node: Node, inputs: Mapping[str, Any], key: Key) -> Any:
 
 
 def as_declared(op: Op, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of a body, records narrowed to the parts that their ports declare."""
+    """Return the inputs of a node's body, with records narrowed to the parts that the ports declare."""
     parts = {port.name: port.parts for port in op.ports if port.parts}
     return {name: narrowed(value, parts[name]) if name in parts else value for name, value in inputs.items()}
 
 
 def measures_of(node: Node, result: Any, inputs: Mapping[str, Any]) -> list[Measure]:
-    """Return the measures of a result; raises LawError for a metric that its op does not declare.
+    """Return the measures of a node's result. Raises LawError for a metric that its op does not declare.
 
     Measures that came with an input are left out, because the node that made it has reported them.
     """
@@ -146,7 +146,7 @@ class SharedForward:
         self._handle, self._stats, self._results = handle, stats, dict[tuple[object, ...], Any]()
 
     def token_stats(self, rows: Any, wanted: tuple[str, ...]) -> Any:
-        """Return the statistics of all nodes, from one forward pass for the same rows and temperature."""
+        """Return the statistics that all nodes read; one forward pass computes them per batch and temperature."""
         assert set(wanted) <= set(self._stats), "a node reads a statistic that its op does not name"
         batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature)
         if batch not in self._results:
@@ -158,13 +158,13 @@ class SharedForward:
 
 
 def shared_inputs(node: Node) -> Shared:
-    """Return a key of a node's inputs that is equal for nodes which read the same."""
+    """Return a key of a node's inputs; nodes that read the same values have equal keys."""
     sources = ((edge.source, edge.port) for _, edge in node.inputs)
     return tuple((source.value if isinstance(source, Const) else source, port) for source, port in sources)
 
 
 def shared_forwards(nodes: Sequence[Node]) -> dict[Shared, tuple[str, ...]]:
-    """Return the statistics that nodes read of each forward pass, by the inputs that they share."""
+    """Return the statistics that each forward pass must compute, by the key of its inputs (`shared_inputs`)."""
     stats = defaultdict[Shared, set[str]](set)
     for node in nodes:
         if node.op.stat is not None:
@@ -188,7 +188,7 @@ class BoundRegion:
 
     @classmethod
     def of(cls, region: Region, env: Env, key: Key = Key(), ranks: Ranks | None = None) -> BoundRegion:
-        """Return a region with its captures as constants: no gradient flows beyond them."""
+        """Return a region whose captures have values from `env`, detached so that no gradient flows into them."""
         constants = dict[int, Value]()  # a value that is read twice stays one
         captured = dict[Edge, Value]()
         for edge in region.captures:
@@ -200,7 +200,7 @@ class BoundRegion:
         return row_count(self.captured.values())
 
     def groups(self) -> Tensor:
-        """Return the prompt of each row: [B] int64. Raises `LawError` if no captured record has a Group."""
+        """Return the index of each row's prompt: [B] int64. Raises `LawError` if no captured record has a Group."""
         group = find(self.captured.values(), Group)
         if group is None:
             raise LawError("the loss captures no record that says which prompt each row answers")
@@ -208,21 +208,21 @@ class BoundRegion:
         return ids
 
     def prompts(self) -> Tensor:
-        """Return the distinct prompts of the rows of all ranks, in ascending order: [P] int64."""
+        """Return the distinct prompt indices of the rows on all ranks, in ascending order: [P] int64."""
         import torch
 
         prompts: Tensor = torch.unique(self.ranks.union(self.groups()))
         return prompts
 
     def level(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Return these micro-batches with empty ones added, so that every rank has the same number (law 7)."""
+        """Return the micro-batches, followed by empty ones, so that every rank has the same number (law 7)."""
         import torch
 
         count = int(self.ranks.union(torch.tensor([len(parts)])).max())
         return [*parts, *(torch.zeros(0, dtype=torch.int64) for _ in range(count - len(parts)))]
 
     def tokens(self) -> Tensor:
-        """Return the tokens of each row in all captures, with their contexts: [B] int64, at least 1.
+        """Return the number of tokens of each row, summed over all captures and contexts: [B] int64, at least 1.
 
         Raises `LawError` if captures have different numbers of rows.
         """
@@ -234,7 +234,7 @@ class BoundRegion:
         return (total + self.contexts()).clamp(min=1)
 
     def contexts(self) -> Tensor:
-        """Return the number of tokens before each row's responses: [B] int64."""
+        """Return the number of context tokens before each row's responses, summed over all captures: [B] int64."""
         import torch
 
         total = torch.zeros(len(self), dtype=torch.int64)

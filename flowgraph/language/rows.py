@@ -20,7 +20,7 @@ R = TypeVar("R", bound=Record)
 
 
 def leaves(values: Iterable[Value]) -> Iterator[Value]:
-    """Yield every value, with the parts of records instead of the records."""
+    """Yield every value; records are replaced by their parts, recursively."""
     for value in values:
         if isinstance(value, Record):
             yield from leaves(value.parts.values())
@@ -29,24 +29,24 @@ def leaves(values: Iterable[Value]) -> Iterator[Value]:
 
 
 def find(values: Iterable[Value], kind: type[V]) -> V | None:
-    """Return the first value of this type among `values` and their parts."""
+    """Return the first value of this type among `values` and the parts of records; None if there is none."""
     return next((value for value in leaves(values) if isinstance(value, kind)), None)
 
 
 def find_all(values: Iterable[Value], kind: type[V]) -> list[V]:
-    """Return the distinct values of this type among `values` and their parts."""
+    """Return the distinct values of this type among `values` and the parts of records."""
     return list({id(value.data): value for value in leaves(values) if isinstance(value, kind)}.values())
 
 
 def constant(value: V) -> V:
-    """Return the value detached: no gradient flows back through it."""
+    """Return the value detached from the autograd graph; a record with all its parts detached."""
     if isinstance(value, Record):
         return type(value).of({name: constant(part) for name, part in value.parts.items()})
     return type(value)(value.data.detach()) if getattr(value.data, "requires_grad", False) else value
 
 
 def row_count(values: Iterable[Value]) -> int:
-    """Return the number of rows that these values share, 0 if none has rows.
+    """Return the number of rows that all values have in common; 0 if none has rows.
 
     Raises `LawError` if it differs, since rows of two batches cannot be cut together.
     """
@@ -58,14 +58,17 @@ def row_count(values: Iterable[Value]) -> int:
 
 
 def widest(values: Iterable[Value], rows: Tensor) -> int | None:
-    """Return the tokens of the longest response in `rows` [b], or None if no value has lengths."""
+    """Return the length, in tokens, of the longest response in `rows` [b], at least 1; None if no value has lengths."""
     columns = find_all(values, Lengths)
     longest = [int(lengths.data[rows].max()) for lengths in columns if len(rows)]
     return max([1, *longest]) if columns else None
 
 
 def take(value: V, rows: Tensor, width: int | None = None) -> V:
-    """Return the rows at the indices `rows` [b], token columns cut to `width`; scalars and models stay as they are."""
+    """Return the rows of a value at the indices `rows` [b]; token columns are cut to `width` tokens.
+
+    Scalars and models are returned unchanged.
+    """
     if isinstance(value, Record):
         return type(value).of({name: take(part, rows, width) for name, part in value.parts.items()})
     if value.kind not in (Kind.ROW, Kind.TOKEN):
@@ -78,7 +81,7 @@ def take(value: V, rows: Tensor, width: int | None = None) -> V:
 
 
 def narrowed(record: R, paths: Iterable[str]) -> R:
-    """Return a record with these parts only, each a name, or a dotted path into a record within it.
+    """Return a record with only the parts at `paths`: names, or dotted paths into nested records.
 
     Reading another part raises LawError, which names that part and the remaining ones.
 
@@ -101,7 +104,9 @@ def narrowed(record: R, paths: Iterable[str]) -> R:
 
 
 def leaf_paths(kind: type[Value], prefix: str = "") -> tuple[tuple[str, type[Value]], ...]:
-    """Return the parts of a record, those of records within it included, as dotted paths with types; "" for a value.
+    """Return (path, type) of every part of a record; parts of nested records have dotted paths.
+
+    For a type that is not a record, return its type with the path `prefix`, by default "".
 
     >>> class Around(Record):
     ...     lengths: Lengths

@@ -227,12 +227,12 @@ def _with_default(port: Port, default: object, refuse: Refuse) -> Port:
 
 
 def is_plain_state(kind: type[Value]) -> TypeGuard[type[State]]:
-    """Return whether values of this type are carried and are not models, so that they can start from a default."""
+    """Return whether values of this type are state other than a model, and so can start from a default."""
     return issubclass(kind, State) and not issubclass(kind, Model)
 
 
 def bad_start(kind: type[State], data: object) -> str:
-    """Return why state of a type cannot start from data that a file reads back unchanged; "" if it can.
+    """Return why state of this type cannot start from `data`, or a file cannot store the data; "" without a reason.
 
     >>> bad_start(State, [1, "a"]), bad_start(State, float("nan"))
     ('', 'a file cannot hold nan')
@@ -318,7 +318,7 @@ def _reason(message: str) -> str:
 
 
 def type_name(hint: Any) -> str:
-    """Return a type as a person writes it.
+    """Return a type as written in source code, without module names.
 
     >>> type_name(int), type_name(int | None), type_name(list[Value])
     ('int', 'int | None', 'list[Value]')
@@ -330,7 +330,7 @@ def type_name(hint: Any) -> str:
 
 
 def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: str, where: str) -> BaseModel:
-    """Return settings that fit their declared types and ranges.
+    """Return `values` as a settings object, validated against the declared types and ranges.
 
     Raises `SettingError` with the setting, the value and what is allowed, or the nearest name.
     """
@@ -348,7 +348,7 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
 
 
 def not_plain(value: object) -> str:
-    """Return why a file cannot hold a setting unchanged; "" if it can.
+    """Return why a setting cannot be stored in a file unchanged; "" if it can.
 
     >>> not_plain([1, "a", None]), not_plain(2**80)
     ('', 'a whole number has at most 64 bits')
@@ -378,7 +378,7 @@ def not_plain(value: object) -> str:
 def setting_faults(
     model: type[BaseModel], values: Mapping[str, object], owner: str, where: str
 ) -> list[SettingError | FlowTypeError]:
-    """Return every fault that `make_settings` would raise, one after the other."""
+    """Return all errors in settings; `make_settings` raises only the first."""
     fields = model.model_fields
     faults: list[SettingError | FlowTypeError] = [
         SettingError.unknown(where, owner, name, fields) for name in values if name not in fields

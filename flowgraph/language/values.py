@@ -25,7 +25,7 @@ _OPERATORS = dict[str, Callable[..., Any]]()
 
 
 def operate_by(**nodes: Callable[..., Any]) -> None:
-    """Set the nodes that the operators of values call: `add` for `+`, `scale` for a factor."""
+    """Set the nodes that the operators of values call: `add` for `+`, and `scale` for multiplication by a number."""
     _OPERATORS.update(nodes)
 
 
@@ -80,19 +80,19 @@ class Value:
 
     @classmethod
     def at(cls, edge: Edge) -> Self:
-        """Return the value that stands for `edge` while a flow is described."""
+        """Return a symbolic value that represents `edge` in the description of a flow."""
         value = cls.__new__(cls)
         value._edge = edge
         return value
 
     @property
     def edge(self) -> Edge | None:
-        """Return the edge this value stands for, or None if it holds data."""
+        """Return the edge that this value represents in a description, or None if it holds data."""
         return self._edge
 
     @property
     def data(self) -> Any:
-        """Return the data; raises FlowTypeError on an edge."""
+        """Return the data. Raises FlowTypeError if the value only represents an edge in a description."""
         self._refuse("the flow reads the data of")
         return self._data
 
@@ -164,7 +164,7 @@ class Model(Value):
 
     @property
     def handle(self) -> Handle:
-        """Return the handle; raises LawError if it no longer holds this version of the weights."""
+        """Return the handle of the model. Raises LawError if an update has replaced this version of the weights."""
         handle = cast("Handle", self.data)
         if handle.version != self.version:
             what = f"version {self.version} of these weights was consumed by an update; they are at {handle.version}"
@@ -172,7 +172,10 @@ class Model(Value):
         return handle
 
     def advanced(self) -> Self:
-        """Return the next version, after an update in place."""
+        """Return the model at the next version, after its weights were updated in place.
+
+        This object then becomes invalid.
+        """
         handle = self.handle
         handle.version += 1
         return type(self)(handle, handle.version)
@@ -188,11 +191,11 @@ class Linear(Value):
     """A value with `+` and a factor; each is a node, so it shows in the graph."""
 
     def plus(self, other: Self) -> Self:
-        """Return the sum of real data, with the measures of both."""
+        """Return the sum of two values that hold data, with the measures of both."""
         return type(self)(self.data + other.data, (*self.measures, *other.measures))
 
     def times(self, factor: float) -> Self:
-        """Return scaled real data, with its measures unscaled."""
+        """Return a value that holds data multiplied by `factor`; its measures are not multiplied."""
         return type(self)(self.data * factor, self.measures)
 
     def __add__(self, other: Self) -> Self:
@@ -279,19 +282,19 @@ class Record(Value):
 
     @property
     def data(self) -> Any:
-        """Raise FlowTypeError: a record has parts, which hold the data."""
+        """Raise FlowTypeError, since a record has no data: its parts do."""
         self._refuse("the flow reads the data of")
         why = "holds parts, and they hold the data"
         raise FlowTypeError.bad_call(_here(), type(self).__name__, why, f"its parts: {', '.join(self.parts)}")
 
     def measured(self, *measures: Measure) -> Self:
-        """Return the record with the measures of the node that makes it."""
+        """Set the measures of the node that returns this record, and return the record."""
         self.measures = measures
         return self
 
     @classmethod
     def of(cls, parts: Mapping[str, Value], measures: Sequence[Measure] = ()) -> Self:
-        """Return a record of real parts; without some of them it is narrowed, and refuses to return those."""
+        """Return a record of parts that hold data; reading a part that is not in `parts` raises LawError."""
         record = cls.__new__(cls)
         record.__dict__.update(parts)
         record.measures = tuple(measures)
@@ -299,13 +302,13 @@ class Record(Value):
 
     @property
     def parts(self) -> dict[str, Value]:
-        """Return the parts by name, in the order of their declaration; of a narrowed record those that it has."""
+        """Return the parts by name, in the order of declaration; a narrowed record has only some of them."""
         names = (name for name in fields(type(self)) if self._edge is not None or name in self.__dict__)
         return {name: getattr(self, name) for name in names}
 
     @property
     def narrowed(self) -> bool:
-        """Return whether a real record lacks some of its parts."""
+        """Return whether a record that holds data lacks some of the declared parts."""
         return len(self.parts) < len(fields(type(self)))
 
     if not TYPE_CHECKING:
@@ -321,7 +324,7 @@ class Record(Value):
 
 
 def fields(record: type[Record]) -> dict[str, type[Value]]:
-    """Return a record's parts: name to value type.
+    """Return the parts that a record type declares: name to value type.
 
     Raises `FlowTypeError` for a part that is not a value, or with the name of an attribute of every record.
 

@@ -62,7 +62,7 @@ class Surrogate:
 
     @property
     def aggregation(self) -> str | float:
-        """Return how its terms are aggregated: `token-mean` and so on, or the constant length of `sequence-sum`."""
+        """Return how terms are aggregated: a name such as `token-mean`, or the constant length for `sequence-sum`."""
         return _aggregation(self.settings)
 
 
@@ -112,22 +112,22 @@ class Algorithm:
 
     @property
     def kl(self) -> KL | None:
-        """Return its KL to a reference, in the loss or else in the reward."""
+        """Return the KL to a reference in the loss, or else the one in the reward; None without a KL."""
         return self.kl_loss or self.kl_reward
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Return the rules of the scores, without repetition; none if only models score."""
+        """Return the distinct rules of the scores; empty if only models score."""
         return tuple(dict.fromkeys(score.rule for score in self.scores if score.rule))
 
     @property
     def own_reward(self) -> bool:
-        """Return whether a system needs a reward function of the user's."""
+        """Return whether the other system needs a reward function written by the user."""
         return len(self.scores) > 1 or any(rule != "data" for rule in self.rules)
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Return a name for the reward of each score, by its rule.
+        """Return a unique reward name for each score, made from its rule, or from its node if a model scores.
 
         >>> from examples.gdpo import gdpo
         >>> from flowgraph.passes import named
@@ -139,7 +139,7 @@ class Algorithm:
 
 
 def aggregation_text(aggregation: str | float) -> str:
-    """Return the name of an aggregation.
+    """Return an aggregation as text; a number is the constant length of `sequence-sum`.
 
     >>> aggregation_text("token-mean"), aggregation_text(16.0)
     ('token-mean', 'sequence-sum / 16')
@@ -148,12 +148,12 @@ def aggregation_text(aggregation: str | float) -> str:
 
 
 def settings_of(node: Node) -> Mapping[str, Any]:
-    """Return a node's settings by name."""
+    """Return the settings of a node, by name."""
     return {name: getattr(node.settings, name) for name in type(node.settings).model_fields}
 
 
 def read_algorithm(graph: Graph) -> Algorithm | None:
-    """Return the algorithm of a named graph; None if it trains no policy on responses that it generates."""
+    """Return the algorithm of a named graph, or None if it does not train a policy on responses that it generates."""
     reader = _AlgorithmReader(graph)
     updates = {node: list(_loss_terms(node)) for node in reader.nodes("update")}
     losses = ((update, node) for update, terms in updates.items() for _, node in terms if node.op.name in SURROGATES)

@@ -38,7 +38,7 @@ class Change:
 
 
 def changes(read: Imported, before: str, after: str) -> tuple[Change, ...]:
-    """Return what differs between two exported commands of one version, as changes of the run that was read.
+    """Return the differences between two exported commands of the same version, as changes to the run `read`.
 
     `before` is that run, exported again. The old value of a key is the one that the run sets, or its default.
     """

@@ -65,7 +65,7 @@ class StartedCommand:
 
 
 def started(text: str) -> StartedCommand:
-    """Return the first command of verl or OpenRLHF in a shell text that trains a policy.
+    """Return the first command in a shell script that trains a policy with verl or OpenRLHF.
 
     Raises UsageError with the line and the word for a text without one, and for a word that is not a key and a value.
     """
@@ -102,7 +102,7 @@ def started(text: str) -> StartedCommand:
 
 
 def words_of(key: CommandKey, table: Keys) -> tuple[str, ...]:
-    """Return the words of one key on a command line, quoted for a shell: a Hydra override, or a flag and its values.
+    """Return the command-line words that set one key, quoted for a shell: a Hydra override, or a flag with its values.
 
     >>> words_of(CommandKey("trainer.project_name", "two words", 1), keys("verl", "0.9.1"))
     ("'trainer.project_name=two words'",)

@@ -47,7 +47,11 @@ class Config:
 
     @classmethod
     def of(cls, run: StartedCommand, table: Keys | None = None) -> Config:
-        """Return the keys of a run, by a version or by the one that fits best, with notes on what is unclear in it."""
+        """Return the configuration of a run, with notes on what is unclear in it.
+
+        `table` has the known keys of one version. Without it, the version that knows the most keys of the run is used,
+        and of several such versions the newest.
+        """
         overrides = {key.key: key for key in run.overrides}
         tables = [table] if table else [keys(run.system, version) for version in versions(run.system)]
         # The newest of the versions that know the most keys.
@@ -63,7 +67,7 @@ class Config:
         return config
 
     def note(self, text: str) -> None:
-        """Add a note, once."""
+        """Add a note, unless it was added before."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -72,7 +76,7 @@ class Config:
         return name in self.overrides
 
     def get(self, *names: str) -> Scalar:
-        """Return the value of the first of these keys that the run sets, or else of the first with a default."""
+        """Return the value of the first of these keys that the run sets, else the first default, else None."""
         self.read.update(names)
         is_null = False  # set to null, so no default is used
         for name in names:
@@ -94,7 +98,7 @@ class Config:
         return next((value for value in values if value is not None), None)
 
     def integer(self, *names: str) -> int | None:
-        """Return a whole number; raises UsageError with the line for another value."""
+        """Return a whole number, or None if there is no value. Raises UsageError with the line for any other value."""
         value = self._number(names, "a whole number")
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -104,7 +108,7 @@ class Config:
         raise self._wrong(names, value, f"at most {MAX_INTEGER:,}" if is_large else "a whole number")
 
     def positive(self, *names: str) -> int:
-        """Return a whole number above 0; raises UsageError with the line for another value."""
+        """Return a whole number above 0. Raises UsageError with the line for any other value, or none."""
         value = self.integer(*names)
         if value is None or value < 1:
             raise self._wrong(names, value, "a whole number above 0")
@@ -115,33 +119,33 @@ class Config:
         return None if self.integer(*names) is None else self.positive(*names)
 
     def number(self, *names: str) -> float | None:
-        """Return a finite number; raises UsageError with the line for another value."""
+        """Return a finite number, or None if there is no value. Raises UsageError with the line for any other value."""
         value = self._number(names, "a number")
         if value is None or is_number(value):
             return value
         raise self._wrong(names, value, "a number")
 
     def share(self, *names: str) -> float:
-        """Return a number above 0 and at most 1; raises UsageError with the line for another value."""
+        """Return a number above 0 and at most 1. Raises UsageError with the line for any other value, or none."""
         value = self.number(*names)
         if value is None or not 0 < value <= 1:
             raise self.error("must be above 0, and at most 1", *names)
         return float(value)
 
     def flag(self, *names: str) -> bool:
-        """Return a truth value, False if there is none; raises UsageError with the line for another value."""
+        """Return a boolean, False if there is no value. Raises UsageError with the line for any other value."""
         value = self.get(*names)
         if value is None or isinstance(value, bool) or value in (0, 1):
             return bool(value)
         raise self._wrong(names, value, "True or False")
 
     def text(self, *names: str) -> str:
-        """Return a text, "" if there is none."""
+        """Return the value of the keys as text, "" if there is none."""
         value = self.get(*names)
         return "" if value is None else str(value)
 
     def error(self, what: str, *names: str) -> UsageError:
-        """Return an error at the line of the first of these keys that the run sets, else at the line of the command."""
+        """Return a UsageError at the line of the first of these keys that the run sets, else of the command."""
         key = next((self.overrides[name] for name in names if name in self.overrides), None)
         return error_at(self.run.line, what, names[0]) if key is None else error_at(key.line, what, key.key)
 
@@ -230,7 +234,7 @@ class Config:
 
 
 def settings_text(settings: Iterable[tuple[str, Scalar]]) -> tuple[str, ...]:
-    """Return settings as `--set` accepts them, without those that are None.
+    """Return settings as `name=value` texts for `--set`; settings that are None are left out.
 
     >>> settings_text([("policy.update.lr", 1e-6), ("score.by", "data"), ("gae.lam", None), ("whiten", True)])
     ('policy.update.lr=1e-06', 'score.by=data', 'whiten=true')
@@ -240,7 +244,7 @@ def settings_text(settings: Iterable[tuple[str, Scalar]]) -> tuple[str, ...]:
 
 
 def scalar(text: str) -> Scalar:
-    """Return the value of a text.
+    """Return the boolean, number, None or string that a text represents in YAML or on a command line.
 
     >>> scalar("True"), scalar("1e-6"), scalar("'8'"), scalar("org/name"), scalar("null")
     (True, 1e-06, '8', 'org/name', None)
@@ -259,7 +263,7 @@ def scalar(text: str) -> Scalar:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a finite number; True and False are not.
+    """Return whether a value is a finite int or float; booleans are not numbers here.
 
     >>> is_number(0.5), is_number(scalar("1e999")), is_number(True)
     (True, False, False)
@@ -268,7 +272,10 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def resolve_reference(text: str, value_of: Callable[[str], Scalar], depth: int = 0) -> Scalar:
-    """Return what `${other.key}` or `${oc.select:other.key,default}` refers to; raises LookupError if it is unknown.
+    """Return the value that `${other.key}` or `${oc.select:other.key,default}` refers to.
+
+    `value_of` returns the value of a key. Raises LookupError for text of another form, and for references that nest
+    more than MAX_DEPTH deep.
 
     >>> resolve_reference("${a.b}", {"a.b": 3}.__getitem__), resolve_reference("${oc.select:no,5}", {"no": None}.get)
     (3, 5)

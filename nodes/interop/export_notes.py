@@ -27,14 +27,14 @@ def note_shared_limits(spec: ExportSpec) -> None:
 
 
 def note_aggregations(spec: ExportSpec, aggregation: str | float, how: str) -> None:
-    """Note which other terms than the surrogate the flow does not aggregate as the system does."""
+    """Add a note for each loss term, other than the surrogate, that the system aggregates differently from the flow."""
     for name, term in spec.algorithm.aggregations.items():
         if term != aggregation:
             spec.note(f"`{name}` is aggregated as {aggregation_text(term)}; {how}: {aggregation_text(aggregation)}")
 
 
 def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
-    """Note that a pool has different numbers of devices on its machines, so that the system uses fewer."""
+    """Add a note if a pool has different numbers of devices on its machines, since the system uses fewer then."""
     if len(set(devices.counts)) > 1:
         counts = ", ".join(map(str, devices.counts))
         spec.note(
@@ -44,7 +44,10 @@ def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
 
 
 def trainer_pools(spec: ExportSpec, trainer: str) -> set[str]:
-    """Return the pools of policy, critic and reference without the sampler's; note that their devices are shared."""
+    """Return the pools of policy, critic and reference, without the sampler's unless it is the policy's.
+
+    Add a note for each critic or reference in another pool than the policy, since the system places all three together.
+    """
     home, sampling = spec.role("policy").pool, spec.role("sampler").pool
     pools = {home}
     trained_or_read: tuple[RoleName, ...] = ("critic", "reference")
@@ -59,14 +62,17 @@ def trainer_pools(spec: ExportSpec, trainer: str) -> set[str]:
 
 
 def note_recomputed(spec: ExportSpec) -> None:
-    """Note that a system recomputes the log-probs that the flow clips around, if those are the sampler's."""
+    """Add a note that the system recomputes the log-probs for clipping, if the flow uses those from sampling."""
     if spec.algorithm.surrogate.old == "sampler":
         extra = "" if spec.recomputes_logprobs else ": one more forward pass"
         spec.note(f"the flow clips around the sampler's log-probs; {spec.name} recomputes them{extra}")
 
 
 def kl_estimator(spec: ExportSpec) -> str:
-    """Return the estimator of a system that has k1, k2 and k3 without a straight-through gradient; "" without a KL."""
+    """Return the KL estimator for a system with only k1, k2 and k3, all without a straight-through gradient.
+
+    Others become k2, with a note. Return "" without a KL.
+    """
     kl = spec.algorithm.kl
     if kl is None:
         return ""

@@ -46,12 +46,12 @@ class ExportDevices:
 
     @property
     def per_node(self) -> int:
-        """Return the devices that a system uses on each machine: the minimum."""
+        """Return the number of devices that the system uses on each machine: the minimum over all machines."""
         return min(self.counts)
 
     @property
     def devices(self) -> int:
-        """Return the devices that a system uses in all."""
+        """Return the total number of devices that the system uses."""
         return self.nodes * self.per_node
 
 
@@ -65,7 +65,7 @@ class ExportModel:
 
     @classmethod
     def read(cls, text: str) -> ExportModel:
-        """Return a model from its name in a plan; raises PlanError for adapters without a rank.
+        """Return the model for a name in a plan. Raises PlanError for adapters without a rank.
 
         >>> ExportModel.read("org/name+lora=8"), ExportModel.read("org/name")
         (ExportModel(name='org/name', rank=8, alpha=16), ExportModel(name='org/name', rank=0, alpha=0))
@@ -107,70 +107,70 @@ class ExportSpec:
     notes: list[str]
 
     def note(self, text: str) -> None:
-        """Add a note, once."""
+        """Add a note, unless it was added before."""
         if text not in self.notes:
             self.notes.append(text)
 
     @property
     def name(self) -> str:
-        """Return the name of the system, as its authors write it."""
+        """Return the name of the system as its authors write it."""
         return NAMES[self.system]
 
     @property
     def prompt_tokens(self) -> int:
-        """Return the maximum tokens of a prompt, or a default if the plan does not say."""
+        """Return the maximum length of a prompt in tokens, or a default if the plan does not specify it."""
         tokens = self.longest.prompt_tokens if self.longest else max_tokens(self.assumed.prompt_tokens)
         return tokens or DEFAULT_PROMPT_TOKENS
 
     @property
     def total_tokens(self) -> int:
-        """Return the maximum tokens of a prompt and its response."""
+        """Return the maximum length of a prompt with its response, in tokens."""
         return self.prompt_tokens + self.algorithm.max_tokens
 
     @property
     def recomputes_logprobs(self) -> bool:
-        """Return whether the forecast has a pass of the policy over its responses for their log-probs."""
+        """Return whether the forecast step has a forward pass of the policy for log-probs of its responses."""
         role, tasks = self.role("policy").role, self.plan.step.tasks if self.plan.step is not None else ()
         return any(task.kind == "logprob" and task.role == role for task in tasks)
 
     @property
     def batch(self) -> int:
-        """Return the prompts that a step trains on: those that a refill keeps."""
+        """Return the number of prompts that a step trains on; with a refill, those that remain after it."""
         refill = self.algorithm.refill
         return min(refill["groups"], self.assumed.batch) if refill is not None else self.assumed.batch
 
     @property
     def minibatch(self) -> int:
-        """Return the prompts of one optimizer step of the policy."""
+        """Return the number of prompts for one optimizer step of the policy."""
         return min(self.algorithm.policy.minibatch or self.batch, self.batch)
 
     @property
     def lag(self) -> int:
-        """Return the age of the weights that generate responses, in updates."""
+        """Return the maximum lag of the weights that generate responses, in updates."""
         return self.role("sampler").lag
 
     def model(self, part: Part) -> ExportModel | None:
-        """Return the model of a part, None if the flow does not have it."""
+        """Return the model of a part, or None if the flow does not have this part."""
         return ExportModel.read(self.assumed.models[self.parts[part]]) if part in self.parts else None
 
     def role(self, name: RoleName) -> PlacedRole:
-        """Return where and how a role runs; on one device, with neither pool nor engine, if it is not placed."""
+        """Return the placement of a role; if it is not placed, a role on one device with pool and engine ""."""
         part, use = ROLES[name]
         role = f"{self.parts.get(part, '')}.{use}"
         absent = PlacedRole(role=role, pool="", engine="")
         return next((placed for placed in self.plan.placed if placed.role == role), absent)
 
     def is_placed(self, name: RoleName) -> bool:
-        """Return whether the plan has a role."""
+        """Return whether the plan places a role."""
         return self.role(name).pool != ""
 
     def devices(self, *pools: str) -> ExportDevices:
-        """Return the devices of these pools together, by machine."""
+        """Return the devices of these pools, counted by machine."""
         machines = Counter(node for pool in self.plan.pools if pool.name in pools for node, _ in pool.devices)
         return ExportDevices(tuple(machines.values()), frozenset(machines))
 
     def row_tokens(self, name: RoleName) -> int:
-        """Return the tokens of a micro-batch on the devices that share its rows: the plan's, or else the flow's.
+        """Return the tokens of one micro-batch on all devices that split its rows, from the plan or else from the flow.
 
         The longest row has to fit. The share of one device, rounded up, is a whole number.
         """

@@ -65,17 +65,17 @@ class Imported(SystemRun):
 
     @property
     def devices(self) -> int:
-        """Return the devices that its roles run on."""
+        """Return the total number of devices of all parts."""
         return sum(part.devices for part in self.parts)
 
     @property
     def machines(self) -> tuple[int, int]:
-        """Return the number of machines that its parts need, and the devices of each."""
+        """Return the number of machines that the parts need, and the number of devices of each machine."""
         return machines_of(self.parts)
 
 
 def model_with_adapters(name: str, rank: int, alpha: int) -> str:
-    """Return a model as `--model` accepts it; alpha is written unless it is twice the rank, its default.
+    """Return a model as text for `--model`; alpha is written unless it is twice the rank, which is the default.
 
     >>> model_with_adapters("org/name", 8, 16), model_with_adapters("org/name", 8, 8), model_with_adapters("m", 0, 0)
     ('org/name+lora=8', 'org/name+lora=8,alpha=8', 'm')

@@ -47,7 +47,7 @@ class Keys:
         return key in self.defaults or key in self.added or key in self.open or any(p in self.open for p in parents)
 
     def irrelevant(self, key: str) -> bool:
-        """Return whether a key changes nothing of what a step computes.
+        """Return whether a key has no effect on the results of a step.
 
         >>> verl = keys("verl", "0.9.1")
         >>> verl.irrelevant("trainer.project_name"), verl.irrelevant("distillation.enabled")
@@ -56,7 +56,7 @@ class Keys:
         return _irrelevant(self.system).fullmatch(key) is not None
 
     def hint(self, key: str) -> str:
-        """Return a hint with the nearest key, preferably one with the same last name."""
+        """Return a hint with the most similar key, preferably one with the same last name."""
         last = key.rpartition(".")[2]
         same = [name for name in self.defaults if name.rpartition(".")[2] == last]
         return nearest(key, same or self.defaults)
@@ -80,19 +80,19 @@ def _irrelevant(system: System) -> re.Pattern[str]:
 
 @cache
 def versions(system: System) -> tuple[str, ...]:
-    """Return the versions whose keys are known, oldest first: their commands can be imported."""
+    """Return the versions whose commands can be imported, oldest first."""
     names = (path.stem for path in (FOLDERS[system] / "keys").glob("*.json"))
     return tuple(sorted(names, key=lambda version: [int(part) for part in version.split(".")]))
 
 
 @cache
 def exported_versions(system: System) -> tuple[str, ...]:
-    """Return the versions that plans are exported for, oldest first."""
+    """Return the versions to which plans can be exported, oldest first."""
     return tuple(v for v in versions(system) if (FOLDERS[system] / "templates" / f"{v}.j2").is_file())
 
 
 def system_of(name: str) -> System:
-    """Return the system of this name in any case: verl, openrlhf or nemo-rl. Raises UnknownNameError for another."""
+    """Return the system with this name, ignoring case. Raises UnknownNameError for an unknown one."""
     for system in SYSTEMS:
         if name.casefold() == system:
             return system

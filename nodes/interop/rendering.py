@@ -31,7 +31,7 @@ class Remark(str):
 
 
 def hydra(value: Any) -> str:
-    """Return a value of a Hydra override, quoted for a shell.
+    """Return a value as written in a Hydra override, quoted for a shell.
 
     >>> hydra(True), hydra("org/name"), shlex.split(hydra("two words")), hydra(["a", 0.5])
     ('True', 'org/name', ["'two words'"], "'[a,0.5]'")
@@ -40,7 +40,7 @@ def hydra(value: Any) -> str:
 
 
 def flag(value: Any) -> str:
-    """Return a value of a command-line flag, quoted for a shell.
+    """Return a value as written after a command-line flag, quoted for a shell.
 
     >>> flag("two words"), flag(1e-6)
     ("'two words'", '1.0e-06')

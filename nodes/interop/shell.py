@@ -40,7 +40,7 @@ _IN_DOUBLE_QUOTES = re.compile(r"""(?:[^"\\$`]|\\(?![$"\\`\n]))+""")
 
 
 def error_at(line: int, what: str, word: str = "") -> UsageError:
-    """Return an error about a word, on a line of a script."""
+    """Return a UsageError about a word on a line of a script."""
     return UsageError(f"`{word}`: {what}" if word else what, where=f"line {line}")
 
 
@@ -60,12 +60,12 @@ class Word:
     quoted: bool = field(default=False, compare=False, repr=False)
 
     def add(self, text: str) -> None:
-        """Add a text that is the same before substitution."""
+        """Append text that substitution does not change, to both `text` and `raw`."""
         self.text += text
         self.raw += text
 
     def name(self, *, unset: Iterable[str] = (), guessed: Iterable[str] = ()) -> None:
-        """Name variables that it contains, each once."""
+        """Add names of variables to `unset` and `guessed`, without repetition."""
         self.unset = tuple(dict.fromkeys((*self.unset, *unset)))
         self.guessed = tuple(dict.fromkeys((*self.guessed, *guessed)))
 

@@ -24,18 +24,18 @@ class ShippedFlow:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Return its roles."""
+        """Return the roles of the flow, such as `policy.train`."""
         uses = {"policy": ("train", "sample"), "critic": ("train",), "ref": ("infer",)}
         return tuple(f"{param}.{use}" for param in self.params for use in uses[param])
 
     @property
     def loss(self) -> str:
-        """Return the name of its loss node."""
+        """Return the name of the flow's loss node."""
         return f"policy.update.{self.surrogate}"
 
     @property
     def kl_in_loss(self) -> bool:
-        """Return whether its KL is a term of the loss, not of the reward."""
+        """Return whether the flow adds the KL to the loss, not to the reward."""
         return self.kl.startswith("policy.update")
 
 
@@ -75,7 +75,7 @@ PLACEMENTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 
 def placement_of(flow: ShippedFlow, parts: Sequence[SharedDevices]) -> str:
-    """Return the first named placement with these parts, "" if there is none.
+    """Return the first named placement that groups the flow's roles as `parts` do, "" if there is none.
 
     >>> placement_of(FLOWS["gpg"], [SharedDevices(("policy.train", "policy.sample"), 8, 8)])
     'hybrid:verl'

@@ -46,7 +46,7 @@ class _Keyed:
 
 
 def diff_picture(old: Picture, new: Picture) -> Picture:
-    """Draw two pictures as one, in the order of the new one, with removed things last.
+    """Return a picture of the differences between two pictures, in the order of the new one; removed things are last.
 
     Each thing has its status. A changed box has its old text as its last line; a changed frame or arrow, in its label.
 
@@ -86,7 +86,7 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
 
 
 def frame_name(frame: Frame) -> str:
-    """Return what a frame is known by: a pool without its devices, a copy of weights without its layout.
+    """Return the name that identifies a frame in both pictures: a label without devices (pools) or layout (copies).
 
     >>> frame_name(Frame("f0", "pool0: 8 of node-1", kind="pool"))
     'pool0'

@@ -17,7 +17,7 @@ CARRY_LABEL = "next step"
 
 
 def flow_picture(graph: Graph) -> Picture:
-    """Return the picture of a named graph (`compile_graph(flow.graph())`), in the order it was written.
+    """Return the picture of a named graph (`compile_graph(flow.graph())`), with boxes in the order of the flow.
 
     A loss reads the weights that its node updates: they are drawn in place of its own parameter.
     """
@@ -76,12 +76,15 @@ def _data_arrows(graph: Graph, losses: Sequence[tuple[Node, Region]], ids: Mappi
 
 
 def loss_text(region: Region) -> str:
-    """Return a loss by its name and its parameters."""
+    """Return the name of a loss with its parameters in brackets, as in `loss(policy)`."""
     return f"{region.name}({', '.join(param.name for param in region.params)})"
 
 
 def edge_arrow(source: str, target: str, edge: Edge) -> Arrow:
-    """Return the arrow of an edge between two boxes: its type, and the maximum lag of weights that generate."""
+    """Return the arrow of a graph edge from box `source` to box `target`, labelled with the type of the value.
+
+    For weights that may lag (`stale`), the label also has the maximum lag in updates.
+    """
     if edge.at_most:
         lag = f"≤ {edge.at_most} {'update' if edge.at_most == 1 else 'updates'} late"
         return Arrow(source, target, f"{type_name(edge.type)} {lag}", ArrowStyle.STALE)
@@ -114,7 +117,7 @@ def _about(graph: Graph) -> Iterator[str]:
 
 
 def node_about(node: Node) -> str:
-    """Return a node's kind, what it does, its settings, inputs, losses and outputs, and where it is written."""
+    """Return a description of a node: kind, purpose, settings, inputs, losses, outputs, and source line."""
     sentences = [f"{node.name or node.op.name} is a node of kind {node.op.kind}, {node.op.module}.{node.op.name}."]
     sentences += [node.op.about] if node.op.about else []
     settings = [f"{name}={value}" for name, value in shown_settings(node.settings)]
@@ -127,12 +130,12 @@ def node_about(node: Node) -> str:
 
 
 def param_about(param: Param) -> str:
-    """Return what a parameter is and where it is written."""
+    """Return a sentence with the owner and type of a parameter, and its source line."""
     return f"{param.name} is a parameter of {param.owner}, of type {type_name(param.type)}. Written at {param.at}."
 
 
 def result_about(edge: Edge) -> str:
-    """Return what a result is and which node returns it."""
+    """Return a description of a result of the flow, with the node that returns it."""
     source = edge.source
     name = source.name or source.op.name if isinstance(source, Node) else getattr(source, "name", "")
     return f"A result of the flow, of type {type_name(edge.type)}{f', from {name}' if name else ''}."

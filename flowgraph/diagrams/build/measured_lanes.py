@@ -16,7 +16,7 @@ StepTask = tuple[int, MeasuredTask]  # the number of its step in the run, and th
 
 
 def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
-    """Return what each pool did in these steps, in seconds from the start of the first task; the host comes last.
+    """Return a lane of measured tasks for each pool, in seconds from the start of the first task; the host is last.
 
     Steps keep their numbers in the run. Of several ranks the one that was busy longest is shown. Of two tasks at the
     same time on it the later one begins, in the picture, at the end of the other.
@@ -29,7 +29,9 @@ def measured_lanes(steps: Sequence[MeasuredStep]) -> tuple[Lane, ...]:
 
 
 def lanes_beside(forecast: Lanes, measured: Sequence[Lane]) -> Lanes:
-    """Put each measured lane beneath the forecast of its pool; pools without a forecast follow, the host last.
+    """Return the forecast with each pool's measured lane below its forecast lane.
+
+    Pools without a forecast come after the others, and the host is last.
 
     The picture ends where the longer of both ends; nothing is drawn in a lane after its own end.
 

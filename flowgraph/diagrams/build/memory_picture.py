@@ -17,7 +17,9 @@ Key = tuple[str, str, str]  # pool, phase, role
 def memory_picture(
     plan: Plan, measured: Sequence[PoolForecast] = (), *, fills: Mapping[DeviceKind, float]
 ) -> MemoryChart:
-    """Return the chart of a plan's forecast, its phases in the order of the step; a pool without one is left out.
+    """Return the memory chart of a plan's forecast, with phases in the order of the step.
+
+    Pools without a forecast are left out.
 
     `measured` has the peaks of measured steps; the highest ones count. `fills` is the share of a device that a plan
     may fill, by kind. The capacity is that of the smallest device of a pool.
@@ -60,7 +62,9 @@ def _store(
 
 
 def parts_of(peak: PhasePeak) -> tuple[tuple[str, int], ...]:
-    """Return the bytes of each role; all for the role of the peak where the parts are unknown or do not add up.
+    """Return the bytes that each role holds at a peak.
+
+    If the parts are unknown or do not add up to the peak, all bytes are assigned to the role of the peak.
 
     >>> parts_of(PhasePeak(phase="update", role="m.train", memory_bytes=8))
     (('m.train', 8),)

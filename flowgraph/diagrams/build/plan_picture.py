@@ -31,7 +31,7 @@ Moved = tuple[str, str]  # a value, by its name, and the place that it is transf
 
 
 def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: bool = False) -> Picture:
-    """Return the picture of a program, in its order.
+    """Return the picture of a program, with boxes in the program's order.
 
     A version of weights is a box in each of its homes. A loss is a line of the node that runs it, and that node reads
     the loss's inputs. A transferred value is a box in each place that it goes to, however many nodes read it there;

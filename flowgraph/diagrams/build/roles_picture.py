@@ -37,7 +37,7 @@ def roles_picture(plan: Plan, *, unfold: bool = False) -> Picture:
 
 
 def devices_text(pool: Pool) -> str:
-    """List a pool's devices; of many, how many it has of each machine.
+    """Return a pool's devices as text: each device, or for many devices the number on each machine.
 
     >>> devices_text(Pool(name="all", devices=(("laptop", 0), ("laptop", 1))))
     'laptop/0, laptop/1'
@@ -55,7 +55,7 @@ def devices_text(pool: Pool) -> str:
 def device_boxes(
     pool: Pool, cluster: Cluster, inside: str, ids: Iterator[str], *, unfold: bool = False
 ) -> Iterator[Box]:
-    """Yield the boxes of a pool's devices in the frame `inside`, machine by machine, with the devices in the pool.
+    """Yield the boxes of a pool's devices in the frame `inside`, one for each machine.
 
     With more than MACHINES_IN_FULL machines, those of the same kind and with the same devices in the pool share a box,
     unless `unfold` is set.
@@ -79,7 +79,7 @@ def device_boxes(
 
 
 def machine_text(machine: Machine | None) -> str:
-    """Return the devices of a machine.
+    """Return the number, model and memory of a machine's devices; "not in the cluster" for None.
 
     >>> from flowgraph.cluster.cluster import Device
     >>> cpu = Device(kind="cpu", memory_bytes=2**30)
@@ -95,7 +95,7 @@ def machine_text(machine: Machine | None) -> str:
 
 
 def places_text(places: Sequence[int]) -> str:
-    """Return places among a machine's devices, with neighbours as a range.
+    """Return device indices as text, with consecutive indices as a range.
 
     >>> places_text([0, 1, 2, 3, 6]), places_text([5])
     ('devices 0–3, 6', 'device 5')

@@ -15,7 +15,7 @@ DRIVER = "a0"
 
 
 def sequence_picture(program: Program) -> SequenceDiagram:
-    """Return the diagram of one step of a program, its messages in the program's order.
+    """Return the sequence diagram of one step of a program, with messages in the program's order.
 
     The driver calls copies of models and gets references; values go from place to place directly. The driver also runs
     the nodes of the host. Consecutive values that go the same way share a message.

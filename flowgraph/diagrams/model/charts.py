@@ -65,7 +65,7 @@ class Phase:
 
     @property
     def size_bytes(self) -> int:
-        """Return the sum of all parts."""
+        """Return the sum of all parts, in bytes."""
         return sum(size for _, size in self.held)
 
 

@@ -18,7 +18,9 @@ _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20
 
 
 def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
-    r"""Return one readable line: no control or direction characters, at most two accents on a letter, not too long.
+    r"""Return text as one printable line of at most `limit_characters`.
+
+    Control and direction characters are removed, and at most two combining accents in a row are kept.
 
     An empty label becomes "?", so that every box and arrow has one.
 
@@ -38,7 +40,7 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
 
 
 def seen(text: str) -> str:
-    r"""Return lines of text without control characters that a terminal would obey.
+    r"""Return text without characters that a terminal would interpret; newlines and tabs are kept.
 
     >>> seen("two\nlines\x1b[31m\u202e")
     'two\nlines[31m'
@@ -47,7 +49,7 @@ def seen(text: str) -> str:
 
 
 def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) -> str:
-    """Return a label as `clean` does, after the sign of its status.
+    """Return a label, cleaned by `clean`, with the sign of its status in front: `+ ` for added, `- ` for removed.
 
     >>> signed("policy", "added"), signed("policy", "same"), signed("", "removed")
     ('+ policy', 'policy', '- ?')
@@ -57,12 +59,12 @@ def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) 
 
 
 def signed_lines(box: Box) -> list[str]:
-    """Return the lines of a box's label, the first after the sign of its status."""
+    """Return the cleaned lines of a box's label; the first has the sign of the box's status in front."""
     return [signed(line, "same" if place else box.status) for place, line in enumerate(box.label)]
 
 
 def shortened(text: str, limit_characters: int) -> str:
-    """Return a text cut to a length, with an ellipsis where it was cut.
+    """Return a text of at most `limit_characters` characters; a longer one is cut and ends in an ellipsis.
 
     >>> shortened("response_length", 9)
     'response…'

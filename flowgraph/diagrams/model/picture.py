@@ -78,15 +78,15 @@ class Picture:
     about: str = ""
 
     def boxes_in(self, frame: str | None) -> list[Box]:
-        """Return the boxes that stand right inside a frame, or in none."""
+        """Return the boxes directly inside a frame (by id), or outside of all frames for None."""
         return [box for box in self.boxes if box.inside == frame]
 
     def frames_in(self, frame: str | None) -> list[Frame]:
-        """Return the frames that lie right inside a frame, or in none."""
+        """Return the frames directly inside a frame (by id), or the outermost frames for None."""
         return [inner for inner in self.frames if inner.parent == frame]
 
     def frames_around(self, inside: str | None) -> tuple[Frame, ...]:
-        """Return the frames around what stands right inside a frame, or in none: the innermost first."""
+        """Return the frame with id `inside` and all frames around it, innermost first; empty for None."""
         frames, around = {frame.id: frame for frame in self.frames}, list[Frame]()
         while inside is not None:
             around.append(frames[inside])

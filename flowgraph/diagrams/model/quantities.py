@@ -8,7 +8,7 @@ from flowgraph.cluster.plan import Layout
 
 
 def show_s(seconds: float | None) -> str:
-    """Return seconds with three digits; None is `unknown`.
+    """Return seconds as text with three significant digits and a unit; None is `unknown`.
 
     >>> show_s(123.4), show_s(12.34), show_s(0.01234), show_s(None)
     ('123 s', '12.3 s', '12.3 ms', 'unknown')
@@ -21,7 +21,7 @@ def show_s(seconds: float | None) -> str:
 
 
 def many(count: int, singular: str, plural: str = "") -> str:
-    """Return a count with its noun.
+    """Return a count with its noun; without `plural`, the plural is the singular with an s.
 
     >>> many(1, "rank"), many(3000, "rank"), many(2, "box", "boxes")
     ('1 rank', '3,000 ranks', '2 boxes')
@@ -30,7 +30,7 @@ def many(count: int, singular: str, plural: str = "") -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as a list in a sentence.
+    """Return names joined by commas, the last by "and"; "" for none.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')
@@ -39,7 +39,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def layout_text(layout: Layout) -> str:
-    """Return the dimensions in which a layout splits a model.
+    """Return the settings of a layout without sizes of 1; "one device" if none remain.
 
     >>> layout_text(Layout(data=2, sharding="full")), layout_text(Layout())
     ('data=2 sharding=full', 'one device')

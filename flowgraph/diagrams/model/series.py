@@ -27,13 +27,16 @@ class Series:
 
 
 def step_range(series: Sequence[Series]) -> tuple[float, float]:
-    """Return the first and last step of all series; 0 and 1 without any."""
+    """Return the first and last step with a value in any series; (0, 1) if there is none."""
     steps = [step for metric in series for step, value in known(metric) if value is not None]
     return (min(steps), max(steps)) if steps else (0.0, 1.0)
 
 
 def known(series: Series) -> list[SeriesPoint]:
-    """Return a series' points by step, without steps that cannot be drawn; a value that cannot be is None."""
+    """Return the points of a series, sorted by step.
+
+    Points with a non-finite or huge step are dropped. Non-finite or huge values become None, a gap in the curve.
+    """
     sound = [(step, value) for step, value in series.points if _is_drawable(step)]
     return [
         (step, value if value is not None and _is_drawable(value) else None)
@@ -46,7 +49,7 @@ def _is_drawable(number: float) -> bool:
 
 
 def sentence(series: Series) -> str:
-    """Describe a series in a sentence: its ends and its range."""
+    """Return a sentence about a series: its first and last value, minimum and maximum."""
     name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
     points = [(step, value) for step, value in known(series) if value is not None]
     if not points:
@@ -60,7 +63,9 @@ def sentence(series: Series) -> str:
 
 
 def running_mean(points: Sequence[SeriesPoint]) -> list[SeriesPoint]:
-    """Replace each value by the mean of those around it, a tenth of the curve in all; gaps stay.
+    """Return a moving average: each value becomes the mean of a window of a tenth of all points around it.
+
+    None values are not counted, and remain None.
 
     >>> running_mean([(0, 1.0), (1, 2.0), (2, None)])
     [(0, 1.0), (1, 2.0), (2, None)]
@@ -77,7 +82,7 @@ def running_mean(points: Sequence[SeriesPoint]) -> list[SeriesPoint]:
 
 
 def thinned(points: Sequence[SeriesPoint], max_points: int = POINTS_MAX) -> Sequence[SeriesPoint]:
-    """Leave out points that a narrow panel cannot show: of each run of neighbours the lowest and highest stay.
+    """Return at most about `max_points` points: the lowest and the highest of each run of neighbouring points.
 
     >>> thinned([(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)], 4)
     [(0, 1.0), (1, 5.0), (2, 3.0), (3, 0.0)]

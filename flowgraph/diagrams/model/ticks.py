@@ -11,7 +11,9 @@ SMALLEST = 1e-290  # a spread below it cannot be cut into parts
 
 
 def step_of(low: float, high: float, about: int) -> float:
-    """Return the step of 1, 2 or 5 times a power of ten that cuts a range into about that many parts.
+    """Return a step of 1, 2 or 5 times a power of ten that divides a range into approximately `about` parts.
+
+    `high` must be greater than `low`.
 
     >>> step_of(0, 1, 4), step_of(0, 70, 4), step_of(0, 5e-6, 5)
     (0.2, 20.0, 1e-06)
@@ -22,7 +24,7 @@ def step_of(low: float, high: float, about: int) -> float:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """Return a range of some length: around a constant a tenth of it to either side, around zero one.
+    """Return the range unchanged, or widened if it is a constant: by 10% of its size to either side, or by 1 around 0.
 
     >>> widened(2.0, 2.0), widened(0.0, 0.0), widened(0.0, 3.0)
     ((1.8, 2.2), (-1.0, 1.0), (0.0, 3.0))
@@ -35,7 +37,7 @@ def widened(low: float, high: float) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[float, ...]:
-    """Return the round numbers within a range, ends included; `integers` gives whole ones only.
+    """Return approximately `about` round numbers from `low` to `high` inclusive; only whole numbers with `integers`.
 
     >>> ticks(0, 1, 5), ticks(3, 7, 4, integers=True)
     ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (3.0, 4.0, 5.0, 6.0, 7.0))
@@ -48,7 +50,7 @@ def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) ->
 
 
 def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[tuple[float, str], ...]:
-    """Return the round numbers within a range as `ticks` does, each with its text.
+    """Return the numbers that `ticks` returns, each with its text.
 
     >>> labelled_ticks(0, 1, 2)
     ((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0'))
@@ -59,7 +61,7 @@ def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = 
 
 
 def padded(low: float, high: float) -> tuple[float, float]:
-    """Return a range with a little room to either side; one without negative numbers does not start below zero.
+    """Return a range with 5% of its length added at either end; the lower end stays at or above 0 if `low` is.
 
     >>> padded(0.0, 1.0), padded(-1.0, 1.0), padded(0.0, 0.0)
     ((0.0, 1.05), (-1.1, 1.1), (0.0, 1.1))
@@ -71,7 +73,7 @@ def padded(low: float, high: float) -> tuple[float, float]:
 
 
 def number_text(value: float, step: float = 0.0) -> str:
-    """Return a number in few characters: as exact as an axis with this `step`, or with three digits without one.
+    """Return a number as short text, with the decimals for an axis with this `step`, or three digits without a step.
 
     >>> number_text(0.2, 0.2), number_text(40000.0, 20000.0), number_text(2e-6, 1e-6), number_text(-0.0, 0.5)
     ('0.2', '40k', '2e-6', '0.0')
@@ -107,7 +109,7 @@ FROM_S = (0.0, 1.0, 180.0, 3 * 3600.0)  # the length of an axis from which on ea
 
 
 def unit_of(length_s: float) -> TimeUnit:
-    """Return the unit for an axis of this length.
+    """Return the unit in which to label a time axis of this length.
 
     >>> unit_of(0.02).name, unit_of(90).name, unit_of(600).name, unit_of(36000).name
     ('ms', 's', 'min', 'h')
@@ -116,7 +118,7 @@ def unit_of(length_s: float) -> TimeUnit:
 
 
 def time_ticks(length_s: float, about: int = 8) -> tuple[tuple[float, str], ...]:
-    """Return the round marks of an axis of time, from 0: seconds, and text.
+    """Return approximately `about` ticks of a time axis from 0 to `length_s`: seconds and text.
 
     >>> time_ticks(1.5, 3)
     ((0.0, '0 s'), (0.5, '0.5 s'), (1.0, '1.0 s'), (1.5, '1.5 s'))

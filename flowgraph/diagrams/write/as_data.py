@@ -44,7 +44,7 @@ _ID = re.compile(r"[a-z][a-z0-9_]{0,38}[0-9]")
 
 
 def as_json(drawing: Drawing) -> str:
-    """Return a picture as JSON in ASCII: its kind and its fields, labels as the user wrote them.
+    """Return a picture as ASCII JSON with its kind and fields; labels are unchanged.
 
     NaN and infinities (of a run's curve, say) are written as the texts "nan", "inf" or "-inf".
     """
@@ -53,7 +53,7 @@ def as_json(drawing: Drawing) -> str:
 
 
 def from_json(text: str, where: str = "picture") -> Drawing:
-    """Read a text of `as_json`. Raises DataError with the place of a fault.
+    """Return the picture in a text that `as_json` wrote. Raises DataError with the place of the first fault.
 
     Ids must have the form of generated ones and be unique, and refer to boxes and frames of the picture, so that every
     writer may print them unchanged.
@@ -151,7 +151,7 @@ def _sizes(drawing: MemoryChart | Comparison | Scatter) -> Iterator[tuple[str, f
 
 
 def to_plain(value: Any) -> Any:
-    """Return data that JSON can hold; an infinity or NaN becomes its name.
+    """Return a value as JSON-compatible data; infinities and NaN become their names.
 
     >>> to_plain((1, float("nan"), "a"))
     [1, 'nan', 'a']
@@ -166,7 +166,9 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: Any, value: Any, where: str) -> Any:
-    """Return a value of a dataclass, tuple, union, word or number. Raises DataError with the place of a fault.
+    """Return JSON-compatible data as a value of type `kind`, the inverse of `to_plain`.
+
+    Raises DataError, with the place below `where`, if the data does not fit the type.
 
     >>> from_plain(tuple[int, ...], [1, 2], "steps")
     (1, 2)

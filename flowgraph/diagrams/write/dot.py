@@ -57,7 +57,7 @@ def dot(picture: Picture) -> str:
 
 
 def quoted(*lines: str) -> str:
-    r"""Quote the lines of a label so that Graphviz shows them and reads nothing else in them.
+    r"""Return the lines of a label as a quoted Graphviz string with all special characters escaped.
 
     Characters of HTML are written as entities, which Graphviz decodes once; a backslash is doubled.
 

@@ -63,7 +63,7 @@ WRITERS: Mapping[type[Drawing], Writers] = {
 
 
 def format_of(ending: str, where: str) -> str:
-    """Return the format of a file extension. Raises UsageError for an unknown one.
+    """Return the format for a file extension with its dot, in either case. Raises UsageError for an unknown one.
 
     >>> format_of(".gv", "a.gv")
     'dot'
@@ -75,7 +75,7 @@ def format_of(ending: str, where: str) -> str:
 
 
 def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool = False) -> str:
-    """Write a picture in a text format: svg, mmd, md, dot, json, or text for a terminal of this many columns.
+    """Return a picture in a text format: svg, mmd, md, dot or json; for other names, text for a terminal of this width.
 
     Raises UsageError for a format that cannot draw such a picture.
     """
@@ -97,7 +97,7 @@ def text_in(drawing: Drawing, name: str, *, columns: int = COLUMNS, colour: bool
 
 
 def svg(drawing: Drawing, look: Look = ALONE) -> str:
-    """Draw a picture as SVG. Raises UsageError if it has boxes and arrows and Graphviz is not installed."""
+    """Return a picture as SVG. Raises UsageError if it has boxes and arrows and Graphviz is not installed."""
     return WRITERS[type(drawing)].svg(drawing, look)
 
 

@@ -83,7 +83,7 @@ class Page:
 
 
 def page_html(page: Page) -> str:
-    """Write a page as one HTML file: texts are a user's and are escaped; pictures are inserted unchanged."""
+    """Return a page as one HTML file; texts are escaped, and SVG pictures are inserted unchanged."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     # The page's policy would refuse a picture's own style, and the reader's console would say so.
@@ -114,19 +114,19 @@ def _cleaned(text: str, limit_characters: int) -> str:
 
 
 def sort_key(cell: TableCell) -> str:
-    """Return the number that a cell is sorted by as text, "" for none."""
+    """Return the finite number by which a table cell is sorted, as text; "" if there is none."""
     return repr(float(cell.sort)) if cell.sort is not None and math.isfinite(cell.sort) else ""
 
 
 def policy(styles: tuple[str, ...], script: str) -> str:
-    """Return the content-security policy of a page: these styles and this script, and nothing from outside."""
+    """Return a Content-Security-Policy that allows only these styles and this script, by their hashes."""
     allowed = " ".join(map(digest, styles))
     rest = "base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; style-src {allowed}; script-src {digest(script)}; {rest}"
 
 
 def digest(source: str) -> str:
-    """Return the hash of a source as a policy names it (CSP level 3, section 2.3.1).
+    """Return the SHA-256 of a style or script as written in a Content-Security-Policy (CSP level 3, section 2.3.1).
 
     >>> digest("")
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
@@ -137,5 +137,5 @@ def digest(source: str) -> str:
 
 @cache
 def asset(name: str) -> str:
-    """Read a style or a script of a page."""
+    """Return the text of a style sheet or script of a page."""
     return TEMPLATES.joinpath(name).read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ class StyleRule:
 
 
 def rules() -> Iterator[StyleRule]:
-    """Yield every rule, the general ones first."""
+    """Yield every style rule; general rules come before specific ones."""
     yield StyleRule("text", f"fill:#1f2328;font-family:{FONT};font-size:{SIZE_PX:g}px", "fill:#e6edf3")
     yield StyleRule(".page", "fill:#ffffff", "fill:#0d1117")
     yield StyleRule(".small", f"font-size:{SMALL_PX:g}px")
@@ -66,7 +66,7 @@ def rules() -> Iterator[StyleRule]:
 
 
 def chart_rules() -> Iterator[StyleRule]:
-    """Yield the rules of pictures with a scale: bars, columns, strips, dots, messages and curves."""
+    """Yield the style rules of charts: bars, columns, strips, dots, messages and curves."""
     yield StyleRule(".band", "fill:#f6f8fa", "fill:#161b22")
     idle = "fill:#444c56;paint-order:stroke;stroke:#e6e6e6;stroke-width:4px"
     yield StyleRule(".bar-idle text", idle, "fill:#9aa4ae;stroke:#21262d")
@@ -110,7 +110,10 @@ def chart_rules() -> Iterator[StyleRule]:
 
 
 def stylesheet(classes: Collection[str]) -> str:
-    """Return the style of a picture with these classes outside of a page: light, or dark if its viewer is."""
+    """Return the CSS for a stand-alone picture, with only the rules for these classes.
+
+    The viewer's `prefers-color-scheme` selects light or dark.
+    """
     used = [rule for rule in rules() if classes_in(rule.selector) <= set(classes)]
     light = (f".fg {rule.selector}{{{rule.light}}}" for rule in used)
     dark = (f".fg {rule.selector}{{{rule.dark}}}" for rule in used if rule.dark)
@@ -118,7 +121,7 @@ def stylesheet(classes: Collection[str]) -> str:
 
 
 def classes_in(selector: str) -> set[str]:
-    """Return the classes of a selector.
+    """Return the class names in a CSS selector.
 
     >>> sorted(classes_in(".kind-host .shape")), classes_in("text")
     (['kind-host', 'shape'], set())
@@ -127,7 +130,11 @@ def classes_in(selector: str) -> set[str]:
 
 
 def page_stylesheet() -> str:
-    """Return the style of pictures in a page: its `data-theme` decides, else the viewer's choice; paper is light."""
+    """Return the CSS for pictures that are embedded in an HTML page.
+
+    The page's `data-theme` selects light or dark; without it, the viewer's `prefers-color-scheme` does.
+    Prints are light.
+    """
     light = [f".fg {rule.selector}{{{rule.light}}}" for rule in rules()]
     dark = [rule for rule in rules() if rule.dark]
     chosen = [f':root[data-theme="dark"] .fg {rule.selector}{{{rule.dark}}}' for rule in dark]

@@ -41,7 +41,7 @@ def _seconds(seconds: float | None) -> Cell:
 
 @singledispatch
 def table_of(drawing: Drawing) -> PageTable:
-    """Return a picture as a table, in the picture's order."""
+    """Return the contents of a picture as a table, in the picture's order."""
     raise AssertionError(f"each kind of picture has a table: {type(drawing)}")
 
 

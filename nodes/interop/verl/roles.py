@@ -19,7 +19,7 @@ MAX_DEVICES = 65_536  # of a cluster; more would take long to divide
 
 
 def layouts_of(config: Config, flow: ShippedFlow, devices: int, sampling_devices: int) -> dict[str, Layout]:
-    """Return the layout of each role; raises UsageError if it does not divide the devices."""
+    """Return the layout of each role. Raises UsageError if a layout does not divide the devices."""
     if max(devices, sampling_devices) > MAX_DEVICES:
         what = f"{max(devices, sampling_devices):,} devices, where a cluster has at most {MAX_DEVICES:,}"
         raise config.error(what, "nnodes")
@@ -48,7 +48,7 @@ def layouts_of(config: Config, flow: ShippedFlow, devices: int, sampling_devices
 def running_of(
     config: Config, flow: ShippedFlow, layouts: Mapping[str, Layout], total_tokens: int, separate: bool
 ) -> tuple[dict[str, RoleSettings], dict[str, int]]:
-    """Return how each role runs, and the rows of a micro-batch of those that count rows without padding, not tokens.
+    """Return the settings of each role, and the rows per micro-batch of roles that pack rows and limit their number.
 
     Megatron's rows are packed; FSDP's are where `use_remove_padding` is on.
     """
@@ -85,7 +85,7 @@ def running_of(
 
 
 def in_chunks(config: Config, run: SystemRun) -> SystemRun:
-    """Return a run on our FSDP, which computes logits in chunks even where verl does not, with a note."""
+    """Return a run in which FSDP computes logits in chunks, as ours does; add a note if verl does not."""
     if run.engines["train"] == "megatron" or all(settings.logits == "chunked" for settings in run.running.values()):
         return run
     config.note("verl computes all logits of a micro-batch at once (use_fused_kernels=False); the plan in chunks")

@@ -93,7 +93,7 @@ def mermaid(picture: Picture) -> str:
 
 
 def escaped(text: str) -> str:
-    """Write a name so that Mermaid shows it and reads nothing else in it.
+    """Return text with the characters escaped that Mermaid would interpret.
 
     >>> escaped("policy.generate n=8"), escaped('a"] --> b'), escaped("1. <b>")
     ('policy.generate n=8', 'a#quot;#93; #45;#45;#gt; b', '1#46; #lt;b#gt;')

@@ -67,7 +67,7 @@ _SYNTAX = re.compile(r"""["`#;:&<>%\\]""")
 
 
 def mermaid_sequence(diagram: SequenceDiagram) -> str:
-    """Return a sequence diagram as Mermaid's, its messages numbered."""
+    """Return a sequence diagram as Mermaid text, with numbered messages."""
     lines = [_SEQUENCE, "sequenceDiagram", f"    accTitle: {escaped(diagram.title)}"]
     for actor in diagram.actors:
         label = "<br/>".join(map(escaped, [*actor.label, *([actor.pool] if actor.pool else [])]))
@@ -80,7 +80,7 @@ def mermaid_sequence(diagram: SequenceDiagram) -> str:
 
 
 def mermaid_gantt(lanes: Lanes) -> str:
-    """Return a timeline as Mermaid's gantt chart, a section for each lane, the time from its start along its axis.
+    """Return a timeline as a Mermaid Gantt chart with a section for each lane; the axis shows the time since the start.
 
     A bar of less than a millisecond is drawn as one millisecond. A bar that follows another starts no sooner than that
     one ends: otherwise Mermaid would give it a row of its own.
@@ -114,7 +114,7 @@ def mermaid_gantt(lanes: Lanes) -> str:
 
 
 def mermaid_memory(chart: MemoryChart) -> str:
-    """Return a chart of memory as Mermaid's bars, one under the other: GiB of each phase, and a line at the capacity.
+    """Return a memory chart as a Mermaid bar chart: a bar for each phase, in GiB, and a line at the capacity.
 
     Mermaid has no stacked bars, so a bar is the sum of all parts.
     """
@@ -145,7 +145,9 @@ def mermaid_memory(chart: MemoryChart) -> str:
 
 
 def quoted(text: str) -> str:
-    """Quote a label; harmless signs are not escaped, for labels are measured with their entities.
+    """Return a label as a quoted Mermaid string with syntax characters escaped.
+
+    Other characters are not escaped, because Mermaid measures the width of labels with their entities.
 
     >>> quoted("train (2) · a;b")
     '"train (2) · a#59;b"'

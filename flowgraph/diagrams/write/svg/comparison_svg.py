@@ -91,7 +91,7 @@ def _row(place: int, strip: Strip, edges: ColumnEdges, top: float, look: Look) -
 
 
 def row_title(strip: Strip) -> str:
-    """Describe a placement in a sentence.
+    """Return a sentence about a placement.
 
     >>> row_title(Strip("all on one", 2.0, (PoolShare("all", 8, ("policy",)),), "the best", chosen=True))
     'all on one (chosen): 2 s a step; all, 8 devices: policy. the best'
@@ -132,7 +132,7 @@ def _parts(strip: Strip, edges: ColumnEdges, top: float, look: Look) -> tuple[li
 
 
 def role_lines(pool: PoolShare, width: float) -> list[str]:
-    """Return the roles of a pool as they are written in a block of this width, and how many more there are.
+    """Return the roles of a pool as lines that fit in a block of this width; the last line counts roles left out.
 
     >>> role_lines(PoolShare("all", 8, tuple("abcdefgh")), 100)
     ['a', 'b', 'c', 'd', 'e', 'and 3 more']

@@ -21,26 +21,26 @@ class Rect:
 
     @property
     def right(self) -> float:
-        """Return the right edge."""
+        """Return the x coordinate of the right edge."""
         return self.left + self.width
 
     @property
     def bottom(self) -> float:
-        """Return the lower edge."""
+        """Return the y coordinate of the bottom edge."""
         return self.top + self.height
 
     @property
     def middle(self) -> float:
-        """Return the height of the middle."""
+        """Return the y coordinate of the centre."""
         return self.top + self.height / 2
 
     @property
     def centre(self) -> float:
-        """Return how far right the middle is."""
+        """Return the x coordinate of the centre."""
         return self.left + self.width / 2
 
     def meets(self, area: Rect) -> bool:
-        """Return whether two rectangles have more than an edge in common.
+        """Return whether two rectangles overlap; a shared edge is not an overlap.
 
         >>> Rect(0, 0, 10, 10).meets(Rect(5, 5, 10, 10)), Rect(0, 0, 10, 10).meets(Rect(10, 0, 10, 10))
         (True, False)
@@ -49,7 +49,7 @@ class Rect:
         return across and self.top < area.bottom and area.top < self.bottom
 
     def holds(self, area: Rect) -> bool:
-        """Return whether another rectangle lies in this one."""
+        """Return whether `area` is inside this rectangle; edges may touch."""
         across = self.left <= area.left and area.right <= self.right
         return across and self.top <= area.top and area.bottom <= self.bottom
 
@@ -64,7 +64,7 @@ class LinearScale:
     high: float
 
     def at(self, number: float) -> float:
-        """Return the place of a number on the edge.
+        """Return the coordinate of a number: `low` is at `start` and `high` at `end`.
 
         >>> LinearScale(100, 0, 0, 5).at(1)
         80.0
@@ -73,7 +73,7 @@ class LinearScale:
 
 
 def short(length: float) -> str:
-    """Write a length to a hundredth of a unit.
+    """Return a length as text with at most two decimals.
 
     >>> short(12.0), short(1234.567)
     ('12', '1234.57')
@@ -82,7 +82,7 @@ def short(length: float) -> str:
 
 
 def polyline(points: Iterable[Point]) -> str:
-    """Write points as the data of an SVG path.
+    """Return the data of an SVG path that connects the points by straight lines.
 
     >>> polyline([(1.0, 2.0), (3.25, 4.0)])
     'M1 2L3.25 4'
@@ -91,7 +91,9 @@ def polyline(points: Iterable[Point]) -> str:
 
 
 def shares(weights: Sequence[float], room: float, minimum: float) -> tuple[float, ...]:
-    """Divide a room by weights, with no share below `minimum` as far as there is room for that.
+    """Divide `room` in proportion to `weights`, with at least `minimum` for each.
+
+    If `room` is too small for that, all shares are equal.
 
     >>> shares([1, 1, 2], 100, 10), shares([1, 99], 100, 20.0), shares([1, 1], 10, 20)
     ((25.0, 25.0, 50.0), (20.0, 80.0), (5.0, 5.0))

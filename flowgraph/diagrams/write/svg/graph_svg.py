@@ -41,7 +41,7 @@ STYLE_NAMES: Mapping[ArrowStyle, str] = {
 
 
 def graph_svg(picture: Picture, look: Look = ALONE) -> str:
-    """Draw a picture of boxes and arrows. Raises UsageError where Graphviz is not installed."""
+    """Return a picture of boxes and arrows as SVG. Raises UsageError if Graphviz is not installed."""
     laid = laid_out(picture)
     things: list[Box | Frame | Arrow] = [*picture.boxes, *picture.frames, *picture.arrows]
     statuses: set[Status] = {thing.status for thing in things}
@@ -117,7 +117,7 @@ def _arrow(laid: LaidArrow, *, is_diff: bool) -> Mark:
 
 
 def curve(points: Sequence[Point]) -> str:
-    """Write cubic curves as the data of an SVG path.
+    """Return the data of an SVG path of cubic Bézier curves through `points`.
 
     >>> curve([(0.0, 0.0), (0.0, 2.0), (0.0, 4.0), (0.0, 6.5)])
     'M0 0C0 2 0 4 0 6.5'
@@ -127,7 +127,7 @@ def curve(points: Sequence[Point]) -> str:
 
 
 def arrowhead(end: Point, tip: Point, width_px: float) -> list[Point]:
-    """Return the corners of an arrow's head, wider for a wider line.
+    """Return the three corners of an arrowhead at `tip`; its width grows with the width of the line.
 
     >>> arrowhead((0.0, 0.0), (0.0, 10.0), 1)
     [(0.0, 10.0), (-3.5, 2.0), (3.5, 2.0)]
@@ -141,7 +141,7 @@ def arrowhead(end: Point, tip: Point, width_px: float) -> list[Point]:
 
 
 def outline(kind: BoxKind, area: Rect) -> Mark:
-    """Return the outline of a box: each family of kinds has its own shape."""
+    """Return the outline of a box of this kind, which fills `area`."""
     left, top, right, bottom = area.left, area.top, area.right, area.bottom
     if kind == "model":
         upper = (left, area.middle), (left + 12, top), (right - 12, top)

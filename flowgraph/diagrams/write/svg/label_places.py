@@ -26,12 +26,12 @@ class Label:
     room: Point | None
 
     def at(self, middle: Point) -> Rect:
-        """Return the label's area around a middle."""
+        """Return the label's rectangle, centred on `middle`."""
         return Rect(middle[0] - self.width / 2, middle[1] - self.height / 2, self.width, self.height)
 
 
 def label_places(labels: Sequence[Label], occupied: Sequence[Rect], width: float) -> list[Point | None]:
-    """Return the middle of each label: at its arrow, inside the picture's width, on nothing else.
+    """Return the centre of each label, near its arrow and without overlap; None for a label without room.
 
     A label whose room is far from its arrow, or crowded, goes to the free place at the arrow that is nearest to the
     arrow's middle. Without one it has no place.
@@ -79,12 +79,12 @@ def _bands(area: Rect) -> range:
 
 
 def is_near(label: Rect, points: Sequence[Point]) -> bool:
-    """Return whether a label is near its arrow."""
+    """Return whether a label is at most NEAR_PX from the curves of its arrow."""
     return min(away_px(label, point) for point in sampled(points)) <= NEAR_PX
 
 
 def crowded(rect: Rect, area: Rect) -> bool:
-    """Return whether there is less than a gap between two rectangles.
+    """Return whether two rectangles are less than GAP_PX from each other.
 
     >>> crowded(Rect(0, 0, 9, 9), Rect(10, 0, 9, 9)), crowded(Rect(0, 0, 9, 9), Rect(12, 0, 9, 9))
     (True, False)
@@ -94,7 +94,7 @@ def crowded(rect: Rect, area: Rect) -> bool:
 
 
 def away_px(area: Rect, point: Point) -> float:
-    """Return how far a point is from the nearest side of a rectangle; 0 inside.
+    """Return the distance of a point from a rectangle; 0 inside.
 
     >>> away_px(Rect(0, 0, 10, 10), (13, 14)), away_px(Rect(0, 0, 10, 10), (5, 5))
     (5.0, 0.0)
@@ -104,7 +104,7 @@ def away_px(area: Rect, point: Point) -> float:
 
 
 def sampled(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield points along cubic curves: a first point, then three for each.
+    """Yield SAMPLES points along each cubic Bézier curve; `points` are a start, then three control points per curve.
 
     >>> list(sampled([(0, 0), (0, 2), (0, 4), (0, 6)]))[::4]
     [(0.0, 0.0), (0.0, 3.0), (0.0, 6.0)]

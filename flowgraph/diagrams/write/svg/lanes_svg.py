@@ -41,7 +41,7 @@ NAMES: Mapping[BarKind, str] = {"logprob": "log-prob", "sync": "weight sync"}
 
 
 def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
-    """Draw a timeline as one SVG, 960 units wide."""
+    """Return a timeline as SVG, 960 units wide."""
     ordered = by_pool(lanes.lanes)
     bars = [bar for lane in ordered for bar in lane.bars]
     kinds = {bar.kind for bar in bars}
@@ -82,7 +82,7 @@ def lanes_svg(lanes: Lanes, look: Look = ALONE) -> str:
 
 
 def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
-    """Put each pool's lanes together, forecasts first; pools stay in the order in which they come.
+    """Return the lanes grouped by pool, forecasts first; pools keep their order.
 
     >>> lanes = [Lane("a", "a", ()), Lane("b", "b", ()), Lane("a", "a", (), measured=True)]
     >>> [(lane.label, lane.measured) for lane in by_pool(lanes)]
@@ -93,7 +93,9 @@ def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
 
 
 def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
-    """Return the bars of a lane by time, each with the first row in which it meets no other: 0 unless some overlap.
+    """Return the bars of a lane sorted by start, each with a row index such that bars in a row do not overlap.
+
+    Without overlapping bars, every index is 0.
 
     >>> lane = Lane("a", "a", tuple(Bar(start, start + 2, "a", "update") for start in range(3)))
     >>> [row for _, row in bar_rows(lane)]

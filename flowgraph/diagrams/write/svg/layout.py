@@ -81,7 +81,9 @@ class LaidPicture:
 
 
 def laid_out(picture: Picture) -> LaidPicture:
-    """Lay a picture out from top to bottom; arrows to the next step go back up and move nothing.
+    """Return the positions of boxes, frames and arrows, from top to bottom as Graphviz arranges them.
+
+    Arrows to the next step point up and do not affect the positions.
 
     Raises UsageError where Graphviz is not installed.
     """
@@ -91,7 +93,10 @@ def laid_out(picture: Picture) -> LaidPicture:
 
 
 def arranged(picture: Picture) -> pygraphviz.AGraph:
-    """Have Graphviz arrange a picture, without labels where these are too many or make it lose an arrow."""
+    """Return the Graphviz graph of a picture, with positions.
+
+    Arrow labels are left out if there are too many arrows, or if Graphviz loses an arrow with labels.
+    """
     labelled = len(picture.arrows) <= LABELLED_ARROWS_MAX
     graph = _arranged(picture, labelled)
     if labelled and not all(_edge(graph, place, arrow)["pos"] for place, arrow in enumerate(picture.arrows)):
@@ -154,29 +159,29 @@ def _is_plate(box: Box) -> bool:
 
 
 def plates_in(picture: Picture, frame: Frame) -> list[Box]:
-    """Return the plates of a frame: the devices that it stands for."""
+    """Return the device boxes that are shown at the head of a frame."""
     return [box for box in picture.boxes_in(frame.id) if _is_plate(box)]
 
 
 def plate_line(box: Box) -> str:
-    """Return the text of a plate."""
+    """Return the text of a device box at the head of its frame."""
     return SIGNS[box.status] + " · ".join(clean(line) for line in box.label)
 
 
 def plate_width_px(box: Box) -> float:
-    """Return the width of a plate."""
+    """Return the width of a device box at the head of its frame, in pixels."""
     return width_of(plate_line(box), "small") + 16
 
 
 def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the lines of a box's label as they are drawn: its name in bold, and the details, smaller."""
+    """Return the wrapped lines of a box's label: those of its name (bold), and those of its details (smaller)."""
     name, *details = box.label
     smaller = (line for text in details for line in wrapped(text, BOX_ROOM_PX, "small", max_lines=LINES_MAX))
     return wrapped(signed(name, box.status), BOX_ROOM_PX, "strong", max_lines=2), tuple(smaller)
 
 
 def box_size_px(box: Box) -> tuple[float, float]:
-    """Return the width and height that a box needs for its label."""
+    """Return the width and height that a box needs for its label, in pixels."""
     names, details = box_lines(box)
     width = max(widest(names, "strong"), widest(details, "small")) + PADDING_PX.get(box.kind, 20.0)
     height = (len(names) + len(details)) * LINE_PX + 14
@@ -187,12 +192,12 @@ def box_size_px(box: Box) -> tuple[float, float]:
 
 
 def arrow_lines(arrow: Arrow) -> tuple[str, ...]:
-    """Return the lines of an arrow's label as they are drawn."""
+    """Return the wrapped lines of an arrow's label."""
     return wrapped(signed(arrow.label, arrow.status), ARROW_ROOM_PX, "small", max_lines=4)
 
 
 def frame_lines(frame: Frame) -> tuple[str, ...]:
-    """Return the lines of a frame's label as they are drawn, in bold."""
+    """Return the wrapped lines of a frame's label, which are drawn in bold."""
     return wrapped(signed(frame.label, frame.status), FRAME_ROOM_PX, "small strong", max_lines=2)
 
 

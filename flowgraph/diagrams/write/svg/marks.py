@@ -31,13 +31,13 @@ class Mark:
     children: tuple[Mark, ...] = ()
 
     def classes(self) -> set[str]:
-        """Return the classes of this mark and of all marks in it."""
+        """Return the CSS classes of this element and of all elements inside it."""
         inner = (mark.classes() for mark in self.children)
         return set(str(self.attributes.get("class", "")).split()).union(*inner)
 
 
 def group(classes: str, *children: Mark | None, title: str = "", focus: bool = False, **data: Value) -> Mark:
-    """Return marks as one; the title is shown when you point at it, and the page's script reads `data`.
+    """Return an SVG group of marks; `title` is its tooltip, and `data` its `data-` attributes for the page's script.
 
     >>> group("box", from_="n0").attributes
     {'class': 'box', 'data-from': 'n0'}
@@ -50,7 +50,7 @@ def group(classes: str, *children: Mark | None, title: str = "", focus: bool = F
 
 
 def rect(classes: str, area: Rect, radius: float = 0) -> Mark:
-    """Return a rectangle, its corners rounded by a radius."""
+    """Return a rectangle with the area `area` and corners of this radius."""
     size = {"x": area.left, "y": area.top, "width": area.width, "height": area.height}
     return Mark("rect", {"class": classes, **size, **({"rx": radius} if radius else {})})
 
@@ -61,12 +61,12 @@ def line(classes: str, start: Point, end: Point) -> Mark:
 
 
 def path(classes: str, data: str) -> Mark:
-    """Return a path by its data."""
+    """Return an SVG path with this path data."""
     return Mark("path", {"class": classes, "d": data})
 
 
 def polygon(classes: str, corners: Iterable[Point]) -> Mark:
-    """Return a filled polygon by its corners."""
+    """Return a filled polygon with these corners."""
     return Mark("polygon", {"class": classes, "points": " ".join(f"{short(x)},{short(y)}" for x, y in corners)})
 
 
@@ -76,26 +76,26 @@ def circle(classes: str, centre: Point, radius: float) -> Mark:
 
 
 def words(text: TextLine, *spans: Mark) -> Mark:
-    """Return a line of text, with spans of another look behind it."""
+    """Return a line of text, followed by spans with other classes."""
     classes = {"class": text.classes} if text.classes else {}
     anchor = {"text-anchor": text.anchor} if text.anchor != "start" else {}
     return Mark("text", {**classes, "x": text.x, "y": text.y, **anchor}, text.text, spans)
 
 
 def star(classes: str, x: float, y: float, radius: float) -> Mark:
-    """Return a star of five points."""
+    """Return a five-pointed star centred on (x, y)."""
     turns = [(place * math.pi / 5, radius if place % 2 == 0 else radius * 0.45) for place in range(10)]
     return polygon(classes, ((x + reach * math.sin(turn), y - reach * math.cos(turn)) for turn, reach in turns))
 
 
 def stripes(area: Rect) -> Mark:
-    """Return upright stripes that fill an area."""
+    """Return vertical stripes that fill an area: a dashed line as wide as the area is high."""
     middle = line("stripes", (area.left, area.middle), (area.right, area.middle))
     return Mark("line", {**middle.attributes, "stroke-width": area.height})
 
 
 def hatching(classes: str, area: Rect, gap: float = 6.0) -> Mark:
-    """Return slanting lines that fill a rectangle and stay in it.
+    """Return diagonal lines, clipped to a rectangle; neighbouring lines are `gap` apart along its edges.
 
     >>> hatching("hatch", Rect(0, 0, 12, 6)).attributes["d"]
     'M0 6L6 0M6 6L12 0'

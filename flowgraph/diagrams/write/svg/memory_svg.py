@@ -82,7 +82,7 @@ def _listed(*parts: str) -> str:
 
 
 def over_text(phase: Phase, store: MemoryColumn) -> str:
-    """Return by how much a phase exceeds the capacity, or what a plan may fill; "" if it exceeds neither.
+    """Return by how much a phase exceeds the capacity, or else what a plan may fill; "" if it exceeds neither.
 
     >>> store = MemoryColumn("a", "a", (), capacity_bytes=8 * 2**30, room_bytes=7 * 2**30)
     >>> [over_text(Phase("p", (("m", size * 2**30),)), store) for size in (6, 8, 9)]
@@ -254,7 +254,7 @@ class _Panel:
 
 
 def free_middle(top: float, bottom: float, lines: Sequence[float]) -> float | None:
-    """Return the height nearest to the middle of two heights at which a name meets none of the lines there, if any.
+    """Return the height nearest to the middle of an area at which a name overlaps no line; None if there is none.
 
     >>> free_middle(0, 40, []), free_middle(0, 40, [20]), free_middle(0, 9, [])
     (20.0, 12.0, None)

@@ -16,7 +16,7 @@ _COVERED = re.compile("[\u0000-\u03e1\u03f0-\u052f\u1e00-\u1fff\u2000-\u206f\u20
 
 
 def png(svg: str) -> bytes:
-    """Draw an SVG as pixels, light, on a white page. Raises UsageError where its library is not installed."""
+    """Return an SVG as PNG bytes, in light colours. Raises UsageError if the library for that is not installed."""
     try:
         import resvg_py
 
@@ -32,7 +32,7 @@ def png(svg: str) -> bytes:
 
 
 def uncovered(svg: str) -> str:
-    """Return the letters of an SVG's texts that the font of a PNG does not have; titles are not drawn.
+    """Return the distinct characters in an SVG's `<text>` elements that the font for PNGs lacks.
 
     >>> uncovered("<title>a → b</title><text>policy ≤ 4 политика</text>"), uncovered("<text>模型 → 模</text>")
     ('', '模型→')

@@ -83,18 +83,18 @@ class CandidateDot:
 
     @property
     def style(self) -> DotStyle:
-        """Return how its mark is drawn."""
+        """Return the style of the dot's mark."""
         return STYLES[self.dot.mark]
 
     @property
     def rect(self) -> Rect:
-        """Return the square that its mark covers."""
+        """Return the square that the dot's mark covers."""
         radius = self.style.radius
         return Rect(self.x - radius, self.y - radius, 2 * radius, 2 * radius)
 
 
 def scatter_svg(scatter: Scatter, look: Look = ALONE) -> str:
-    """Draw candidates as one SVG, 960 units wide."""
+    """Return a scatter plot of candidates as SVG, 960 units wide."""
     names = {dot.mark: dot.label for dot in reversed(scatter.dots)}
     # The best is named here, for it may have no place at its dot.
     best = f": {clean(names['best'])}" if names.get("best") else ""
@@ -166,7 +166,7 @@ def _even_axis(start: float, end: float, low: float, high: float, name: str, uni
 
 
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
-    """Return the marks of 1, 2 and 5 times powers of ten in a range, or the powers alone in a wide one.
+    """Return ticks of a logarithmic axis: 1, 2 and 5 times powers of ten, or only the powers over four or more decades.
 
     >>> log_ticks(3, 120), log_ticks(0.5, 2e6)
     ((5.0, 10.0, 20.0, 50.0, 100.0), (1.0, 10.0, 100.0, 1000.0, 10000.0, 100000.0, 1000000.0))
@@ -178,7 +178,7 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
 
 
 def front_path(front: Sequence[Point]) -> str:
-    """Return the line along the front, in steps: each candidate's memory until the next, slower one needs less.
+    """Return the SVG path of a step line through the points of the front, horizontal first.
 
     >>> front_path([(0, 9), (5, 4), (7, 2)])
     'M0 9H5V4H7V2'

@@ -43,16 +43,16 @@ class Sheet:
 
     @property
     def line_top(self) -> float:
-        """Return where lifelines begin."""
+        """Return the y coordinate at which lifelines begin."""
         return self.box_top + self.box_height
 
     def box(self, place: int, top: float) -> Rect:
-        """Return an actor's box at a height."""
+        """Return the rectangle of actor number `place`, with its upper edge at `top`."""
         return Rect(self.centres[place] - self.widths[place] / 2, top, self.widths[place], self.box_height)
 
 
 def sequence_svg(diagram: SequenceDiagram, look: Look = ALONE) -> str:
-    """Draw a sequence diagram as one SVG, as wide as its actors and labels need."""
+    """Return a sequence diagram as SVG, as wide as its actors and labels need."""
     actors = diagram.actors
     sheet = _sheet(diagram)
     repeated = len(diagram.messages) >= REPEATED_FROM

@@ -42,7 +42,7 @@ class Look:
     pools: tuple[str, ...] = ()
 
     def pool(self, name: str) -> str:
-        """Return the class of a pool, which the page's filter goes by: `p0`, or nothing for one that it does not have.
+        """Return the CSS class by which the page filters a pool, `p0` for the first; "" for an unknown pool.
 
         >>> Look(pools=("train", "generate")).pool("generate")
         'p1'
@@ -56,7 +56,7 @@ ALONE = Look()
 def framed(
     kind: str, drawing: Drawing, marks: Iterable[Mark], look: Look, *, height: float, width: float = WIDTH
 ) -> str:
-    """Return a drawing's marks as one SVG with its title above them; lengths are in units of the picture (CSS pixels).
+    """Return marks as one SVG with the title of the drawing above them; lengths are in CSS pixels.
 
     A picture wider than a screen is shown as wide as one.
     """
@@ -89,7 +89,7 @@ class Entry:
 
 
 def legend(entries: Sequence[Entry], top: float, right: float = WIDTH - MARGIN) -> tuple[Mark, float]:
-    """Return swatches with a name each, in as many rows as they need, and their height with the gap below them.
+    """Return the legend, with as many rows as the entries need, and its height with the gap below; 0 without entries.
 
     >>> legend([], 40)[1], len(legend([Entry("bar-generate", "generate")], 40)[0].children)
     (0.0, 2)

@@ -45,23 +45,23 @@ class TextLine:
 
     @property
     def size_px(self) -> float:
-        """Return the size of the font."""
+        """Return the font size in pixels."""
         return size_px(self.classes)
 
     @property
     def width(self) -> float:
-        """Return an upper bound of the width."""
+        """Return an upper bound on the width of the text, in pixels."""
         return width_of(self.text, self.classes)
 
     @property
     def rect(self) -> Rect:
-        """Return the rectangle that it needs."""
+        """Return the rectangle that the text covers."""
         left = self.x - self.width * {"start": 0.0, "middle": 0.5, "end": 1.0}[self.anchor]
         return Rect(left, self.y - ASCENT * self.size_px, self.width, self.size_px)
 
 
 def size_px(classes: str) -> float:
-    """Return the size of the font of text with these classes.
+    """Return the font size of text with these classes, in pixels.
 
     >>> size_px("small muted"), size_px("head"), size_px("")
     (11.0, 16.0, 12.0)
@@ -71,7 +71,7 @@ def size_px(classes: str) -> float:
 
 
 def width_of(text: str, classes: str = "") -> float:
-    """Return an upper bound of the width of a line of text.
+    """Return an upper bound on the width of a line of text, in pixels.
 
     >>> width_of("policy"), width_of("", "small"), width_of("模型", "head")
     (35.34, 0.0, 35.52)
@@ -90,12 +90,12 @@ def _thousandths(letter: str) -> int:
 
 
 def widest(texts: Iterable[str], classes: str = "") -> float:
-    """Return the width of the widest of several texts; 0 without any."""
+    """Return the width of the widest text, in pixels; 0 for no texts."""
     return max((width_of(text, classes) for text in texts), default=0.0)
 
 
 def baseline(middle: float, classes: str = "") -> float:
-    """Return the baseline that centres a text on a height.
+    """Return the y coordinate of the baseline of a text that is centred vertically on `middle`.
 
     >>> baseline(100.0, "small")
     103.96
@@ -104,7 +104,7 @@ def baseline(middle: float, classes: str = "") -> float:
 
 
 def fitted(text: str, room_px: float, classes: str = "") -> str:
-    """Return a text cut to its room, with an ellipsis where it was cut; "" where not even two letters fit.
+    """Return a text cut to a width of `room_px`, with an ellipsis if it was cut; "" if fewer than two letters fit.
 
     >>> fitted("policy.generate", 72), fitted("policy", 72), fitted("policy", 5)
     ('policy.gen…', 'policy', '')
@@ -118,12 +118,12 @@ def fitted(text: str, room_px: float, classes: str = "") -> str:
 
 
 def cut(text: str, room_px: float, classes: str = "", limit_characters: int = LABEL_CHARACTERS) -> str:
-    """Return a user's text as one line that fits in a room."""
+    """Return a user's text, cleaned, as one line of at most `room_px` pixels."""
     return fitted(clean(text, limit_characters), room_px, classes)
 
 
 def wrapped(text: str, room_px: float, classes: str = "", *, max_lines: int = 3) -> tuple[str, ...]:
-    """Break a text at its spaces into at most `max_lines` lines that fit in a room; a line that is too long is cut.
+    """Break a text at spaces into at most `max_lines` lines of at most `room_px` pixels; longer lines are cut.
 
     >>> wrapped("n=16, temperature=1, max_tokens=512", 130, "small")
     ('n=16, temperature=1,', 'max_tokens=512')

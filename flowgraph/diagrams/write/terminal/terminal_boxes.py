@@ -45,7 +45,10 @@ class _Line:
 
 
 def flow_lines(picture: Picture, width: int) -> list[Text]:
-    """Return the lines of a flow, then the arrows that no rail shows; numbers replace rails of over half the width."""
+    """Return the lines of a flow, followed by the arrows that cannot be drawn as rails.
+
+    If the rails need more than half of `width` columns, numbers replace them.
+    """
     lines = [*_lines(picture)]
     if any(len(line.rails) > width // 2 for line in lines):
         lines = [*_lines(picture, {row.box.id: place for place, row in enumerate(rows(picture), 1)})]
@@ -101,7 +104,7 @@ def _lines(picture: Picture, numbers: Mapping[str, int] | None = None) -> Iterat
 
 
 def kind_text(box: Box) -> Text:
-    """Return a box's kind, in its colour."""
+    """Return the kind of a box as coloured text."""
     return Text(box.kind, "" if box.kind in _UNCOLOURED else INKS[box.kind].border)
 
 
@@ -110,7 +113,7 @@ def _ink(arrow: Arrow) -> str:
 
 
 def details(box: Box) -> str:
-    """Return the lines of a label beneath the name as one, without the kind."""
+    """Return the details of a box, in one line: its label without the name and the kind."""
     return " · ".join(clean(line) for line in box.label[1:] if line != box.kind)
 
 
@@ -142,7 +145,7 @@ class BoxLine:
 
 
 def rows(picture: Picture) -> list[BoxLine]:
-    """Lay out every box, right of all that it reads, in the first column that is free there."""
+    """Return a line for each box, in the first free column to the right of all columns that the box reads."""
     order = ordered(picture)
     place = {box.id: number for number, box in enumerate(order)}
     rails = [arrow for arrow in picture.arrows if _is_rail(arrow, place)]
@@ -169,13 +172,13 @@ def _is_rail(arrow: Arrow, place: dict[str, int]) -> bool:
 
 
 def ways_back(picture: Picture) -> list[Arrow]:
-    """Return the arrows that no rail can show."""
+    """Return the arrows that cannot be drawn as rails: to the next step, or to an earlier line."""
     place = {box.id: number for number, box in enumerate(ordered(picture))}
     return [arrow for arrow in picture.arrows if not _is_rail(arrow, place)]
 
 
 def ordered(picture: Picture) -> Sequence[Box]:
-    """Return the boxes in their order, each moved beneath all that it reads; with a cycle no box is moved."""
+    """Return the boxes sorted so that each is below all boxes it reads; unsorted if there is a cycle."""
     number = {box.id: place for place, box in enumerate(picture.boxes)}
     edges = {(arrow.source, arrow.target) for arrow in picture.arrows if arrow.style is not ArrowStyle.CARRY}
     waits = {name: {source for source, target in edges if target == name != source} for name in number}
@@ -196,7 +199,7 @@ def ordered(picture: Picture) -> Sequence[Box]:
 
 
 def is_placed(picture: Picture) -> bool:
-    """Return whether a picture shows places: pools, machines and devices."""
+    """Return whether a picture shows pools, machines or devices."""
     return any(frame.kind != "frame" for frame in picture.frames) or any(box.kind == "device" for box in picture.boxes)
 
 
