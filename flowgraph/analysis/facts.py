@@ -223,7 +223,7 @@ def _name(origin: Origin) -> str:
 
 
 def masks_along(rows: RowSet) -> Sequence[str]:
-    """Return the names of the masks in the record that holds these rows; empty if there is no record.
+    """Return the names of the masks in the record that holds these rows; empty without a record.
 
     They select tokens in every token column of these rows.
     """

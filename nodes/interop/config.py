@@ -98,7 +98,7 @@ class Config:
         return next((value for value in values if value is not None), None)
 
     def integer(self, *names: str) -> int | None:
-        """Return a whole number, or None if there is no value. Raises UsageError with the line for any other value."""
+        """Return a whole number, or None without a value. Raises UsageError with the line for any other value."""
         value = self._number(names, "a whole number")
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -119,7 +119,7 @@ class Config:
         return None if self.integer(*names) is None else self.positive(*names)
 
     def number(self, *names: str) -> float | None:
-        """Return a finite number, or None if there is no value. Raises UsageError with the line for any other value."""
+        """Return a finite number, or None without a value. Raises UsageError with the line for any other value."""
         value = self._number(names, "a number")
         if value is None or is_number(value):
             return value
@@ -133,7 +133,7 @@ class Config:
         return float(value)
 
     def flag(self, *names: str) -> bool:
-        """Return a boolean, False if there is no value. Raises UsageError with the line for any other value."""
+        """Return a boolean, False without a value. Raises UsageError with the line for any other value."""
         value = self.get(*names)
         if value is None or isinstance(value, bool) or value in (0, 1):
             return bool(value)

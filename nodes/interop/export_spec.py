@@ -146,7 +146,7 @@ class ExportSpec:
 
     @property
     def lag(self) -> int:
-        """Return the maximum lag of the weights that generate responses, in updates."""
+        """Return the lag of the weights that generate responses, in updates."""
         return self.role("sampler").lag
 
     def model(self, part: Part) -> ExportModel | None:
