@@ -9,16 +9,16 @@ import pytest
 from tests.architecture.readability import PACKAGES, Sources
 
 LIMITS = {
-    "late_imports": 48,
-    "shared_class_names": 0.004,
-    "filler_identifiers": 0.024,
-    "private_functions_used_once": 0.199,
-    "vague_docstrings": 0.003,
-    "old_phrases": 39,
-    "lines": 66_700,
+    "late_imports": 33,
+    "shared_class_names": 0.0,
+    "filler_identifiers": 0.003,
+    "private_functions_used_once": 0.126,
+    "vague_docstrings": 0.001,
+    "old_phrases": 4,
+    "lines": 62_900,
     "public_names": 20,
     "planner_names": 15,
-    "golden_lines": 10_850,
+    "golden_lines": 10_804,
 }
 """The most that each figure of `Sources` may be; lower one whenever it has shrunk."""
 
