@@ -198,7 +198,7 @@ def load(source: str, name: str, settings: dict[str, object], import_path: list[
     sys.path_importer_cache.clear()
     sys.path[:] = import_path
     if source.endswith(".py") and os.path.dirname(source) not in sys.path:
-        sys.path.append(os.path.dirname(source))  # last: a file next to the rule must not shadow a package
+        sys.path.append(os.path.dirname(source))  # last: a file beside the rule must not shadow a package
     try:
         function = find(source, name)
     except Failure:

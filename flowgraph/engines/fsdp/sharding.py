@@ -102,7 +102,7 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
     mesh, layers = grid.mesh(kind), decoder_layers(model)
     recompute(layers, running.checkpointing)
     for unit in [*layers, model]:
-        policies = dict[str, Any]()  # offloading, and the precision of a pass; that of the shards is unchanged
+        policies = dict[str, Any]()  # where the shards lie, and the precision of a pass; that of shards is unchanged
         if running.precision == "bfloat16":
             out = torch.float32 if unit is model else None
             policies["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=out)
@@ -165,7 +165,7 @@ def forget(model: Any) -> None:
 
 
 ACCUMULATED_SHARE = 1 / 16
-"""The largest share of a device's memory for a model's unreduced gradient, if ranks sum it only once per step."""
+"""The share of a device's memory that a model's whole gradient may take, for it to be summed over ranks only once."""
 
 
 def accumulates(model: Any, grid: Grid, running: RoleSettings, device: str) -> bool:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 States = list[dict[str, "Tensor"]]
-"""The state of an optimizer for each tensor, by name: tensors of the same shape, or single numbers."""
+"""What an optimizer keeps of each tensor, by name: tensors of its shape, or one number."""
 
 KEEPS: Mapping[str, frozenset[str]] = {"adamw": frozenset({"step", "exp_avg", "exp_avg_sq"}), "sgd": frozenset()}
-"""The names of the states that each optimizer has for a tensor that it has updated."""
+"""What each optimizer keeps of a tensor that it has changed."""
 
 
 def descend(losses: Sequence[Callable[[], Tensor]], before: Callable[[int], None] = lambda part: None) -> list[float]:

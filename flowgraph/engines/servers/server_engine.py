@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Device = Literal["cpu", "cuda"]
 Say = Callable[[str], None]
 
-STARTS = 3  # attempts: an engine chooses its inner ports at random, and fails to start if one is taken
+STARTS = 3  # attempts: an engine draws its inner ports at random, and one that is taken ends the start
 SCRIPTS = Path(__file__).parents[2] / "engines"
 CPU_TOKENS = 16384  # tokens cached on a CPU by default
 # Variables that a training process may have set for itself, and a server must not inherit.
@@ -281,7 +281,7 @@ class ServerEngine(ABC):
         if host.startswith("127.") and sys.platform == "linux":
             variables |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         if device == "cpu":
-            variables.pop("PYTHONPATH", None)  # its environment has separate packages
+            variables.pop("PYTHONPATH", None)  # its environment has packages of its own
             variables["CUDA_VISIBLE_DEVICES"] = ""
         elif gpus:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)

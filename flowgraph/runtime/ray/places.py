@@ -45,7 +45,7 @@ class TableReferences:
 
     refs: tuple[Any, ...]
     sent: Mapping[Parts, TableReferences] = field(default_factory=dict["Parts", "TableReferences"])
-    dealt: str | None = ""  # the value by whose lengths rows were split; "": evenly; None: not in order
+    dealt: str | None = ""  # the value by which rows were dealt to ranks; "": by number; None: they are not in order
 
 
 @dataclass(eq=False)
@@ -92,7 +92,7 @@ class RayPlaces:
 
         if id(source) not in self._sources:
             self._sources[id(source)] = source, ray.put(source)
-            for old in [*self._sources][:-MAX_SOURCES]:  # every held-out batch is a separate source
+            for old in [*self._sources][:-MAX_SOURCES]:  # every held-out batch is a source of its own
                 del self._sources[old]
         _, ref = self._sources[id(source)]
         return TableReferences((host_task(read_source).remote(ref, step),))

@@ -139,7 +139,7 @@ def _set_environment(address: str | None, *, timeline: bool) -> None:
     else:
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")  # how often Ray tries to connect; 20 take ten minutes
         os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "15")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # by default Ray reports its use over the network
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use over the network unless told not to
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 

@@ -22,7 +22,7 @@ NAME = "flowgraph-stacks"
 WRITTEN_S = 5.0  # how long a process may take to write: on a busy machine it waits for a core
 MAX_LINES = 24
 
-_files = dict[int, int]()  # the descriptor of this process's file, by process id: a new fork has no entry yet
+_files = dict[int, int]()  # the descriptor of this process's file, by process id: a fork has none of its own yet
 
 
 def stacks_here() -> list[str]:

@@ -19,7 +19,7 @@ from flowgraph.runtime.ray.stack_dump import shortened, stacks_of
 
 LISTEN_S = 0.1  # how long a signal to this process may wait; two that come within this time count as one
 BEAT_S = 2.0  # how long without any result before the processes are asked for a sign of life
-STUCK_S = 12.0  # how long a process may take to respond to that; it does so from a separate thread
+STUCK_S = 12.0  # how long a process may leave that unanswered; it answers from a thread of its own
 DEAD_S = 3.0  # how long to look for a dead process behind an error: its peers' errors may come first
 STACKS_S = 5.0  # how long a process may take to return its stacks
 RAYS_OWN = ("gcs_server", "raylet")  # a Ray of this process only ends with either, but notices after a minute at most
