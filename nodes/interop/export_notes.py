@@ -13,7 +13,7 @@ def note_shared_limits(spec: ExportSpec) -> None:
     for text in _of_the_flow(spec):
         spec.note(text)
     trained: tuple[RoleName, ...] = ("policy", "critic")
-    for placed in map(spec.role, filter(spec.is_placed, trained)):
+    for placed in [spec.role(name) for name in trained if spec.is_placed(name)]:
         precision, offload = placed.running.precision, placed.running.offload
         if precision == "float32":
             spec.note(f"{placed.role} computes in float32; {spec.name} in bfloat16, with weights and states in float32")

@@ -168,7 +168,7 @@ class RoleOptions:
                 # One rank shares its state as an engine calls that; stages never do by full sharding.
                 considered: tuple[Sharding, ...] = ("optimizer",) if pipeline > 1 else ("optimizer", "full")
                 none: tuple[Sharding, ...] = ("none",) if "none" in support.sharding else ()
-                offered = tuple(sharding for sharding in considered if sharding in support.sharding)
+                offered: tuple[Sharding, ...] = tuple(kind for kind in considered if kind in support.sharding)
                 for sharding in none if data * sequence == 1 and none else offered or none:
                     for expert in degrees:
                         yield Layout(
