@@ -359,7 +359,8 @@ def test_a_rule_whose_process_is_killed_is_named_with_its_response(start: Start)
     failed(run.ended(), RULE.format(what="ended its process: killed by SIGKILL"))
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", pytest.param("sigterm", marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("how", ["ctrl-c", "sigterm"])
 def test_an_interrupt_in_a_step_lets_it_finish_and_saves(start: Start, how: str) -> None:
     run = start(at="update", seconds=2)
     run.waiting(2)

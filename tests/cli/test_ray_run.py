@@ -246,6 +246,7 @@ def test_a_run_on_ray_gives_the_metrics_of_one_in_process(on_ray: Finished, tmp_
         assert same == pytest.approx(other, abs=1e-5, rel=1e-5)
 
 
+@pytest.mark.slow(group="ray")
 def test_workers_run_copies_of_a_users_files_are_reached_by_nobody_else_and_say_what_failed(
     begin: Begin, tmp_path: Path
 ) -> None:

@@ -508,7 +508,8 @@ def test_a_run_killed_at_any_moment_and_resumed_ends_as_one_that_was_not(tmp_pat
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.slow(group="resume"))])
+@pytest.mark.slow(group="resume")
+@pytest.mark.parametrize("count", [2, 10])
 def test_an_interrupted_run_says_how_to_go_on_and_ends_as_one_that_was_not(tmp_path: Path, count: int) -> None:
     codes = cut_off(tmp_path, "SIGTERM", seed=count, count=count)
     told = "".join((tmp_path / f"cut{i}.err").read_text() for i in range(count))

@@ -27,6 +27,7 @@ from tests.property.fuzz_files import (
     good_files,
     sealed,
     tried,
+    twice_if_slow,
 )
 
 OF_EACH_KIND, ALL_CASES = 2, 10_000
@@ -65,7 +66,7 @@ def test_none_of_ten_thousand_does(good: Path, tmp_path: Path) -> None:
 def said(good: Path, folder: Path, *command: str) -> Case:
     """Run a command, up to where its work begins, in a folder that was changed."""
     with sealed():
-        case = carried_out(Case(0, "one", command, ""), folder)
+        case = twice_if_slow(lambda: carried_out(Case(0, "one", command, ""), folder))
     assert not list(case.faults()), f"{case}\n{list(case.faults())}"
     return case
 
@@ -130,7 +131,6 @@ def test_what_is_no_plain_file_is_refused_at_once(good: Path, copied: Path, kind
             path.symlink_to("/dev/zero" if kind == "endless" else path)
         case = said(good, copied, *command)
         assert case.code in (1, 2), case
-        assert case.cpu_s < 1.5 or said(good, copied, *command).cpu_s < 1.5, "twice, since others may use the caches"
 
 
 def test_every_kind_of_case_has_files() -> None:
