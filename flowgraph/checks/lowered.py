@@ -142,7 +142,7 @@ def sleepers_step_aside(program: Program) -> Iterator[FlowError]:
             awake[task.home] = task.awake
         for home, needed in switches_before(task, sleepers):
             if awake.get(home) is not needed:
-                what = f"`{_text(task)}` comes where {home.param} on {home} {'sleeps' if needed else 'is awake'}"
+                what = f"`{_text(task)}` runs while {home.param} on {home} {'sleeps' if needed else 'is awake'}"
                 yield LawError(what, hint="a home that sleeps is awake for its own tasks only")
 
 

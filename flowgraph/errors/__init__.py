@@ -16,7 +16,7 @@ FlowError
         BatchError, a ValueError: sizes of a step that do not go together
         ModelError, an OSError: a model that cannot be found, read or saved
         RuleError, a RuntimeError: a scoring rule that cannot be used
-        RunFolderError, a FileExistsError: a run's folder that is taken, or holds no run
+        RunFolderError, a FileExistsError: a run's folder that is taken, or is not a run folder
     of planning and running, `running.py`
         PlanError, a ValueError: a plan that is not for its flow, or does not fit
         ClusterError, a ValueError: a cluster that cannot be read

@@ -96,7 +96,7 @@ class LawError(FlowError, ValueError):
     @classmethod
     def other_weights(cls, where: str, port: str, wants: str, got: str, origin: str, hint: str) -> LawError:
         """Return the error for a port that requires values of some weights, but got values of others."""
-        return cls(f"{port} wants values of {wants}, but got those of {got}", where=where, notes=[origin], hint=hint)
+        return cls(f"{port} needs values of {wants}, but got those of {got}", where=where, notes=[origin], hint=hint)
 
     @classmethod
     def narrowed(cls, record: str, part: str, declared: Iterable[str]) -> LawError:
@@ -129,7 +129,7 @@ class LawError(FlowError, ValueError):
     @classmethod
     def not_told(cls, port: str, lacking: int, tokens: int) -> LawError:
         """Return the error for tokens without the log-probs they were sampled with: `lacking` of `tokens`."""
-        what = f"{port} wants the log-probs that rows were sampled with, but {lacking} of {tokens} tokens have none"
+        what = f"{port} needs the log-probs that rows were sampled with, but {lacking} of {tokens} tokens have none"
         return cls(what, hint="sample on an engine that reports them, or leave the correction out")
 
 
@@ -172,8 +172,8 @@ class UserCodeError(FlowError, RuntimeError):
     @classmethod
     def another_module(cls, path: str, name: str, got: str) -> UserCodeError:
         """Return the error for an import that gave another module than the file of that name in the same folder."""
-        what = f"`{name}` is beside this file, but importing that name gives {got}"
-        return cls(what, where=path, hint="a process has one module of a name: rename the file, or run it alone")
+        what = f"`{name}` is next to this file, but importing that name gives {got}"
+        return cls(what, where=path, hint="a process has one module per name: rename the file, or run it alone")
 
     @classmethod
     def in_node(cls, name: str, error: BaseException, where: str) -> UserCodeError:

@@ -58,7 +58,7 @@ def read_sums(text: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), start=1):
         entry = _LINE.fullmatch(line)
         if entry is None or PurePosixPath(entry[2]).is_absolute() or ".." in PurePosixPath(entry[2]).parts:
-            raise ValueError(f"line {number} is not a hash and the name of a file here")
+            raise ValueError(f"line {number} is not a hash followed by the name of a file in its folder")
         hashes[entry[2]] = entry[1]
     return hashes
 

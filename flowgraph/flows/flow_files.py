@@ -80,7 +80,7 @@ def find_flow(text: str | Flow[..., Any]) -> FlowFile:
         return _by_name(text)
     path = Path(file)
     if not path.is_file():
-        raise UnknownNameError(f"no file {path.absolute()}", hint="a shipped flow has no .py: `grpo`")
+        raise UnknownNameError(f"no file {path.absolute()}", hint="write a shipped flow without .py: `grpo`")
     flows = flows_in(path)
     if not flows:
         raise UnknownNameError("holds no flow", where=str(path), hint="a flow is a function under @flow, in this file")

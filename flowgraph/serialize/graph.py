@@ -146,8 +146,8 @@ class _GraphReader:
     def graph(self) -> Graph:
         data = self.data
         ids = [*(param.id for param in data.params), *(node.id for node in data.nodes)]
-        _expect(len(set(ids)) == len(ids), "an id stands twice")
-        _expect(len(set(data.inputs)) == len(data.inputs), "a parameter stands twice")
+        _expect(len(set(ids)) == len(ids), "an id appears twice")
+        _expect(len(set(data.inputs)) == len(data.inputs), "a parameter appears twice")
         params = tuple(self._param(name) for name in data.inputs)
         regions: dict[str, list[FlatRegion]] = {}
         for region in data.regions:

@@ -60,7 +60,7 @@ def server(tmp_path: Path, tiny_parts: tuple[Any, Any]) -> Iterator[ServerProces
 
 
 def test_a_plan_says_what_promises_no_bits(flowgraph: Run) -> None:
-    told = "no same bits\n  policy.sample on sglang: the same command, or `resume`, gives a run alike on average\n"
+    told = "not bit-reproducible\n  policy.sample on sglang: the same command, or `resume`, gives a statistically equivalent run\n"
     assert text_of(flowgraph("plan", "grpo", "--plan", plan_on_servers())).endswith(told)
 
 

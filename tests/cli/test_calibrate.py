@@ -129,13 +129,13 @@ def test_seconds_measured_on_a_plan_are_used_in_the_search(flowgraph: Run, plan:
     ("asked", "why"),
     [
         (("--measured", "policy.generate=9"), "does not say which plan took these seconds"),
-        (("--measured-on", "plan.json"), "no seconds are given for it"),
+        (("--measured-on", "plan.json"), "needs seconds that were measured with it"),
         (("--measured", "step=9", "--measured-on", "plan.json", "--plan", "plan.json"), "is given too"),
         (("--measured", "step=9", "--measured-on", "plan.json", "--calibration", "scales.json"), "is given too"),
         (("--measured", "policy.generate=9", "--measured", "nobody=1", "--measured-on", "plan.json"), "for `nobody`"),
         (
             ("--measured", "step=9", "--measured-on", "nowhere.json"),
-            "nowhere.json: there is no such file",
+            "nowhere.json: this file does not exist",
         ),
         (("--calibration", "nowhere.json"), "nowhere.json: cannot be read: No such file or directory"),
     ],
@@ -258,7 +258,7 @@ def test_a_node_whose_seconds_are_not_forecast_is_refused(flowgraph: Run, plan: 
     [
         ("run.csv", "node,seconds\npolicy.update,3\n", "run.csv: is not JSON"),
         ("run.json", "{}", "run.json: flow: Field required"),
-        ("nowhere", None, "nowhere: holds no run"),
+        ("nowhere", None, "nowhere: is not a run folder"),
     ],
 )
 def test_what_is_no_runs_folder_is_named(flowgraph: Run, name: str, content: str | None, why: str) -> None:

@@ -401,7 +401,7 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
         2, "--pin policy.sample=b: is pinned to `a` too\n  hint: leave one of them out\n",
     ),
     ("--engine", "train=fsdp", "--engine", "train=megatron"): (
-        2, "--engine train=megatron: the engine of train is `fsdp` already\n",
+        2, "--engine train=megatron: the engine of train is already `fsdp`\n",
     ),
     ("--memory", "1GiB"): (
         2,
@@ -514,7 +514,7 @@ def test_a_model_that_is_none_is_named(flowgraph: Run, text: str) -> None:
     ],
 )
 def test_seconds_of_devices_of_unknown_speed_are_said_to_be_nominal(flowgraph: Run, cluster: str, device: str) -> None:
-    nominal = f"the speed of {device}, is not known: seconds are nominal, to tell one plan from another\n"
+    nominal = f"the speed of {device}, is not known: seconds are nominal, only to compare plans\n"
     for verb in ("plan", "fit"):
         said = flowgraph(verb, "grpo", "--cluster", cluster)
         assert re.match(r"grpo: [0-9.]+ m?s a step, ", text_of(said)) and nominal in said.err
@@ -552,7 +552,7 @@ def test_a_file_that_is_no_plan_is_named(flowgraph: Run, verb: str) -> None:
 def test_one_plan_is_nothing_to_compare(flowgraph: Run, made: Any) -> None:
     made()
     assert refused(flowgraph("compare", "plan.json"), 2) == (
-        "compare: one plan is nothing to compare\n  hint: compare A.json B.json\n"
+        "compare: compare needs two plans or more\n  hint: compare A.json B.json\n"
     )
 
 

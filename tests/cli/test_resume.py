@@ -113,7 +113,7 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(flowgraph: Run,
     lines = said.err.splitlines()
     assert lines[:2] == [
         "what follows equals, bit for bit, a run that was not interrupted",
-        "going on after step 4 of 6",
+        "continuing after step 4 of 6",
     ]
     assert_same(run, whole)
     checks = [line["step"] for line in journal(run) if "eval/accuracy" in line]
@@ -129,7 +129,7 @@ def test_a_finished_run_says_so(flowgraph: Run, started: Started) -> None:
     for more in ((), ("--steps", "1")):
         said = flowgraph("resume", run, *more)
         assert (said.code, said.out) == (0, "run\n")
-        assert said.err == "run is finished: 1 of 1 steps are done; --steps 2 goes on\n"
+        assert said.err == "run is finished: 1 of 1 steps are done; continue with --steps 2\n"
     assert files(run, ".") == before
 
 
@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_does(flowgraph: Run,
         f"run/checkpoints/step_000004 is damaged: {name} has other bytes than were written; "
         "it is now bad_step_000004, and one before it is used\n"
     )
-    assert "going on after step 2 of 6\n" in said.err
+    assert "continuing after step 2 of 6\n" in said.err
     assert_same(run, whole)
 
 
@@ -168,7 +168,7 @@ def test_what_was_recorded_after_the_checkpoint_is_taken_back(flowgraph: Run, st
         metrics.write('{"step": 5, "score.rew')  # torn
     (run / "rollouts/policy.generate/000005.part").write_bytes(b"half")
     said = flowgraph("resume", run, "--steps", "6")
-    assert said.code == 0 and "going on after step 4 of 6" in said.err, said.err
+    assert said.code == 0 and "continuing after step 4 of 6" in said.err, said.err
     assert_same(run, whole)
 
 
@@ -252,7 +252,7 @@ def test_fewer_steps_than_are_done_are_refused(flowgraph: Run, started: Started)
 @pytest.mark.parametrize("run", ["nowhere", "."])
 def test_what_is_no_run_is_refused(flowgraph: Run, run: str) -> None:
     said = flowgraph("resume", run)
-    assert said.code == 1 and "holds no run" in said.err
+    assert said.code == 1 and "is not a run folder" in said.err
 
 
 FLOW = """\
@@ -293,8 +293,8 @@ def test_a_flow_that_changed_since_is_resumed_as_it_was(flowgraph: Run, how: str
         Path("mine.py").unlink()
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 0, said.err
-    told = "mine.py has changed since this run began" if how == "changed" else "mine.py is gone"
-    assert said.err.startswith(f"{told}; run/flow.py, the run's own copy of it, is resumed\n")
+    told = "mine.py has changed since this run started" if how == "changed" else "mine.py is gone"
+    assert said.err.startswith(f"{told}; run/flow.py, the copy in the run folder, is resumed\n")
     assert_same(run, Path("whole"))
 
 
@@ -311,8 +311,8 @@ def test_a_flow_in_the_folder_that_is_not_the_one_it_began_with_is_not_run(flowg
     said, now = flowgraph("resume", run, "--steps", "4"), text_hash((run / "flow.py").read_text())[:16]
     assert said.code == 4
     assert said.err == (
-        f"run/flow.py: is not the flow that this run began with: sha256 was {then}, is {now}\n"
-        "  hint: bring it back, or mine.py as it was; it was not run\n"
+        f"run/flow.py: is not the flow that this run started with: sha256 was {then}, is {now}\n"
+        "  hint: restore it, or the original mine.py; nothing was run\n"
     )
 
 
@@ -322,9 +322,9 @@ def test_other_settings_are_refused_by_name(flowgraph: Run) -> None:
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 4
     assert said.err.partition("\n")[2] == (
-        "run: the flow's settings are not what this run began with\n"
+        "run: the flow's settings changed after this run started\n"
         "    policy.update.lr was 0.001, is 0.01\n"
-        "  hint: a run goes on as it began; start another for what has changed\n"
+        "  hint: restore the original flow, or start a new run with the changed one\n"
     )
 
 
@@ -333,7 +333,7 @@ def test_another_structure_is_refused_by_its_lines(flowgraph: Run) -> None:
     forge(run, FLOW.replace("advantages = group_normalize", "advantages = rloo_advantages"))
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 4
-    assert "run: the flow's structure is not what this run began with\n" in said.err
+    assert "run: the flow's structure changed after this run started\n" in said.err
     assert re.search(r"^    -.*group_normalize", said.err, re.MULTILINE), said.err
     assert re.search(r"^    \+.*rloo_advantages", said.err, re.MULTILINE), said.err
 
@@ -350,7 +350,7 @@ def test_other_rows_are_refused(flowgraph: Run) -> None:
         r"^    rows/(\w+).parquet has other bytes than were written: sha256 was \w+, is \w+$", said.err, re.MULTILINE
     )
     assert said.err.startswith(
-        "run: the rows of `rows` are not those that this run began with\n    rows/train.parquet "
+        "run: the rows of `rows` are not those that this run started with\n    rows/train.parquet "
     )
     assert notes == ["train", "test"], said.err
 
@@ -387,7 +387,7 @@ def test_other_weights_of_a_frozen_model_are_refused(flowgraph: Run, started: St
     shutil.copy("third/weights/policy/model.safetensors", "model/model.safetensors")
     said = flowgraph("resume", "second", "--steps", "4")
     assert said.code == 4
-    assert "`ref` (./model) has other weights than when this run began" in said.err, said.err
+    assert "`ref` (./model) has different weights from when this run started" in said.err, said.err
 
 
 def test_a_run_that_says_nothing_of_how_it_was_run_is_refused(flowgraph: Run, started: Started) -> None:
@@ -397,7 +397,7 @@ def test_a_run_that_says_nothing_of_how_it_was_run_is_refused(flowgraph: Run, st
     (run / "run.json").write_text(json.dumps(told))
     said = flowgraph("resume", run, "--steps", "2")
     assert said.code == 4
-    assert said.err == "run/run.json: does not say how it was run, so it cannot be resumed\n    lacks `options`\n"
+    assert said.err == "run/run.json: does not record how it was run, so it cannot be resumed\n    lacks `options`\n"
 
 
 # ------------------------------------------------------------------------------------------- killed at any moment
@@ -514,7 +514,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_ends_as_one_that_was_not(tmp_p
     told = "".join((tmp_path / f"cut{i}.err").read_text() for i in range(count))
     assert 130 in {code for ended in codes for code in ended}
     stopped = re.findall(r"stopped after step \d of 6; .*", told)
-    assert all(re.search(r"`flowgraph resume cut\d` goes on after step \d", line) for line in stopped)
+    assert all(re.search(r"`flowgraph resume cut\d` continues after step \d", line) for line in stopped)
     for i in range(count):
         assert_same(tmp_path / f"cut{i}", tmp_path / "whole")
 
@@ -615,7 +615,7 @@ def test_a_run_on_ray_whose_driver_or_worker_is_killed_is_resumed(whole_on_ray: 
     saved = [path.name for path in (folder / run / "checkpoints").glob("step_*")]
     if kill == "worker":
         assert code == (3 if saved else 1), err
-        assert re.search(rf"`flowgraph resume {run}` goes on after step \d", err) or not saved
+        assert re.search(rf"`flowgraph resume {run}` continues after step \d", err) or not saved
     else:
         assert code == -signal.SIGKILL
     code, err = on_ray(folder, run, "resume", run)

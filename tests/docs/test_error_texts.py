@@ -231,7 +231,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
         "plan.json", "policy.sample", 4, "policy.generate", 2, "my.py:12"
     ),
     "PlanError.lags_in_place": lambda: PlanError.lags_in_place(
-        "plan.json", "policy.sample", 2, "it reads the very weights of policy.train"
+        "plan.json", "policy.sample", 2, "it reads the weights of the trainer, policy.train"
     ),
     "PlanError.not_supported": lambda: PlanError.not_supported(
         "plan.json", "grpo", ["`megatron` for policy.train", "`trtllm` for policy.sample"]

@@ -136,7 +136,7 @@ def test_a_rollout_that_is_not_as_its_run_wrote_it_is_refused_by_its_hash(
     lines = (rollouts / SUMS).read_text().splitlines(keepends=True)
     for text, why in (
         ("".join(lines)[:-9], f"{rollouts}: cannot be replayed: SHA256SUMS lacks policy.generate/000001.parquet"),
-        ("no hash\n", f"{rollouts / SUMS}: cannot be used: line 1 is not a hash and the name of a file here"),
+        ("no hash\n", f"{rollouts / SUMS}: cannot be used: line 1 is not a hash followed by the name of a file in its folder"),
     ):
         (rollouts / SUMS).write_text(text)
         with pytest.raises(RunFolderError) as caught:

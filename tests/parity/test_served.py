@@ -340,7 +340,7 @@ def test_weights_that_were_changed_on_their_way_are_found_by_their_checksum(
     monkeypatch.setattr(way, "stage", flipped)
     with pytest.raises(WorkerError) as error:
         model.take(running.models[0].weights(), model.version + 1)
-    told = "replica 0 holds other weights than were sent: 1 of 15 tensors differ\n    model.norm.weight"
+    told = "replica 0 has different weights than were sent: 1 of 15 tensors differ\n    model.norm.weight"
     assert str(error.value) == told
 
 
@@ -423,7 +423,7 @@ def test_aborted_samples_are_told_and_the_server_goes_on(running: Running, serve
         done += amid(model, requests, model.abort)
     lost = [each for each in done if isinstance(each, BaseException)]
     assert lost
-    assert all(isinstance(each, WorkerError) and "the sample ended by `abort`" in str(each) for each in lost)
+    assert all(isinstance(each, WorkerError) and "the sample ended with the unknown reason `abort`" in str(each) for each in lost)
     assert len(gather(model, asked())) == 12
 
 
@@ -461,7 +461,7 @@ def test_a_wrong_key_is_refused(running: Running) -> None:
         gather(model, asked(prompts=1, samples=1))
     with pytest.raises(WorkerError, match="status 401"):
         model.pause()
-    with pytest.raises(WorkerError, match="the key is another than the server's"):
+    with pytest.raises(WorkerError, match="the key does not match the server's"):
         running.engine.attach(door.url, key="wrong")
     with pytest.raises(WorkerError, match="status 401"), running.control(admin_key="") as control:
         control.stamp("9")  # the key of requests is not that of control

@@ -146,7 +146,7 @@ def stale_uncorrected(rng: random.Random, program: Program) -> Broken | None:
         return Broken(call, ("by_ratio(old=) wants values of the weights that drew", f"up to {lag} update"), LawError)
     call = Call("t", "policy_gradient", [(None, "new"), (None, "worth"), (None, "late.mask")])
     add_update(program, rows, [new_of(rows), call], "t")
-    return Broken(call, ("policy_gradient wants rows of the newest weights", f"up to {lag} update"), LawError)
+    return Broken(call, ("policy_gradient needs rows of the newest weights", f"up to {lag} update"), LawError)
 
 
 @fault
@@ -321,10 +321,10 @@ def leaks_out_of_loss(rng: random.Random, program: Program) -> Broken | None:
         call = Call("leaked", "smooth", [(None, "LEAK[-1]")])
         program.body.append(call)
         program.back.append(("leaked", "LogProbs"))
-        return Broken(call, ("smooth uses", "lives in a loss only"), LawError)
+        return Broken(call, ("smooth uses", "exists only in a loss"), LawError)
     kind = "LogProbs" if loss.body[-1].text.endswith("(new)") else "Loss"
     program.back.append(("LEAK[-1]", kind))
-    return Broken("flow", ("returns", "lives in a loss only"), LawError)
+    return Broken("flow", ("returns", "exists only in a loss"), LawError)
 
 
 @fault

@@ -141,7 +141,7 @@ def with_flow(request: Request) -> Request:
     if plan is None:
         if not request.flow:
             raise UsageError(
-                "names no flow and no plan", where="run", hint="flowgraph run grpo, or run --plan PLAN.json"
+                "names neither a flow nor a plan", where="run", hint="flowgraph run grpo, or run --plan PLAN.json"
             )
         return request
     refuse_unsupported(plan, where)
@@ -274,7 +274,7 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
 def goes_on(folder: RunFolder) -> str:
     """Return words that name the `resume` command and its step; "" without a checkpoint."""
     checkpoints = Checkpoints(folder.path / "checkpoints").oldest_first()
-    return f"; `flowgraph resume {folder.path}` goes on after step {checkpoints[-1].steps}" if checkpoints else ""
+    return f"; `flowgraph resume {folder.path}` continues after step {checkpoints[-1].steps}" if checkpoints else ""
 
 
 def _train(

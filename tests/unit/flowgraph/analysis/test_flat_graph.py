@@ -417,7 +417,7 @@ def test_passes_and_settings_leave_what_state_starts_from() -> None:
 
 
 STARTS = {
-    "nothing that is finite": ("level", float("inf"), "Infinity is not a number of JSON"),
+    "nothing that is finite": ("level", float("inf"), "Infinity is not a JSON number"),
     "a number without a bound": ("level", 2**64, "a whole number has at most 64 bits"),
     "a model": ("policy", 0.05, "`policy` starts from 0.05: it is not plain state"),
     "data": ("prompts", [1], "`prompts` starts from [1]: it is not plain state"),

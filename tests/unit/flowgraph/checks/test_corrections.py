@@ -128,7 +128,7 @@ def test_weights_correct_late_rows_for_a_loss_that_has_no_ratio() -> None:
     training(lambda n, old, r, _: plain(n, r.mask, weights=weighed_by(old, r)), at_most=4).graph()
     training(lambda n, _, r, __: plain(n, r.mask, weights=weighed_by(n, r)), at_most=4).graph()
     said = refusal(lambda new, _, rollout, __: plain(new, rollout.mask), at_most=4)
-    assert said.startswith("plain wants rows of the newest weights")
+    assert said.startswith("plain needs rows of the newest weights")
 
 
 @node

@@ -197,7 +197,7 @@ def test_a_name_that_nobody_brings_is_told_with_the_nearest(install: Install) ->
 def test_two_packages_that_bring_one_name_are_both_named(install: Install) -> None:
     install()
     install("beta", POINTS)
-    told = "two packages bring a {} `{}`: beta 1.2 and acme 1.2\n  hint: uninstall one of them"
+    told = "two packages provide a {} `{}`: beta 1.2 and acme 1.2\n  hint: uninstall one of them"
     assert refused(UnknownNameError, find_flow, "brief") == told.format("flow", "brief")
     assert refused(UnknownNameError, known_flows) == told.format("flow", "brief")
     assert refused(UnknownNameError, resolve, "short") == told.format("rule", "short")

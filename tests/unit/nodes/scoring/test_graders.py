@@ -245,7 +245,7 @@ HINT = "  hint: on_error=0.0 scores such a response 0.0 and counts it"
         ("crashes", "rule `mine.py:crashes` ended its process: killed by SIGSEGV\n" + WHERE + HINT),
         ("hangs_up", "rule `mine.py:hangs_up` ended its process: killed by SIGKILL\n" + WHERE + HINT),
         ("spins", "rule `mine.py:spins` gave no score within 0.5 s\n" + WHERE + HINT),
-        ("misspelt", "rule `mine.py:misspelt` asks for `grond_truth`, and no column has that name\n"
+        ("misspelt", "rule `mine.py:misspelt` takes `grond_truth`, but no column has that name\n"
          + HAS + "  hint: did you mean `ground_truth`?"),
         ("unnamed", "rule `mine.py:unnamed` does not load: its parameter `response` cannot be given by name"),
         ("number", "rule `mine.py:number` does not load: `number` is 3 (int), not a function"),

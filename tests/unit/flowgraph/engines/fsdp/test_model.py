@@ -109,7 +109,7 @@ def test_ranks_that_come_with_different_many_micro_batches_are_refused_on_all(tw
     for rank in two:
         assert rank["different_many"] == (
             "the ranks have different numbers of micro-batches: 1, 2\n"
-            "  hint: every rank takes as many as the one with the most; empty ones are allowed"
+            "  hint: give every rank as many as the rank with the most; they may be empty"
         )
 
 
@@ -147,7 +147,7 @@ def test_nothing_is_sampled_from_shards(two: Told) -> None:
         assert rank["verbs"] == ["step", "token_stats", "weights"]
         assert rank["sample"] == (
             "a model sharded over 2 ranks cannot generate samples\n"
-            "  hint: place the role that samples on an engine that does; weights are synced to it"
+            "  hint: place the sampling role on an engine that can generate; its weights are synced"
         )
 
 

@@ -120,7 +120,7 @@ def test_an_answer_that_cannot_be_used_is_told_with_replica_and_sample(
     server = replica(lambda path: (200, text))
     with pytest.raises(WorkerError) as error:
         sampled(server.door)
-    assert str(error.value).startswith("replica 0 (sample 1 of prompt 3) answers a sample with what cannot be used: ")
+    assert str(error.value).startswith("replica 0 (sample 1 of prompt 3) returned an unusable sample: ")
 
 
 @given(
@@ -204,7 +204,7 @@ def test_a_server_that_breaks_off_is_told_and_not_asked_again(replica: Callable[
     server = replica(lambda path: (0, sent))
     with pytest.raises(WorkerError, match="replica 0 broke off") as error:
         sampled(server.door)
-    assert "it was to draw sample 1 of prompt 3" in str(error.value)
+    assert "its request was sample 1 of prompt 3" in str(error.value)
     assert len(server.asked) == 1
 
 

@@ -130,7 +130,7 @@ def test_an_answer_that_cannot_be_used_is_told_with_replica_and_sample(
     server = replica(lambda path: (200, text))
     with pytest.raises(WorkerError) as error:
         sampled(server.door)
-    assert str(error.value).startswith("replica 0 (sample 1 of prompt 3) answers a sample with what cannot be used: ")
+    assert str(error.value).startswith("replica 0 (sample 1 of prompt 3) returned an unusable sample: ")
 
 
 @given(st.binary(max_size=200))

@@ -98,7 +98,7 @@ def test_a_folder_is_made_once_and_the_next_free_name_is_told(tmp_path: Path) ->
     with pytest.raises(RunFolderError) as caught:
         RunFolder.create(tmp_path / "grpo-1")
     assert str(caught.value) == (
-        f"{tmp_path}/grpo-1: this run folder exists; nothing in it was touched\n  hint: --out {tmp_path}/grpo-1-1"
+        f"{tmp_path}/grpo-1: this run folder already exists; nothing in it was changed\n  hint: --out {tmp_path}/grpo-1-1"
     )
     assert fresh(tmp_path, "grpo") == tmp_path / "grpo-2"
     assert fresh(tmp_path / "none", "grpo") == tmp_path / "none" / "grpo-1"
@@ -119,7 +119,7 @@ def test_a_folder_that_holds_no_run_is_refused_and_the_nearest_named(tmp_path: P
     RunFolder.create(tmp_path / "grpo-1").note(status="running")
     with pytest.raises(RunFolderError) as caught:
         RunFolder.open(tmp_path / "gpro-1")
-    assert str(caught.value) == f"{tmp_path}/gpro-1: holds no run\n  hint: did you mean `grpo-1`?"
+    assert str(caught.value) == f"{tmp_path}/gpro-1: is not a run folder\n  hint: did you mean `grpo-1`?"
 
 
 def test_a_run_whose_facts_are_damaged_is_refused(tmp_path: Path) -> None:
