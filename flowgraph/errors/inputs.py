@@ -189,7 +189,7 @@ class ModelError(FlowError, OSError):
         """Return the error for a model's folder that lacks a file; `saw` are the names of the files in it."""
         names = sorted(saw)
         total = f", … ({len(names)} in all)" if len(names) > 8 else ""
-        content = f"it contains:  {', '.join(names[:8])}{total}" if names else "the folder is empty"
+        content = f"files:  {', '.join(names[:8])}{total}" if names else "the folder is empty"
         return cls(f"{what}; {content}", where=str(folder), hint=hint)
 
     @classmethod

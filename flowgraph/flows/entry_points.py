@@ -37,7 +37,7 @@ def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint |
     entries = list(entry_points(group=group, name=name))
     packages = [package_of(entry) for entry in entries]
     if entries and name in shipped:
-        what = f"the {WORDS[group]} `{name}` is shipped with flowgraph, but {packages[0]} provides one with the same name"
+        what = f"the {WORDS[group]} `{name}` is shipped with flowgraph, but {packages[0]} has one with that name"
         raise UnknownNameError(what, hint="rename it there, or uninstall it")
     if len(entries) > 1:
         what = f"two packages provide a {WORDS[group]} `{name}`: {packages[0]} and {packages[1]}"

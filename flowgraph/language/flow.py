@@ -150,7 +150,8 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
         return _outputs(Node(op, edges, settings, tuple(regions.items()), returns, site))
     captures = (edge for region in regions.values() for edge in region.captures)
     if captured := next((edge for edge in captures if not isinstance(edge.source, Const)), None):
-        raise FlowTypeError.bad_call(str(site), op.name, f"real values meet an edge: {captured} {captured.made()}")
+        why = f"real values are mixed with edges: {captured} {captured.made()}"
+        raise FlowTypeError.bad_call(str(site), op.name, why)
     ranks = ranks_of(inputs)
     bound_regions = {name: BoundRegion.of(counted(region), {}, ranks=ranks) for name, region in regions.items()}
     real = as_declared(op, inputs) | bound_regions

@@ -106,7 +106,7 @@ def _head(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
     yield from broken(f"{_proof(search, measure)}; {many(search.played, 'plan')} played", "; ")
     if search.regrets and best is not min(search.ranked, key=lambda plan: value_of(plan, search.objective)):
-        yield f"it is not the {measure.best} as forecast, but loses least where costs are other than forecast"
+        yield f"it is not the {measure.best} by the forecast, but loses least if costs differ from the forecast"
 
 
 def _proof(search: SearchResult, measure: ObjectiveMeasure) -> str:
@@ -347,7 +347,7 @@ def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure)
     excess = _more(ranked, search.best, measure)
     if excess <= 0:
         played = ranked.blocks in {candidate.blocks for candidate in search.ranked}
-        why = "loses more where costs are other" if search.regrets and played else "your request excludes it"
+        why = "loses more if costs differ" if search.regrets and played else "your request excludes it"
         return "the best" if excess > -0.0005 else f"{excess:+.0%}: {why}"
     difference = _difference(ranked, search.best, measure, "a tie")
     if ranked.step_s <= search.best.step_s:

@@ -172,7 +172,7 @@ def overflows(plan: Plan, setting: PlanningProblem, on: str) -> Iterator[Resourc
         if changes:
             hint = f"smallest changes that fit: {' · '.join(changes)}"
         elif setting.kind == "gpu":
-            hint = "plan it anew for this cluster"
+            hint = "plan it again for this cluster"
         else:
             states = sum(map(_states_bytes, peak.roles.values()))
             hint = f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(states)}"
@@ -200,7 +200,7 @@ def _notes(peak: PoolPeak) -> list[str]:
     ]
     resting.append((sum(parts.get("context", 0) for parts in peak.roles.values()), "the process"))
     neighbours = " · ".join(f"{name} {show_bytes(size)}" for size, name in sorted(resting, reverse=True))
-    return [show_parts(parts), f"beside it: {neighbours}"]
+    return [show_parts(parts), f"also on the device: {neighbours}"]
 
 
 # ---------------------------------------------------------------------------------------- changes after which a search

@@ -208,7 +208,7 @@ def test_of_two_runs_the_one_that_is_far_off_is_named(flowgraph: Run, plan: Any)
         folder("slip", plan, steps({"policy.update": 100 * update})),
     ]
     lines = text_of(flowgraph("calibrate", *runs)).splitlines()
-    assert lines[-1] == "far off: slip policy.update took 100 times what is forecast, so its seconds may be wrong"
+    assert lines[-1] == "far off: slip policy.update took 100 times its forecast, so its seconds may be wrong"
 
 
 def test_a_node_is_measured_once(flowgraph: Run, plan: Any) -> None:
@@ -241,7 +241,7 @@ def test_seconds_that_cannot_be_are_refused(flowgraph: Run, plan: Any, value: An
 def test_a_run_that_measured_no_node_is_refused(flowgraph: Run, plan: Any, metrics: str) -> None:
     text = refused(flowgraph("calibrate", folder("run", plan, metrics), "-o", "scales.json"))
     first, hint = text.splitlines()
-    assert first == "run: has measured no seconds of a node that is forecast"
+    assert first == "run: has no measured seconds of a node with a forecast"
     host = {"score", "group_normalize", "policy.mismatch", "sync", "step"}
     assert set(hint.removeprefix("  hint: what is forecast: ").split(", ")) == set(forecast(plan)) | host
 
@@ -317,7 +317,7 @@ def test_a_plan_is_calibrated_by_what_another_system_took_for_its_nodes(flowgrap
         ((), "contains no measured seconds"),
         (("policy.generate",), "should be NODE=SECONDS"),
         (("policy.generate=-1",), "--measured policy.generate: seconds=-1.0, but it may be any number above 0"),
-        (("nobody=1",), "plan.json: has measured no seconds of a node that is forecast"),
+        (("nobody=1",), "plan.json: has no measured seconds of a node with a forecast"),
         (("policy.update=3", "nobody=1"), "--measured nobody=1: no seconds are forecast for `nobody`"),
     ],
 )

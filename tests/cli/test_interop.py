@@ -643,11 +643,11 @@ def test_a_model_that_lies_in_a_folder_elsewhere_has_the_sizes_of_its_name(flowg
     plan, said = read(f"{VERL} {keys} actor_rollout_ref.model.lora_rank=8")
     assert plan.assumed is not None
     assert plan.assumed.models == {"policy": "Qwen/Qwen3-0.6B+lora=8", "ref": "Qwen/Qwen3-0.6B"}
-    assert "`~/models/Qwen3-0.6B` is not here: its sizes are those of Qwen/Qwen3-0.6B, by its name\n" in said
+    assert "`~/models/Qwen3-0.6B` is not on this machine: the sizes of Qwen/Qwen3-0.6B are used, by its name\n" in said
     Path("run.sh").write_text(f"{VERL} {KEYS.replace('Qwen/Qwen3-0.6B', '/data/models/mine')}")
     assert refused(flowgraph("import", "run.sh")) == (
         "/data/models/mine: no such folder\n"
-        "  hint: --model policy=NAME plans with the sizes of another, as of the model that it was trained from\n"
+        "  hint: --model policy=NAME plans with the sizes of another model, such as its base model\n"
     )
 
 
@@ -740,8 +740,8 @@ def test_an_imported_plan_is_checked_on_other_clusters(flowgraph: Run, read: Any
 # ---------------------------------------------------------------------------------------- import: what is refused
 
 BAD: dict[str, tuple[str, str]] = {
-    "empty": ("", "run.sh: no command of verl or OpenRLHF is in this text\n"),
-    "no command": ("echo hello\n", "run.sh: no command of verl or OpenRLHF is in this text\n"),
+    "empty": ("", "run.sh: this text has no command of verl or OpenRLHF\n"),
+    "no command": ("echo hello\n", "run.sh: this text has no command of verl or OpenRLHF\n"),
     "only a comment": (f"# {VERL} {KEYS}".replace("\\\n", ""), "run.sh: no command of verl or OpenRLHF is in this"),
     "open quote": (f"set -x\n{VERL} 'data.x=1\n", "run.sh:2: `'data.x=1`: this quote is never closed\n"),
     "open array": ("A=(\n1\n", "run.sh:1: `(`: this array is never closed\n"),
@@ -768,7 +768,7 @@ BAD: dict[str, tuple[str, str]] = {
     "unknown model": (f"{VERL} actor_rollout_ref.model.path=qwen3-0.6", "no model `qwen3-0.6`\n  hint: did you mean"),
     "flag without value": (f"{OPENRLHF} --pretrain", "run.sh:1: `--pretrain`: lacks its value\n"),
     "flag without one of two": (f"{OPENRLHF} --eps_clip_low_high 0.2 --bf16", "run.sh:1: `--eps_clip_low_high`: lacks"),
-    "stray word": (f"{OPENRLHF} --bf16 stray", "run.sh:1: `stray`: belongs to no flag\n"),
+    "stray word": (f"{OPENRLHF} --bf16 stray", "run.sh:1: `stray`: does not belong to a flag\n"),
     "contradiction": (
         f"{OPENRLHF} --pretrain a/b --colocate_all_models --actor_num_gpus_per_node 8 --vllm_num_engines 2",
         "run.sh:1: `vllm_num_engines`: 2 engines of 1 devices are not the 8 devices that they share\n",

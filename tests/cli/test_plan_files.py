@@ -89,8 +89,7 @@ def test_tensor_groups_over_machines_of_one_device_are_a_fault(flowgraph: Run, w
     said = flowgraph("check", cut, "--cluster", "8x1xh100")
     assert said.code == 1
     assert said.out == (
-        "8x1xh100: policy.sample: the plan needs tensor groups of 2 devices; "
-        "no domain there has more than 1 device\n"
+        "8x1xh100: policy.sample: the plan needs tensor groups of 2 devices; no domain there has more than 1 device\n"
     )
 
 

@@ -157,16 +157,16 @@ def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
 def test_what_moved_is_told_by_what_was_asked_for(flowgraph: Run) -> None:
     large = ("--cluster", "5x8xh100", "--model", "Qwen/Qwen3-8B", "--batch", "256", *LENGTHS)
     robust = text_of(flowgraph("plan", "ppo", *large, "--robust"))
-    assert "\nit is not the fastest as forecast, but loses least where costs are other than forecast\n" in robust
+    assert "\nit is not the fastest by the forecast, but loses least if costs differ from the forecast\n" in robust
     assert "your request excludes it" not in robust
-    assert re.search(r"split:nemo-aligner +[0-9.]+ s +-\d+%: loses more where costs are other\n", robust)
+    assert re.search(r"split:nemo-aligner +[0-9.]+ s +-\d+%: loses more if costs differ\n", robust)
 
 
 def test_a_cost_is_not_asked_for_where_no_price_is_known(flowgraph: Run) -> None:
     text = refused(flowgraph("plan", "grpo", *SMALL, "--objective", "cost"), 2)
     assert text.endswith(
         "--objective cost: what h100-sxm-80g cost is not known\n"
-        "  hint: say `price_per_hour` of each machine in a cluster's file\n"
+        "  hint: set `price_per_hour` of each machine in the cluster file\n"
     )
 
 
@@ -291,7 +291,7 @@ def test_more_prompts_than_anyone_draws_are_refused(flowgraph: Run) -> None:
 
 def test_a_ratio_that_holds_nowhere_is_told(flowgraph: Run) -> None:
     said = flowgraph("plan", "gpg", *SMALL, "--ratio", "31:1", "--what-if", "ratio=1:1", "--what-if", "batch=32")
-    assert "--ratio 31:1 holds nowhere: in the best plan drawing and training share a pool\n" in said.err
+    assert "--ratio 31:1 has no effect: in the best plan, rollout and training share a pool\n" in said.err
     (line,) = (line for line in text_of(said).splitlines() if line.startswith("  ratio=1:1 "))
     assert line.endswith("so no ratio applies: rollout and training share a pool")
 
@@ -395,7 +395,7 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ),
     ("--pin", "policy.sample"): (2, "--pin policy.sample: should be ROLE=POOL\n  hint: --pin policy.train=pool0\n"),
     ("--pin", "policy.sample=host"): (
-        2, "--pin policy.sample=host: `host` is where nodes run that have no role\n  hint: another name\n",
+        2, "--pin policy.sample=host: `host` is the place of nodes without a role\n  hint: another name\n",
     ),
     ("--pin", "policy.sample=a", "--pin", "policy.sample=b"): (
         2, "--pin policy.sample=b: is pinned to `a` too\n  hint: leave one of them out\n",
@@ -421,12 +421,12 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ("--response-tokens", "0.5"): (1, "--response-tokens: tokens='0.5': lengths are 1 to 100,000,000 tokens\n"),
     ("--streamed",): (
         2,
-        ("--streamed: a response that continues in the next step has tokens of older weights, and no staleness was "
+        ("--streamed: a response that continues in the next step has tokens of older weights, but no staleness was "
         "asked for\n  hint: --staleness 1, or auto\n"),
     ),
     ("--staleness", "0", "--streamed"): (
         2,
-        ("--streamed: a response that continues in the next step has tokens of older weights, and no staleness was "
+        ("--streamed: a response that continues in the next step has tokens of older weights, but no staleness was "
         "asked for\n  hint: --staleness 1, or auto\n"),
     ),
     ("--ratio", "3"): (2, "--ratio 3: should be two whole numbers from 1\n  hint: --ratio 3:1\n"),
@@ -435,7 +435,7 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
         2,
         (
             "--placement colocated:deepspeed-chat --pin policy.train=a --pin ref.infer=b: policy.train and ref.infer "
-            "would share a pool and be apart\n  hint: leave one of them out\n"
+            "cannot both share a pool and be separate\n  hint: leave one of them out\n"
         ),
     ),
     ("--placement", "colocate"): (1, "no placement `colocate`\n  hint: did you mean `colocated`?\n"),
@@ -524,7 +524,7 @@ def test_what_devices_of_no_price_cost_is_not_asked_for(flowgraph: Run) -> None:
     text = refused(flowgraph("plan", "grpo", "--cluster", "laptop", "--objective", "cost"), 2)
     assert text == (
         "--objective cost: what cpus cost is not known\n"
-        "  hint: say `price_per_hour` of each machine in a cluster's file\n"
+        "  hint: set `price_per_hour` of each machine in the cluster file\n"
     )
 
 

@@ -293,7 +293,7 @@ TOO_SMALL_FOR_A_PLAN = """\
 no placement for grpo on edited.json: policy.sample needs 879.1 MiB on the way to generate, 623.1 MiB more than the \
 256.0 MiB that each of its devices has
     weights 427.2 KiB
-    beside it: the process 864.0 MiB · policy.train heap 13.6 MiB · ref.infer weights 427.2 KiB · \
+    also on the device: the process 864.0 MiB · policy.train heap 13.6 MiB · ref.infer weights 427.2 KiB · \
 policy.train optimizer 427.2 KiB · policy.train weights 213.6 KiB · policy.train rollout 64.0 KiB
   hint: no smaller batch fits: models, gradients and optimizer alone take 1.5 MiB
 """

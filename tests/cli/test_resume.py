@@ -129,7 +129,7 @@ def test_a_finished_run_says_so(flowgraph: Run, started: Started) -> None:
     for more in ((), ("--steps", "1")):
         said = flowgraph("resume", run, *more)
         assert (said.code, said.out) == (0, "run\n")
-        assert said.err == "run is finished: 1 of 1 steps are done; continue with --steps 2\n"
+        assert said.err == "run is finished: 1 of 1 steps; continue with --steps 2\n"
     assert files(run, ".") == before
 
 
@@ -154,7 +154,7 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_does(flowgraph: Run,
     assert said.code == 0, said.err
     name = path.relative_to(run / "checkpoints/step_000004")
     assert said.err.startswith(
-        f"run/checkpoints/step_000004 is damaged: {name} has other bytes than were written; "
+        f"run/checkpoints/step_000004 is damaged: {name} has changed since it was written; "
         "it is now bad_step_000004, and one before it is used\n"
     )
     assert "continuing after step 2 of 6\n" in said.err
@@ -201,8 +201,8 @@ def test_a_damaged_record_of_an_earlier_step_is_told_before_anything_is_promised
     said = flowgraph("resume", run, "--steps", "6")
     assert said.code == 0, said.err
     first, second, third, *_ = said.err.splitlines()
-    assert first == "a record of the steps before is damaged: run/metrics.jsonl has other bytes than were written"
-    told = "run/rollouts/policy.generate/000001.parquet has other bytes than were written: sha256 was "
+    assert first == "a record of the steps before is damaged: run/metrics.jsonl has changed since it was written"
+    told = "run/rollouts/policy.generate/000001.parquet has changed since it was written: sha256 was "
     assert second.startswith(f"a record of the steps before is damaged: {told}")
     assert third == "what follows equals, bit for bit, a run that was not interrupted"
     assert (run / "rollouts/policy.generate/notes.txt").is_file()
@@ -237,7 +237,7 @@ def test_a_second_driver_is_refused_with_the_process_of_the_first(flowgraph: Run
         said = flowgraph("resume", run, "--steps", "2")
     assert said.code == 1
     assert said.err == (
-        f"run: process {os.getpid()} runs this; two would write over each other\n  hint: wait for it, or end it\n"
+        f"run: process {os.getpid()} runs this; two runs would overwrite each other\n  hint: wait for it, or end it\n"
     )
     assert flowgraph("resume", run, "--steps", "2").code == 0
 
@@ -293,7 +293,7 @@ def test_a_flow_that_changed_since_is_resumed_as_it_was(flowgraph: Run, how: str
         Path("mine.py").unlink()
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 0, said.err
-    told = "mine.py has changed since this run started" if how == "changed" else "mine.py is gone"
+    told = "mine.py has changed since this run started" if how == "changed" else "mine.py no longer exists"
     assert said.err.startswith(f"{told}; run/flow.py, the copy in the run folder, is resumed\n")
     assert_same(run, Path("whole"))
 
@@ -347,7 +347,7 @@ def test_other_rows_are_refused(flowgraph: Run) -> None:
     said = flowgraph("resume", run, "--steps", "4")
     assert said.code == 4
     notes = re.findall(
-        r"^    rows/(\w+).parquet has other bytes than were written: sha256 was \w+, is \w+$", said.err, re.MULTILINE
+        r"^    rows/(\w+).parquet has changed since it was written: sha256 was \w+, is \w+$", said.err, re.MULTILINE
     )
     assert said.err.startswith(
         "run: the rows of `rows` are not those that this run started with\n    rows/train.parquet "
@@ -372,7 +372,7 @@ def test_no_flipped_bit_of_foreign_data_passes_in_silence_from_the_start_to_a_re
         for place in range(7, len(whole), len(whole) // 6):
             flip(Path(name), place)
             said = flowgraph("resume", run, "--steps", "4")
-            assert f"{name} has other bytes than were written: sha256 was " in said.err, (place, said.err)
+            assert f"{name} has changed since it was written: sha256 was " in said.err, (place, said.err)
             assert said.code or "; its rows are the same" in said.err, (place, said.err)
         Path(name).write_bytes(whole)
 

@@ -242,7 +242,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
         "policy.train needs 6.1 GiB in update, 2.1 GiB more than the 4.0 GiB that its device has",
         [
             "weights 513.1 MiB · gradients 513.1 MiB · optimizer 1.0 GiB · heap 1.5 GiB · activations 1.5 GiB",
-            "beside it: ref.infer weights 513.1 MiB · the process 448.0 MiB · policy.sample rollout 128.0 KiB",
+            "also on the device: ref.infer weights 513.1 MiB · the process 448.0 MiB · policy.sample rollout 128.0 KiB",
         ],
         "smallest changes that fit: policy.update.micro_batch_tokens=256 · batch=1",
     ),

@@ -364,7 +364,7 @@ def impure_in_loss(rng: random.Random, program: Program) -> Broken | None:
         term.given.append(("old", f"{rows.var}.logprobs"))
     before = [Call("u", "likely", [(None, "new"), (None, f"{rows.var}.mask")])] if op == "adapt" else []
     add_update(program, rows, [new_of(rows), *before, inner[op], term], "t")
-    return Broken(inner[op], (op, "cannot stand in the loss `last`"), LawError)
+    return Broken(inner[op], (op, "cannot be used in the loss `last`"), LawError)
 
 
 @fault
@@ -377,7 +377,7 @@ def loss_in_loss(rng: random.Random, program: Program) -> Broken | None:
     inside = Call("x", "update", [(None, "pi"), (None, losses[0].name)])
     term = Call("t", "likely", [(None, f"logprobs(x, {rows.var})"), (None, f"{rows.var}.mask")])
     add_update(program, rows, [inside, term], "t")
-    return Broken(inside, ("update", "cannot stand in the loss `last`"), LawError)
+    return Broken(inside, ("update", "cannot be used in the loss `last`"), LawError)
 
 
 @fault

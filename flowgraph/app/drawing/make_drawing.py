@@ -87,7 +87,7 @@ class DrawResult:
         svg = self.svg()
         if lacking := uncovered(svg):
             letters = lacking if len(lacking) <= 20 else f"{lacking[:20]}…"
-            say(f"the font for PNG has no {letters}: they show only if a font of this machine has them; use -o FILE.svg")
+            say(f"the font for PNG has no {letters}: they appear only if a system font has them; use -o FILE.svg")
         write_bytes(file, png(svg))
         return file
 

@@ -222,7 +222,7 @@ def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacem
     fastest = best.search.best
     pools = report.pools_of(fastest)
     if replaced is None:
-        yield f"{where}: {show_s(fastest.step_s)} a step: {pools}; {system} can run none of the plans that the search found"
+        yield f"{where}: {show_s(fastest.step_s)} a step: {pools}; {system} can run none of the plans found"
         return
     share = replaced.step_s / run.step_s - 1 if run.step_s and not run.faults else None
     if share is not None and share > report.TIED_SHARE:
@@ -272,7 +272,7 @@ def _prepared(read: Imported, path: Path, device: str, request: Request) -> Prep
     except ModelError as error:
         if not request.workload.model:
             param = next((name for name, text in read.models.items() if _base(text)[0] in str(error)), "policy")
-            sizes = f"--model {param}=NAME plans with the sizes of another, as of the model that it was trained from"
+            sizes = f"--model {param}=NAME plans with the sizes of another model, such as its base model"
             error.hint = f"{error.hint}; {sizes}".lstrip("; ")
         raise
     return replace(prepared, notes=(*notes, *prepared.notes))
@@ -321,7 +321,7 @@ def _models(read: Imported, request: Request, notes: list[str]) -> tuple[str, ..
             note = f"`{base}` is planned with the sizes of {_base(model)[0]}"
         elif in_folder and (hub_name := full_name(Path(base).name)) and not Path(base).expanduser().is_dir():
             models[name] = f"{hub_name}{adapters}"
-            note = f"`{base}` is not here: its sizes are those of {hub_name}, by its name"
+            note = f"`{base}` is not on this machine: the sizes of {hub_name} are used, by its name"
         else:
             models[name] = text
         notes += [note] if note and note not in notes else []

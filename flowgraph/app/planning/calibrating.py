@@ -58,7 +58,7 @@ def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None
         return Calibration.from_json(text, str(file))
     where = f"--measured {measured[0]}"
     if file is not None:
-        what, hint = f"cannot be combined with --calibration {file}", "give both to `calibrate`, and its file to --calibration"
+        what, hint = f"cannot be combined with --calibration {file}", "pass both to `calibrate` instead"
         raise UsageError(what, where=where, hint=hint)
     if plan is None:
         what = "does not say which plan took these seconds"

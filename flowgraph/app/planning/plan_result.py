@@ -94,7 +94,7 @@ class PlanResult:
     def _batch_lines(self) -> list[str]:
         lines = report.batch_lines(self.batch)
         if loose := without_bits(self.plan):
-            alike = "the same command, or `resume`, gives a statistically equivalent run"
+            alike = "repeated and resumed runs are statistically equivalent"
             lines += ["not bit-reproducible", *report.indented([f"{', '.join(loose)}: {alike}"])]
         return lines
 

@@ -313,7 +313,7 @@ def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None
     text, longest = workload.response_tokens or "", 0 if setting.response is None else int(setting.response.most)
     bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)
     if longest and "=" in text and not bounded:
-        notes.append(f"no maximum response length is set, so some have {longest:,} tokens: set {text},max=N to change it")
+        notes.append(f"no response maximum is set, so some have {longest:,} tokens; set {text},max=N")
     for node in setting.graph.nodes:
         limit = getattr(node.settings, "max_tokens", None)
         samples = node.op.kind == "generate" or node.op.rows == "new"

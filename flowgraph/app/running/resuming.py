@@ -69,7 +69,7 @@ def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
             planned, steps_done = int(saved.facts["steps"]), int(saved.facts["steps_done"])
             steps = request.workload.steps or planned
             if saved.facts["status"] == "finished" and steps <= steps_done:
-                note = f"{path} is finished: {steps_done} of {planned} steps are done; continue with --steps {2 * steps_done}"
+                note = f"{path} is finished: {steps_done} of {planned} steps; continue with --steps {2 * steps_done}"
                 observers.say(note)
                 return RunResult(
                     folder=path, status="finished", steps_done=steps_done, steps=planned, saved=True, notes=(note,)

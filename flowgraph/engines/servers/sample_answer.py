@@ -90,7 +90,7 @@ def _fault(answer: SampleAnswer, request: SampleRequest) -> str:
     meta, count = answer.meta_info, len(answer.output_ids)
     reason, starts = meta.finish_reason.type, [span.start for span in meta.weight_versions or ()]
     if reason not in ("stop", "length"):
-        return f"the sample ended with the unknown reason `{reason}`"
+        return f"the sample ended with the reason `{reason}`"
     if [token for _, token, _ in meta.output_token_logprobs] != answer.output_ids:
         return "its log-probs belong to other tokens"
     if not 0 < count <= request.max_tokens:

@@ -107,7 +107,7 @@ def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
     would change.
     """
     if 0 < request.temperature < COLDEST:
-        raise WorkerError(f"vLLM samples greedily or at a temperature of at least {COLDEST}, not at {request.temperature}")
+        raise WorkerError(f"vLLM samples greedily or at temperature {COLDEST} or more, not at {request.temperature}")
     return {
         "token_ids": list(request.context),
         "sampling_params": {

@@ -295,7 +295,7 @@ def test_rows_that_a_state_kept_are_of_an_earlier_step_and_a_loss_on_them_has_to
 
 
 def test_only_the_port_of_a_state_says_that_it_brings_no_rows() -> None:
-    with pytest.raises(FlowTypeError, match=r"`mask` says Rows.NONE, which only the port of a state does"):
+    with pytest.raises(FlowTypeError, match=r"`mask` declares Rows.NONE, which only a port of a state can"):
 
         @node
         def wrong(mask: Annotated[Mask, Rows.NONE]) -> Mask:

@@ -270,7 +270,7 @@ def test_state_may_start_from_these(kind: type[State], data: object) -> None:
 @looped(
     "kind, data, why",
     [
-        (KLWeight, None, "it starts from nothing"),
+        (KLWeight, None, "it has no initial value"),
         (KLWeight, "0.5", "KLWeight is float64, not str"),
         (KLWeight, True, "KLWeight is float64, not bool"),
         (Levels, 0.5, "Levels is int64, not float"),

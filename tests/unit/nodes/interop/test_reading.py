@@ -123,7 +123,7 @@ def test_flags_have_as_many_values_as_they_take() -> None:
 @looped(
     "text, said",
     [
-        ("echo hi", "the command: no command of verl or OpenRLHF is in this text"),
+        ("echo hi", "the command: this text has no command of verl or OpenRLHF"),
         (f"{VERL} \\\n  a=1 \\\n  b", "line 3: `b`: is not an override, which is written key=value"),
         (f"{VERL} a=1 =2", "line 1: `=2`: is not an override, which is written key=value"),
         (f"{VERL} {MODEL} data.train_batch_size=many", "line 1: `data.train_batch_size`: must be a whole number"),
@@ -168,7 +168,7 @@ def test_flags_have_as_many_values_as_they_take() -> None:
         ("uv run examples/run_grpo.py --config x.yaml", "line 1: `examples/run_grpo.py`: NeMo RL starts from"),
         ("python -m openrlhf.cli.train_ppo_ray --pretrain", "line 1: `--pretrain`: lacks its value"),
         ("python -m openrlhf.cli.train_ppo_ray --eps_clip_low_high 1", "line 1: `--eps_clip_low_high`: lacks its"),
-        ("python -m openrlhf.cli.train_ppo_ray --perf stray", "line 1: `stray`: belongs to no flag"),
+        ("python -m openrlhf.cli.train_ppo_ray --perf stray", "line 1: `stray`: does not belong to a flag"),
         ("python -m openrlhf.cli.train_ppo_ray --vllm_num_engines 1", "--pretrain: names no model"),
         ("python -m openrlhf.cli.train_ppo_ray --pretrain x", "--vllm.num_engines: samples without vLLM"),
     ],

@@ -80,7 +80,7 @@ def test_a_grade_is_the_last_number_within_the_scale() -> None:
 
 
 def test_a_name_that_no_column_has_is_refused_with_the_nearest() -> None:
-    with pytest.raises(FlowError, match=r"the question names `\{respons\}`") as raised:
+    with pytest.raises(FlowError, match=r"the question uses `\{respons\}`") as raised:
         filled("{respons}", {"response": "1"})
     assert raised.value.hint == "did you mean `response`?"
 

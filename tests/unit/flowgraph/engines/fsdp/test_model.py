@@ -97,7 +97,7 @@ def test_a_gradient_that_one_rank_makes_infinite_is_refused_by_all_and_changes_n
     for rank in two:
         text, moved = rank["not_finite"]
         assert text == (
-            "the gradient is not finite (norm nan, loss nan); this step left the weights as they were\n"
+            "the gradient is not finite (norm nan, loss nan); this step did not change the weights\n"
             "    by row 0 of micro-batch 1 on rank 1\n"
             "    by row 1 of micro-batch 1 on rank 1\n"
             "  hint: a log-prob of -inf, a learning rate too high, or an advantage that is not finite"

@@ -179,9 +179,9 @@ def test_a_server_that_does_not_answer_is_told_in_time(replica: Callable[..., An
         return 200, encoded(answer())
 
     server, started = replica(wait), time.monotonic()
-    with pytest.raises(WorkerError, match="replica 0 does not answer within 0 s"):
+    with pytest.raises(WorkerError, match="replica 0 did not answer within 0 s"):
         sampled(server.door, limit_s=0.3)
-    with pytest.raises(WorkerError, match=r"replica 0 does not answer /pause\?mode=keep within 0 s"):
+    with pytest.raises(WorkerError, match=r"replica 0 did not answer /pause\?mode=keep within 0 s"):
         VllmModel([server.door], Tokens(), limit_s=0.3).pause()
     assert time.monotonic() - started < 3
 
@@ -193,7 +193,7 @@ def test_a_server_that_is_not_there_is_tried_again_and_then_told(
     server = replica(lambda path: (200, b""))
     server.shutdown()
     server.server_close()
-    with pytest.raises(WorkerError, match="replica 0 is not reached"):
+    with pytest.raises(WorkerError, match="replica 0 cannot be reached"):
         sampled(server.door)
 
 
@@ -275,7 +275,7 @@ def test_a_server_that_is_too_old_is_not_attached_to(replica: Callable[..., Any]
     server = replica(lambda path: (200, b'{"version": "0.31.0+cpu"}' if path == "/version" else encoded(DONE)))
     with pytest.raises(WorkerError, match=r"vLLM 0\.31\.0 is too old: 0\.32\.0 is the oldest that is known"):
         Vllm().attach(server.door.url)
-    with pytest.raises(WorkerError, match="is not reached"):
+    with pytest.raises(WorkerError, match="cannot be reached"):
         Vllm().attach("http://127.0.0.1:9", limit_s=2.0)
 
 

@@ -121,7 +121,7 @@ def test_an_address_where_nothing_listens_is_found_out_at_once(monkeypatch: pyte
     why = f"[Errno {errno.ECONNREFUSED}] Connection refused"
     assert str(caught.value) == (
         f"the connection to Ray could not be started: nothing answers at {address} ({why})\n"
-        "  hint: ray status says where a cluster is"
+        "  hint: `ray status` shows its address"
     )
 
 
