@@ -148,7 +148,7 @@ def _of_others(node: Node, port: Port, corrects: str, result: Edge, maker: Node)
         return
     twice = used in _sampler_edges(maker)
     what = f"{node.op.name}({port.name}=) corrects `{corrected}`, but {name} is `{used}`"
-    why = "the ratio would be applied twice" if twice else "what is used would not be corrected"
+    why = "the ratio would be applied twice" if twice else "the ratio in use would stay uncorrected"
     hint = f"leave {port.name}= out" if twice else f"give {maker.op.name}({corrects}=) and {name} the same"
     yield LawError(f"{what}: {why}", where=str(node.at), notes=[corrected.made(), used.made()], hint=hint)
 

@@ -172,7 +172,8 @@ class ModelError(FlowError, OSError):
     @classmethod
     def no_prompt(cls) -> ModelError:
         """Return the error for a prompt of 0 tokens."""
-        return cls("a prompt of 0 tokens leaves the model nothing to continue", hint="does its template drop the text?")
+        hint = "check whether its chat template drops the text"
+        return cls("a prompt of 0 tokens leaves the model nothing to continue", hint=hint)
 
     @classmethod
     def no_folder(cls, folder: object) -> ModelError:
@@ -266,7 +267,7 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def not_loaded(cls, rule: str, why: str, *, at: str = "", notes: Sequence[str] = (), hint: str = "") -> RuleError:
         """Return the error for a rule's file that cannot be loaded, with the reason."""
-        return cls(f"rule `{rule}` does not load: {why}", where=at, notes=notes, hint=hint)
+        return cls(f"rule `{rule}` cannot be loaded: {why}", where=at, notes=notes, hint=hint)
 
     @classmethod
     def lacks_name(cls, rule: str, name: str, names: Iterable[str]) -> RuleError:
@@ -312,7 +313,7 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def hung(cls, rule: str, limit_s: float, *, notes: Sequence[str]) -> RuleError:
         """Return the error for a rule whose process was killed after its time limit in seconds."""
-        return cls(f"rule `{rule}` gave no score within {limit_s:g} s", notes=notes, hint=_SCORE_FAILURES)
+        return cls(f"rule `{rule}` returned no score within {limit_s:g} s", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
     def died(cls, rule: str, how: str, *, notes: Sequence[str]) -> RuleError:
@@ -358,7 +359,9 @@ class RunFolderError(FlowError, FileExistsError):
     @classmethod
     def bad_name(cls, name: str) -> RunFolderError:
         """Return the error for an invalid name of a run."""
-        return cls(f"`{name}` cannot name a run", hint="letters, digits, dot, dash and underscore, 64 at most")
+        return cls(
+            f"`{name}` is not a valid run name", hint="use at most 64 letters, digits, dots, dashes and underscores"
+        )
 
     @classmethod
     def cannot(cls, path: str, error: Exception) -> RunFolderError:

@@ -85,7 +85,7 @@ class LawError(FlowError, ValueError):
     def not_there(cls, task: str, value: str, place: str) -> LawError:
         """Return the error for a task of a program that reads a value which no earlier task brought to its place."""
         what = f"`{' '.join(task.split())}` reads `{value}`, which is not in the store of {place}"
-        return cls(what, hint="a transfer or a sync that brings it there is missing before")
+        return cls(what, hint="a transfer or a sync to that store is missing before this task")
 
     @classmethod
     def other_rows(cls, where: str, first: str, rows: str, second: str, second_rows: str, hint: str) -> LawError:
@@ -101,7 +101,7 @@ class LawError(FlowError, ValueError):
     @classmethod
     def narrowed(cls, record: str, part: str, declared: Iterable[str]) -> LawError:
         """Return the error for a node body that reads a part of a record which the node does not declare."""
-        what = f"it reads the part `{part}` of {record}, and declares {', '.join(declared) or 'none'}"
+        what = f"it reads the part `{part}` of {record}, but declares {', '.join(declared) or 'none'}"
         return cls(what, hint=f'add "{part}" to the Parts(…) of its port')
 
     @classmethod

@@ -59,7 +59,7 @@ def _check_traits(op: Op, where: str) -> None:
     """Refuse a trait with an unknown value, or with a value of another type."""
     for name, values in (("kind", get_args(NodeKind)), ("rows", get_args(RowTrait))):
         if getattr(op, name) not in values:
-            why = f"there is no {name} {getattr(op, name)!r}"
+            why = f"unknown {name} {getattr(op, name)!r}"
             raise FlowTypeError.bad_node(where, op.name, why, nearest(str(getattr(op, name)), values))
     for name in ("pure", "separable", "on_policy", "regroups", "carries", "stat"):
         value, kind = getattr(op, name), _TRAIT_TYPES.get(name, str)
@@ -163,7 +163,7 @@ def check_returns(name: str, signature: Signature, outputs: Sequence[Any]) -> No
     for out, kind in zip(outputs, map(bound_type, signature.returns), strict=True):
         if not isinstance(out, kind) or out.edge is None:
             got = "a real value" if isinstance(out, Value) and out.edge is None else type(out).__name__
-            hint = "a flow ends with a `return`" if out is None else ""
+            hint = "end the flow with a `return`" if out is None else ""
             raise FlowTypeError.bad_flow(where, name, f"should return {kind.__name__}, but returned {got}", hint)
 
 

@@ -131,7 +131,7 @@ def _refuse_out_of_place(ports: Sequence[Port], key: str | None, what: str, refu
         for port in ports:
             if port.initial is not None:
                 hint = "state starts from the default of a flow's parameter"
-                raise refuse(f"`{port.name}`: a port has no default", hint)
+                raise refuse(f"`{port.name}`: a port cannot have a default", hint)
         return
     if key is not None:
         hint = "each node that needs random numbers has a key of its own"
@@ -180,7 +180,7 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise refuse(f"`{name}` takes any number of arguments", "name each port and each setting")
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise refuse(f"`{name}` cannot be given by name", "write no `/`: a graph gives every value by its name")
+        raise refuse(f"`{name}` cannot be given by name", "remove `/`: a graph passes every value by its name")
     traits: Sequence[Any] = ()
     if get_origin(hint) is Annotated:
         hint, *traits = get_args(hint)
@@ -215,7 +215,7 @@ def _with_default(port: Port, default: object, refuse: Refuse) -> Port:
         raise refuse(f"`{port.name}`: a port that may be None has the default None", "")
     kind = port.value_type
     if not is_plain_state(kind):
-        raise refuse(f"`{port.name}`: a port has no default", "")
+        raise refuse(f"`{port.name}`: a port cannot have a default", "")
     if type(default) is not kind:
         got = "None" if default is None else with_article(type(default).__name__)
         why = f"`{port.name}` takes {with_article(kind.__name__)}, and its default is {got}"

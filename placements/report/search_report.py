@@ -60,7 +60,7 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
     """Return the report of a search as text; `plan` is its best plan, `top` the number of plans to list."""
     measure, roles = MEASURES[search.objective], relied_on(search.setting, plan)
     texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
-    logits = f"logits come in chunks, a fused loss: all at once they do not fit, {texts}"
+    logits = f"logits are computed in chunks by a fused loss; whole logits do not fit: {texts}"
     return "\n".join(
         [
             *_head(search, measure),
@@ -373,11 +373,11 @@ def why_slower(slow: Played, fast: Played) -> str:
     ]
     moved = [name for name in slow.step.cycle if name in fast_s and name not in fast.step.cycle]
     turns = [name for name in moved if slow_s.get(name, 0.0) >= smallest][:3]
-    reasons += [f"{', '.join(turns)} no longer overlap other work"] if turns else []
+    reasons += [f"{', '.join(turns)} no longer overlap{'' if len(turns) > 1 else 's'} other work"] if turns else []
     if reasons:
         return "; ".join(reasons)
     pools = {pool for task in slow.step.tasks for pool in task.pools} - {HOST}
-    return "its pools wait for each other" if len(pools) > 1 else "all of it takes turns on one pool"
+    return "its pools wait for each other" if len(pools) > 1 else "all tasks take turns on one pool"
 
 
 def what_if_text(search: SearchResult, what_ifs: Sequence[WhatIf]) -> str:

@@ -157,7 +157,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "ModelError.not_a_folder": lambda: ModelError.not_a_folder("./mine.safetensors"),
     "ModelError.lacks": lambda: ModelError.lacks("./mine", "has no config.json", ["model.safetensors", "notes.txt"]),
     "ModelError.broken": lambda: ModelError.broken(
-        "./mine/model.safetensors", "is cut off or overlong: 1000 bytes, its header says 4096"
+        "./mine/model.safetensors", "is cut off or too long: 1000 bytes, its header says 4096"
     ),
     "ModelError.misfit": lambda: ModelError.misfit("./mine", ["not in the file: lm_head.weight"]),
     "ModelError.unusable": lambda: ModelError.unusable(

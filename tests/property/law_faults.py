@@ -171,7 +171,7 @@ def miscorrected(rng: random.Random, program: Program) -> Broken | None:
     add_update(program, rows, [new_of(rows), likely(rows), call], "t + u")
     words = {
         "twice": "the ratio would be applied twice",
-        "other": "what is used would not be corrected",
+        "other": "the ratio in use would stay uncorrected",
         "unnamed": "unnamed takes no `old`",
     }
     return Broken(call, (f"{call.op}(weights=) corrects", words[how]), LawError)

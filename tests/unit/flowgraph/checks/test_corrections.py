@@ -213,7 +213,7 @@ def test_a_ratio_is_not_applied_twice() -> None:
 
 def test_what_is_weighed_is_what_is_used() -> None:
     said = refusal(lambda n, old, r, ref: by_ratio(n, r.mask, old=old, weights=weighed_by(ref, r)))
-    assert "what is used would not be corrected" in said
+    assert "the ratio in use would stay uncorrected" in said
     assert said.endswith("hint: give importance_weights(old=) and by_ratio(old=) the same")
 
 
@@ -224,7 +224,7 @@ def test_weights_may_be_worked_on_in_between(level: Any) -> None:
         return by_ratio(new, rollout.mask, old=old, weights=doubled(weights))
 
     training(term, twin=True).graph()
-    assert "what is used would not be corrected" in refusal(term)
+    assert "the ratio in use would stay uncorrected" in refusal(term)
 
 
 def test_two_corrections_are_not_multiplied() -> None:

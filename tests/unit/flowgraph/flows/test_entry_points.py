@@ -263,4 +263,4 @@ def test_a_rule_whose_package_does_not_import_fails_on_the_first_response(instal
     install("acme", POINTS, FILES | {"rules.py": "\nimport a_package_that_nobody_has\n"})
     with Graders() as graders:
         told = refused(FlowError, graders.grade, resolve("short"), [{"response": "1"}])
-    assert "rule `short` does not load: ModuleNotFoundError: No module named 'a_package_that_nobody_has'" in told
+    assert "rule `short` cannot be loaded: ModuleNotFoundError: No module named 'a_package_that_nobody_has'" in told

@@ -159,7 +159,7 @@ def test_pickled_weights_are_refused(folder: Path) -> None:
         (0, "is not a safetensors file, or is cut off (0 bytes)"),
         (5, "is not a safetensors file, or is cut off (5 bytes)"),
         (500, "is not a safetensors file, or is cut off (500 bytes)"),
-        (-1, "is cut off or overlong: {has} bytes, its header says {wants}"),
+        (-1, "is cut off or too long: {has} bytes, its header says {wants}"),
     ],
 )
 def test_cut_off_weights_are_refused(folder: Path, keep_bytes: int, told: str) -> None:

@@ -267,7 +267,8 @@ def test_a_prompt_without_tokens_is_refused(tiny: Tiny) -> None:
     with pytest.raises(ModelError) as caught:
         gather(tiny(), [request(())])
     assert str(caught.value) == (
-        "a prompt of 0 tokens leaves the model nothing to continue\n  hint: does its template drop the text?"
+        "a prompt of 0 tokens leaves the model nothing to continue\n"
+        "  hint: check whether its chat template drops the text"
     )
 
 

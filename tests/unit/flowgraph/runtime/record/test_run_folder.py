@@ -109,7 +109,7 @@ def test_a_name_that_is_no_plain_file_name_and_a_place_that_is_none_are_refused(
     with pytest.raises(RunFolderError) as caught:
         RunFolder.create(tmp_path / "a b")
     assert str(caught.value) == (
-        "`a b` cannot name a run\n  hint: letters, digits, dot, dash and underscore, 64 at most"
+        "`a b` is not a valid run name\n  hint: use at most 64 letters, digits, dots, dashes and underscores"
     )
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"cannot be used: .*Not a directory"):
