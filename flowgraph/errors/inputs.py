@@ -359,9 +359,8 @@ class RunFolderError(FlowError, FileExistsError):
     @classmethod
     def bad_name(cls, name: str) -> RunFolderError:
         """Return the error for an invalid name of a run."""
-        return cls(
-            f"`{name}` is not a valid run name", hint="use at most 64 letters, digits, dots, dashes and underscores"
-        )
+        hint = "use at most 64 letters, digits, dots, dashes and underscores"
+        return cls(f"`{name}` is not a valid run name", hint=hint)
 
     @classmethod
     def cannot(cls, path: str, error: Exception) -> RunFolderError:

@@ -310,7 +310,8 @@ def test_on_error_scores_and_counts_the_rows_that_fail(folder: Path, hasty: Grad
     graded = hasty.grade(resolve("mine.py:sleeps"), rows, on_error=-1.0)
     assert graded.scores == (1.0, 2.0, -1.0, -1.0, 5.0, -1.0, 6.0)
     assert graded.failures == 3
-    assert graded.first_failure.startswith("rule `mine.py:sleeps` returned no score within 0.5 s\n    row 2, response")
+    asleep = "rule `mine.py:sleeps` returned no score within 0.5 s\n    row 2, response '3'"
+    assert graded.first_failure.startswith(asleep)
 
 
 def test_the_deadline_is_for_each_response_not_for_all(folder: Path, hasty: Graders) -> None:
