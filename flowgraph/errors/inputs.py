@@ -105,7 +105,7 @@ class DataError(FlowError, ValueError):
 
 
 class BatchError(FlowError, ValueError):
-    """Sizes of a step's batch that do not go together: prompts, groups, minibatches, data ranks."""
+    """Sizes of a step's batch that do not fit together: prompts, groups, minibatches, data ranks."""
 
     exit_code = ExitCode.USAGE
 
@@ -190,7 +190,7 @@ class ModelError(FlowError, OSError):
         """Return the error for a model's folder that lacks a file; `saw` are the names of the files in it."""
         names = sorted(saw)
         total = f", … ({len(names)} in all)" if len(names) > 8 else ""
-        content = f"files:  {', '.join(names[:8])}{total}" if names else "the folder is empty"
+        content = f"files: {', '.join(names[:8])}{total}" if names else "the folder is empty"
         return cls(f"{what}; {content}", where=str(folder), hint=hint)
 
     @classmethod

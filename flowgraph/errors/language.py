@@ -134,7 +134,7 @@ class LawError(FlowError, ValueError):
 
 
 class UnknownNameError(FlowError, LookupError):
-    """A flow, file or name that is not there."""
+    """A flow, file or name that does not exist."""
 
     @classmethod
     def of(cls, what: str, name: str, names: Iterable[str], where: str = "") -> UnknownNameError:

@@ -197,7 +197,7 @@ class PlanOptions:
             chosen = int(text)
         else:
             raise UsageError(
-                f"`{text}` is not a number of updates", where="--staleness", hint="a whole number, or auto"
+                f"`{text}` is not a number of updates", where="--staleness", hint="use a whole number, or auto"
             )
         if bound and chosen > bound:
             what = f"{problem.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"

@@ -130,8 +130,14 @@ def test_seconds_measured_on_a_plan_are_used_in_the_search(flowgraph: Run, plan:
     [
         (("--measured", "policy.generate=9"), "does not say which plan took these seconds"),
         (("--measured-on", "plan.json"), "needs seconds that were measured with it"),
-        (("--measured", "step=9", "--measured-on", "plan.json", "--plan", "plan.json"), "is given too"),
-        (("--measured", "step=9", "--measured-on", "plan.json", "--calibration", "scales.json"), "is given too"),
+        (
+            ("--measured", "step=9", "--measured-on", "plan.json", "--plan", "plan.json"),
+            "cannot be combined with --plan",
+        ),
+        (
+            ("--measured", "step=9", "--measured-on", "plan.json", "--calibration", "scales.json"),
+            "cannot be combined with --calibration",
+        ),
         (("--measured", "policy.generate=9", "--measured", "nobody=1", "--measured-on", "plan.json"), "for `nobody`"),
         (
             ("--measured", "step=9", "--measured-on", "nowhere.json"),

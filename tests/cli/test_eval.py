@@ -214,7 +214,7 @@ NOT_ASKED_WELL = {
     "a setting of drawing": (
         ("--generations", "good.parquet", "--set", "policy.generate.n=2"),
         2,
-        "these are there already",
+        "but the file already has them",
     ),
     "no such rule": (("tiny", "--by", "exat"), 1, "no shipped rule `exat`\n  hint: did you mean `exact`?"),
     "no rule for a source": (("tiny", "--data", "bare.jsonl"), 1, "hint: --by RULE"),

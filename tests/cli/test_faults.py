@@ -349,7 +349,7 @@ slow.py:54: score: rule `rules.py:rule` {what}
 def test_a_rule_that_hangs_is_named_with_its_response(start: Start) -> None:
     run = start("--set", "score.limit_s=1", at="score")
     run.waiting(1)
-    failed(run.ended(), RULE.format(what="gave no score within 1 s"))
+    failed(run.ended(), RULE.format(what="returned no score within 1 s"))
 
 
 @SLOW

@@ -437,7 +437,7 @@ def test_a_published_recipe_is_not_refused(flowgraph: Run, name: str) -> None:
     Path("run.sh").write_text(" ".join(f"{VERL} {both} {where} {keys}".split()) + "\n")
     read = json.loads(text_of(flowgraph("import", "run.sh", "--device", device, "--json")))
     assert (not read["faults"]) != (read["fits_with"] is not None)
-    assert any(note.startswith("every row is taken to have all that the run allows") for note in read["notes"])
+    assert any(note.startswith("every row is assumed to be as long as the run allows") for note in read["notes"])
     if name == "671B on 96 H20":  # 66 GB were published
         peaks = [peak["memory_bytes"] for pool in read["plan"]["forecast"] for peak in pool["peaks"]]
         assert not read["faults"]
@@ -742,7 +742,7 @@ def test_an_imported_plan_is_checked_on_other_clusters(flowgraph: Run, read: Any
 BAD: dict[str, tuple[str, str]] = {
     "empty": ("", "run.sh: this text has no command of verl or OpenRLHF\n"),
     "no command": ("echo hello\n", "run.sh: this text has no command of verl or OpenRLHF\n"),
-    "only a comment": (f"# {VERL} {KEYS}".replace("\\\n", ""), "run.sh: no command of verl or OpenRLHF is in this"),
+    "only a comment": (f"# {VERL} {KEYS}".replace("\\\n", ""), "run.sh: this text has no command of verl or OpenRLHF"),
     "open quote": (f"set -x\n{VERL} 'data.x=1\n", "run.sh:2: `'data.x=1`: this quote is never closed\n"),
     "open array": ("A=(\n1\n", "run.sh:1: `(`: this array is never closed\n"),
     "blank after a backslash": (f"{VERL} \\ \n  a=1\n", "run.sh:1: `\\`: spaces follow it, so it does not continue"),
@@ -766,7 +766,7 @@ BAD: dict[str, tuple[str, str]] = {
         "run.sh:1: `actor_rollout_ref.model.path`: names no",
     ),
     "unknown model": (f"{VERL} actor_rollout_ref.model.path=qwen3-0.6", "no model `qwen3-0.6`\n  hint: did you mean"),
-    "flag without value": (f"{OPENRLHF} --pretrain", "run.sh:1: `--pretrain`: lacks its value\n"),
+    "flag without value": (f"{OPENRLHF} --pretrain", "run.sh:1: `--pretrain`: has no value\n"),
     "flag without one of two": (f"{OPENRLHF} --eps_clip_low_high 0.2 --bf16", "run.sh:1: `--eps_clip_low_high`: lacks"),
     "stray word": (f"{OPENRLHF} --bf16 stray", "run.sh:1: `stray`: does not belong to a flag\n"),
     "contradiction": (

@@ -155,7 +155,7 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_does(flowgraph: Run,
     name = path.relative_to(run / "checkpoints/step_000004")
     assert said.err.startswith(
         f"run/checkpoints/step_000004 is damaged: {name} has changed since it was written; "
-        "it is now bad_step_000004, and one before it is used\n"
+        "it is renamed to bad_step_000004; an earlier one is used\n"
     )
     assert "continuing after step 2 of 6\n" in said.err
     assert_same(run, whole)

@@ -323,7 +323,7 @@ def test_what_a_worker_cannot_do_is_told_and_the_server_goes_on(
 
 @only_vllm
 def test_a_temperature_that_the_engine_would_replace_is_refused(served: Callable[..., RemoteModel]) -> None:
-    with pytest.raises(WorkerError, match=r"greedily or at 0\.01 at least, not at 0\.001"):
+    with pytest.raises(WorkerError, match=r"greedily or at temperature 0\.01 or more, not at 0\.001"):
         gather(served(), asked((0.001,), prompts=1))
 
 

@@ -90,4 +90,4 @@ def test_a_task_that_never_ends_is_named_with_what_its_process_is_at(
     assert "waiting for it: policy.update (policy.train), step 1" in told
     assert f"{at}" in told
     assert "waits_for_ever" in told
-    assert "it was given" in told
+    assert "its limit was" in told

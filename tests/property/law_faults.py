@@ -110,7 +110,7 @@ def wrong_model(rng: random.Random, program: Program) -> Broken | None:
     if wrong in ("new", "entropy"):  # nothing in such a term moves with what is trained
         return Broken(call, ("a term of the loss `last` does not depend on `pi`",), LawError)
     port = {"old": "old", "other": "old", "ref": "ref"}[wrong]
-    return Broken(call, (f"{call.op}({port}=) wants values of",), LawError)
+    return Broken(call, (f"{call.op}({port}=) needs values of",), LawError)
 
 
 @fault
@@ -122,7 +122,7 @@ def smoothed_fixed(rng: random.Random, program: Program) -> Broken | None:
     program.body.append(Call("fixed", "logprobs", [(None, program.newest[rows.policy]), (None, rows.var)]))
     call = Call("u", "kl_k3", [(None, "fixed"), (None, f"{rows.var}.mask"), ("ref", "smooth(new)")])
     add_update(program, rows, [new_of(rows), likely(rows), call], "t + u")
-    return Broken(call, ("kl_k3(new=) wants values of the model that `last` trains",), LawError)
+    return Broken(call, ("kl_k3(new=) needs values of the model that `last` trains",), LawError)
 
 
 @fault
@@ -143,7 +143,7 @@ def stale_uncorrected(rng: random.Random, program: Program) -> Broken | None:
         program.body.append(Call("fixed", "logprobs", [(None, rows.version), (None, "late")]))
         call = Call("t", "by_ratio", [(None, "new"), (None, "late.mask"), ("old", "fixed")])
         add_update(program, rows, [new_of(rows), call], "t")
-        return Broken(call, ("by_ratio(old=) wants values of the weights that drew", f"up to {lag} update"), LawError)
+        return Broken(call, ("by_ratio(old=) needs values of the weights", f"up to {lag} update"), LawError)
     call = Call("t", "policy_gradient", [(None, "new"), (None, "worth"), (None, "late.mask")])
     add_update(program, rows, [new_of(rows), call], "t")
     return Broken(call, ("policy_gradient needs rows of the newest weights", f"up to {lag} update"), LawError)

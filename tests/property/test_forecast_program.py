@@ -105,7 +105,7 @@ def _names(step: object) -> set[str]:
 
 @EVERY
 def test_nothing_trains_before_what_it_trains_on_was_generated(flow: str, cluster: str) -> None:
-    """Also where steps overlap, as they may if it is asked for: in the first steps update got no rows to train on."""
+    """Also where steps overlap, as they may if it is asked for: in the first steps there are no rows to train on."""
     found = found_of(flow, cluster)
     settings = [found.setting, replace(found.setting, staleness=1), replace(found.setting, staleness=2)]
     for setting in settings if found.setting.synced else settings[:1]:

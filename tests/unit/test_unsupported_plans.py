@@ -152,12 +152,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "policy.train",
         {"engine": "sglang"},
-        "policy.train: the engine `sglang` does not run `step`\n  hint: it does sample, weights",
+        "policy.train: the engine `sglang` does not run `step`\n  hint: it supports sample, weights",
     ),
     (
         "policy.sample",
         {"engine": "fsdp"},
-        "policy.sample: the engine `fsdp` does not run `sample`\n  hint: it does step, token_stats, weights",
+        "policy.sample: the engine `fsdp` does not run `sample`\n  hint: it supports step, token_stats, weights",
     ),
     (
         "policy.train",

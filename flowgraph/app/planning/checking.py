@@ -115,7 +115,7 @@ def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowEr
     if prepared.inputs is None and planned.search is not None:
         best = planned.search.best
         devices = many(best.devices, "device")
-        notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` says how")
+        notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` shows how")
 
 
 def _raised(action: Callable[[], object]) -> Iterator[FlowError]:

@@ -99,7 +99,7 @@ def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
     finally:
         switch(model, "sdpa")
     if missed := windows[0] - {None} - windows[1]:
-        return f"its layers attend to spans of {', '.join(map(str, missed))} tokens, which attention is not told"
+        return f"its layers attend to spans of {', '.join(map(str, missed))} tokens, but do not pass them to attention"
     full = model.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cuda")
     limit = LIMIT if results[0].dtype.itemsize >= 4 and full else HALF_LIMIT
     distance = 0.0

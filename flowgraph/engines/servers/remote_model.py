@@ -240,7 +240,7 @@ class RemoteModel(ABC):
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 self._check(door)
                 if not left:
-                    raise _lost(door, request, f"cannot be reached:  {str(error) or 'no connection'}") from None
+                    raise _lost(door, request, f"cannot be reached: {str(error) or 'no connection'}") from None
                 await asyncio.sleep(FIRST_PAUSE_S * 2 ** (CONNECTS - 1 - left))
             except httpx.TimeoutException:
                 raise TimeoutError from None

@@ -207,7 +207,8 @@ def test_two_packages_that_bring_one_name_are_both_named(install: Install) -> No
 
 def test_a_package_cannot_bring_the_name_of_what_is_shipped(install: Install) -> None:
     install("acme", {"flowgraph.flows": {"grpo": "acme.flows:brief"}, "flowgraph.rules": {"gsm8k": "acme.rules:short"}})
-    told = "the {} is a shipped one, and acme 1.2 brings one of that name too\n  hint: rename it there, or uninstall it"
+    told = "the {} is shipped with flowgraph, but acme 1.2 has one with that name\n"
+    told += "  hint: rename it there, or uninstall it"
     assert refused(UnknownNameError, find_flow, "grpo") == told.format("flow `grpo`")
     assert refused(UnknownNameError, known_flows) == told.format("flow `grpo`")
     assert refused(UnknownNameError, resolve, "gsm8k") == told.format("rule `gsm8k`")

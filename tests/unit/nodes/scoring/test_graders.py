@@ -274,7 +274,7 @@ def test_a_number_too_large_for_a_float_is_no_score(folder: Path, graders: Grade
 
 
 def test_a_flood_of_prints_does_not_hide_a_hang(folder: Path, hasty: Graders) -> None:
-    with pytest.raises(RuleError, match=r"gave no score within 0\.5 s") as caught:
+    with pytest.raises(RuleError, match=r"returned no score within 0\.5 s") as caught:
         hasty.grade(resolve("mine.py:floods"), [row("1")])
     assert sum(map(len, caught.value.notes)) < 4_000
 
@@ -335,7 +335,7 @@ def test_a_pool_goes_on_after_a_failure(folder: Path, graders: Graders) -> None:
 
 
 def test_a_hanging_rule_goes_with_all_that_it_started(folder: Path, hasty: Graders) -> None:
-    with pytest.raises(RuleError, match="gave no score"):
+    with pytest.raises(RuleError, match="returned no score"):
         hasty.grade(resolve("mine.py:breeds"), [row("1")])
     assert until(lambda: not running(GRANDCHILD))
     assert until(lambda: not processes_in(folder))

@@ -86,5 +86,5 @@ def test_a_name_that_no_column_has_is_refused_with_the_nearest() -> None:
 
 
 def test_a_question_never_holds_the_word_none_for_what_is_null() -> None:
-    with pytest.raises(FlowError, match=r"names `{ground_truth}`, which is null"):
+    with pytest.raises(FlowError, match=r"uses `{ground_truth}`, which is null"):
         filled("Is it {ground_truth}?", {"ground_truth": None})

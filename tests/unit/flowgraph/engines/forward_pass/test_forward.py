@@ -49,8 +49,8 @@ PACKED: dict[str, dict[str, Any]] = {
 LLAMA_4 = {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 48, "attention_chunk_size": 4}
 PADDED: dict[str, tuple[dict[str, Any], str]] = {
     "Gemma2": (HEAD, "packed tokens are refused (LawError: attention of packed tokens does not support softcap)"),
-    "Llama4Text": (LLAMA_4, "its layers attend to spans of 4 tokens, which attention is not told"),
-    "Nemotron": ({}, "packed tokens have another answer, "),
+    "Llama4Text": (LLAMA_4, "its layers attend to spans of 4 tokens, but do not pass them to attention"),
+    "Nemotron": ({}, "packed tokens change the result by "),
     "Bloom": ({"n_layer": 2, "n_head": 4}, "its attention is eager, and not sdpa"),
 }
 

@@ -96,7 +96,7 @@ def test_a_temperature_that_vllm_would_replace_is_refused_before_it_is_asked() -
             question(SampleRequest((5,), 0, 0, 4, temperature, Key()), [])["sampling_params"]["temperature"]
             == temperature
         )
-    with pytest.raises(WorkerError, match=r"at 0\.01 at least, not at 0\.005"):
+    with pytest.raises(WorkerError, match=r"at temperature 0\.01 or more, not at 0\.005"):
         question(SampleRequest((5,), 0, 0, 4, 0.005, Key()), [])
 
 
@@ -201,7 +201,7 @@ def test_an_update_holds_sends_checks_stamps_and_lets_go(replica: Callable[..., 
     import torch
 
     server = replica(agreeable)
-    with pytest.raises(WorkerError, match="names its weights otherwise"):  # it tells no checksum of `w`
+    with pytest.raises(WorkerError, match="uses other names for its weights"):  # it tells no checksum of `w`
         door = replace(server.door, precision="float32")
         VllmUpdates([door], scratch=tmp_path, hold="retract").send([("w", torch.ones(2))], 7)
     told = [(path, body.get("method") or body.get("new_version")) for path, body, _ in server.asked]
@@ -235,7 +235,7 @@ def test_a_worker_that_fails_is_told_in_its_words_and_the_server_goes_on(
 @pytest.mark.parametrize("results", [None, [], [None], "done", [1]], ids=str)
 def test_a_server_whose_workers_were_not_taught_is_told(replica: Callable[..., Any], results: Any) -> None:
     server = replica(lambda path: (200, encoded({"results": results})))
-    with VllmControl(server.door, 5.0) as control, pytest.raises(WorkerError, match="was it started by flowgraph"):
+    with VllmControl(server.door, 5.0) as control, pytest.raises(WorkerError, match="start this server with flowgraph"):
         control.post("/begin_weight_update")
 
 
@@ -248,7 +248,7 @@ def test_a_server_that_never_comes_to_rest_is_told_in_time(replica: Callable[...
 def test_weights_do_not_go_through_memory_to_a_gpu(replica: Callable[..., Any]) -> None:
     server = replica(agreeable)
     door = ServerAddress(server.door.url, "replica 0", VLLM.newest, device="cuda", key="k", admin_key="a")
-    with pytest.raises(WorkerError, match=r"do not go through memory to vLLM on cuda\n  hint: update by group"):
+    with pytest.raises(WorkerError, match=r"cannot receive weights through memory\n  hint: update by group"):
         VllmUpdates([door], by="memory").send([], 7)
 
 

@@ -132,5 +132,5 @@ def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(WorkerError) as caught:
         connect(plan({"one": (CPU,)}, train=[("one", 0)]), "nonsense", None, 1)
     assert str(caught.value) == (
-        "Ray could not be started: Invalid address format: nonsense\n  hint: is there a cluster at nonsense?"
+        "Ray could not be started: Invalid address format: nonsense\n  hint: check that a Ray cluster runs at nonsense"
     )
