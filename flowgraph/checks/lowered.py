@@ -131,7 +131,7 @@ def syncs_keep_the_bound(program: Program) -> Iterator[FlowError]:
         at_most, lag = bounds.get((task.value, task.target), (0, 0))
         if task.at_most > at_most or task.lag > min(lag, at_most):
             what = f"`{_text(task)}` lets the copy be {task.lag} updates old, of at most {task.at_most}"
-            yield LawError(what, notes=[f"its readers allow {at_most}, the plan says {lag}"])
+            yield LawError(what, notes=[f"its readers allow {at_most}, the plan sets {lag}"])
 
 
 def sleepers_step_aside(program: Program) -> Iterator[FlowError]:

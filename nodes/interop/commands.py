@@ -86,7 +86,7 @@ def started(text: str) -> StartedCommand:
     if not starts and refusals:
         raise refusals[0]
     if not starts:
-        hint = "it should hold python3 -m verl.trainer.main_ppo … or python3 -m openrlhf.cli.train_ppo_ray …"
+        hint = "it must contain python3 -m verl.trainer.main_ppo … or python3 -m openrlhf.cli.train_ppo_ray …"
         raise UsageError("this text has no command of verl or OpenRLHF", where="the command", hint=hint)
     system, start, arguments = starts[0]
     read = list(_flags(arguments) if system == "openrlhf" else _overrides(arguments))

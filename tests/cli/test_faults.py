@@ -260,7 +260,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 STARTING = "starting Ray and 2 workers\n"
-FAILED = "the run failed after step 0; run holds what was recorded\n"
+FAILED = "the run failed after step 0; the records are in run\n"
 HINT = "  hint: out of memory, a crash in native code, or killed; `flowgraph plan` forecasts memory\n"
 HOST = "    its task was score, slow_advantages (host), step 0, slow.py:54\n"  # one call of a host process
 DOING = {
@@ -270,7 +270,7 @@ DOING = {
     "advantage": HOST,
     "score": HOST,
 }
-ASKED = "stopping after this step (again: now); run holds what was recorded\n"
+ASKED = "stopping after this step (again: at once); the records are in run\n"
 SLOW = pytest.mark.slow(group="faults")
 KIND_OF_DEVICE_NODE = ["update", *(pytest.param(kind, marks=SLOW) for kind in ("generate", "logprob"))]
 
@@ -382,11 +382,11 @@ def test_a_second_interrupt_does_not_wait_for_the_step(start: Start, at: str) ->
     run.interrupt()
     time.sleep(0.2)  # as fast as a person can; what Ray waits for must not swallow it
     run.interrupt()
-    interrupted(run.ended(), f"{ASKED}stopped in the middle of step 1; run holds what was recorded\n")
+    interrupted(run.ended(), f"{ASKED}stopped in the middle of step 1; the records are in run\n")
     assert run.left() == []
 
 
-WHILE_STARTING = "stopped while it was starting; run holds what was recorded\n"
+WHILE_STARTING = "stopped while it was starting; the records are in run\n"
 
 
 @SLOW

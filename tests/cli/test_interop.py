@@ -169,7 +169,7 @@ def test_a_plan_that_does_not_say_what_it_was_made_for_is_not_exported(flowgraph
     del plan["assumed"]
     Path("bare.json").write_text(json.dumps(plan))
     assert refused(flowgraph("export", "bare.json", "--to", "verl")) == (
-        "bare.json: does not say what it was made for, so no command can be written\n"
+        "bare.json: does not state its flow, models and data, so no command can be written\n"
     )
 
 
@@ -802,8 +802,8 @@ BAD_YAML = {
     "a: 1\na: 2": "config.yaml:2: `a` is repeated; it is first on line 1\n",
     "a: [1": "config.yaml:1: is not YAML: ",
     "a: &x 1\nb: *x": "config.yaml:2: an alias stands for another part; write it out\n",
-    "- a": "config.yaml:1: holds no keys\n",
-    "": "config.yaml:1: holds no keys\n",
+    "- a": "config.yaml:1: has no keys\n",
+    "": "config.yaml:1: has no keys\n",
     "a: " + "[" * 5000: "config.yaml:1: nests too deep\n",
     "a: 1": "config.yaml: actor_rollout_ref.model.path: names no model\n",
     f"{VERL} a=1": "config.yaml:1: ",

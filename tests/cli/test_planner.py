@@ -532,7 +532,7 @@ def test_what_devices_of_no_price_cost_is_not_asked_for(flowgraph: Run) -> None:
     ("verb", "part", "why"),
     [
         ("simulate", "step", "has no forecast of seconds; `plan` makes one on devices of a known kind\n"),
-        ("explain", "assumed", "does not say what it was made for, so nothing can be forecast from it\n"),
+        ("explain", "assumed", "does not state its flow, models and data, so it has no forecast\n"),
     ],
 )
 def test_a_plan_without_seconds_says_how_to_get_one_that_has_them(

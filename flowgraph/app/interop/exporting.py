@@ -108,7 +108,7 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
     saved = NamedPlan.of(plan_like)
     plan, where = saved.plan, saved.where
     if plan.assumed is None:
-        raise PlanError.unreadable(where, "", "does not say what it was made for, so no command can be written")
+        raise PlanError.unreadable(where, "", "does not state its flow, models and data, so no command can be written")
     graph = compiled_flow(workload_of(plan.assumed, saved.workload))
     check_plan(plan, graph, where)
     for placed in plan.placed:  # other systems have no role on a part of its pool

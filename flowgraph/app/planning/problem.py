@@ -135,7 +135,7 @@ def prepare_from(
     made for, or whose flow now has another graph.
     """
     if plan.assumed is None:
-        raise PlanError.unreadable(where, "", "does not say what it was made for, so nothing can be forecast from it")
+        raise PlanError.unreadable(where, "", "does not state its flow, models and data, so it has no forecast")
     full = workload_of(plan.assumed, workload)
     graph = compiled_flow(full)
     if structure_hash(graph) != plan.structure_hash:

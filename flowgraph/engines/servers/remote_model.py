@@ -338,7 +338,7 @@ class RemoteModel(ABC):
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
         """Raise LawError: this engine only generates samples."""
-        self._not_offered("reads no rows")
+        self._not_offered("cannot read rows")
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
         """Raise LawError: this engine does not train."""
@@ -346,10 +346,10 @@ class RemoteModel(ABC):
 
     def weights(self) -> dict[str, Tensor]:
         """Raise LawError: weights are available only from the engine that trains them."""
-        self._not_offered("gives no weights")
+        self._not_offered("cannot return weights")
 
     def _not_offered(self, what: str) -> NoReturn:
-        raise LawError(f"the engine `{self.engine}` {what}: it offers sample and load")
+        raise LawError(f"the engine `{self.engine}` {what}: it supports sample and load")
 
     def _each(self, call: Callable[[Any], Any]) -> None:
         for door in self.doors:

@@ -182,8 +182,8 @@ def test_a_command_that_is_broken_is_told_by_line_and_word(text: str, said: str)
     [
         ("a: 1\na: 2", "line 2: `a` is repeated; it is first on line 1"),
         ("a:\n  b: 1\n  b: 2", "line 3: `a.b` is repeated; it is first on line 2"),
-        ("- a", "line 1: holds no keys"),
-        ("", "line 1: holds no keys"),
+        ("- a", "line 1: has no keys"),
+        ("", "line 1: has no keys"),
         ("a: &x 1\nb: *x", "line 2: an alias stands for another part; write it out"),
         ("a: 1\nb: [1", "line 2: is not YAML: expected ',' or ']', but got '<stream end>'"),
         ("? [a]\n: 3", "line 1: is not a key of a configuration"),

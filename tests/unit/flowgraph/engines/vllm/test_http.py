@@ -283,7 +283,7 @@ def test_what_the_engine_does_not_offer_is_refused() -> None:
     model = VllmModel([], Tokens())
     assert model.verbs == {"sample", "weights"}
     for call in (model.weights, lambda: model.step([], Optimizer()), lambda: model.token_stats(None, ())):  # type: ignore[arg-type]
-        with pytest.raises(LawError, match=r"the engine `vllm` .*: it offers sample and load"):
+        with pytest.raises(LawError, match=r"the engine `vllm` .*: it supports sample and load"):
             call()
     model.close()
 
