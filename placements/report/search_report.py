@@ -60,7 +60,7 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
     """Return the report of a search as text; `plan` is its best plan, `top` the number of plans to list."""
     measure, roles = MEASURES[search.objective], relied_on(search.setting, plan)
     texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
-    logits = f"logits are computed in chunks by a fused loss; whole logits do not fit: {texts}"
+    logits = f"logits are chunked by a fused loss: whole logits do not fit, {texts}"
     return "\n".join(
         [
             *_head(search, measure),

@@ -79,7 +79,7 @@ def test_plan_prints_the_best_plan_its_bytes_and_seconds_and_why_named_ones_lost
 ) -> None:
     said = flowgraph("plan", "grpo", *LARGE)
     golden(text_of(said), "cli/planner_plan.txt")
-    assert "the flow cuts responses at policy.generate.max_tokens=256, but these lengths go up to 8,000\n" in said.err
+    assert "the flow cuts responses at policy.generate.max_tokens=256; these go up to 8,000\n" in said.err
 
 
 def test_a_critic_and_a_lag_make_pools_of_their_own(flowgraph: Run, golden: Golden) -> None:
@@ -468,7 +468,7 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
 def test_a_bad_question_is_answered_with_what_is_wrong(flowgraph: Run, arguments: tuple[str, ...]) -> None:
     code, said = USAGE[arguments]
     text = refused(flowgraph("plan", "grpo", *SMALL, *arguments), code)
-    notes = "the flow cuts responses at policy.generate.max_tokens=256, but these lengths go up to 8,000\n"
+    notes = "the flow cuts responses at policy.generate.max_tokens=256; these go up to 8,000\n"
     assert text.removeprefix(notes) == said
 
 

@@ -318,7 +318,7 @@ def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None
         limit = getattr(node.settings, "max_tokens", None)
         samples = node.op.kind == "generate" or node.op.rows == "new"
         if samples and isinstance(limit, int) and longest > limit:
-            notes.append(f"a run cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
+            notes.append(f"the flow cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
     for load in setting.loads:
         if inputs is None and load.steps >= MANY_STEPS and not workload.sets(f"{load.node}.minibatch"):
             fewer = f"--set {load.node}.minibatch={max(1, setting.prompts // 4)}"
