@@ -119,7 +119,7 @@ def test_check_says_whether_a_flow_fits_on_devices_of_a_known_kind(flowgraph: Fl
     assert said.code == 1 and said.out.startswith("no placement for mine on 1 h100-sxm-80g: ")
     assert "smallest changes that fit" in said.out
     told = json.loads(flowgraph(*small, "--json").out)
-    assert len(told["faults"]) == 1 and told["notes"][0].startswith("taken: 256 prompts a step")
+    assert len(told["faults"]) == 1 and told["notes"][0].startswith("assuming 256 prompts a step")
 
 
 def test_check_says_what_is_missing_where_no_model_is_named(flowgraph: Flowgraph) -> None:

@@ -88,7 +88,7 @@ def refuse_other_machine(plan: Plan) -> None:
     machines = sorted({name for pool in plan.pools for name, _ in pool.devices})
     if len(machines) > 1:
         needs = f"{len(machines)} machines ({', '.join(machines)})"
-        raise ResourceError.not_here("this machine", needs, "it is one", "--address says where a Ray cluster is")
+        raise ResourceError.not_here("this machine", needs, "this is one", "--address says where a Ray cluster is")
     node = f"node {machines[0]}"
     counted = sum(device.memory_bytes for device in plan.used() if device.kind == "cpu")
     for needs_bytes, has_bytes, has in (
