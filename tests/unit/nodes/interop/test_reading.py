@@ -167,7 +167,7 @@ def test_flags_have_as_many_values_as_they_take() -> None:
         ("deepspeed --module openrlhf.cli.train_dpo --a 1", "line 1: `openrlhf.cli.train_dpo`: does not train on"),
         ("uv run examples/run_grpo.py --config x.yaml", "line 1: `examples/run_grpo.py`: NeMo RL starts from"),
         ("python -m openrlhf.cli.train_ppo_ray --pretrain", "line 1: `--pretrain`: has no value"),
-        ("python -m openrlhf.cli.train_ppo_ray --eps_clip_low_high 1", "line 1: `--eps_clip_low_high`: lacks its"),
+        ("python -m openrlhf.cli.train_ppo_ray --eps_clip_low_high 1", "line 1: `--eps_clip_low_high`: has no value"),
         ("python -m openrlhf.cli.train_ppo_ray --perf stray", "line 1: `stray`: does not belong to a flag"),
         ("python -m openrlhf.cli.train_ppo_ray --vllm_num_engines 1", "--pretrain: names no model"),
         ("python -m openrlhf.cli.train_ppo_ray --pretrain x", "--vllm.num_engines: samples without vLLM"),
