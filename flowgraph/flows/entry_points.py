@@ -39,10 +39,10 @@ def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint |
     entries = list(_registered(group).select(name=name))
     packages = [package_of(entry) for entry in entries]
     if entries and name in shipped:
-        what = f"the {WORDS[group]} `{name}` is a shipped one, and {packages[0]} brings one of that name too"
+        what = f"the {WORDS[group]} `{name}` is shipped with flowgraph, but {packages[0]} has one with that name"
         raise UnknownNameError(what, hint="rename it there, or uninstall it")
     if len(entries) > 1:
-        what = f"two packages bring a {WORDS[group]} `{name}`: {packages[0]} and {packages[1]}"
+        what = f"two packages provide a {WORDS[group]} `{name}`: {packages[0]} and {packages[1]}"
         raise UnknownNameError(what, hint="uninstall one of them")
     return entries[0] if entries else None
 

@@ -90,7 +90,7 @@ PROJECT = {
     ),
 }
 TOLD = """\
-the run failed after step 1; runs/mine-1 holds what was recorded
+the run failed after step 1; the records are in runs/mine-1
 my.py:44: ref.surprise raised ValueError: rows lie on no scale of STAGED/project/scales.py
     at my.py:27 in surprise
     in ref.surprise as ref.infer on rank R of pool `all`, step 1
