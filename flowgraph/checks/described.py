@@ -11,7 +11,7 @@ from flowgraph.language.graph import Const, Edge, Graph, Node, Param, Region, ca
 from flowgraph.language.values import State
 
 
-def consumed_once(graph: Graph) -> Iterator[FlowError]:
+def check_versions_are_consumed_once(graph: Graph) -> Iterator[FlowError]:
     """Find a version of state that two ops consume, which weights that are updated in place cannot have."""
     consumers = _consumers(graph)
     for node in graph.nodes:
@@ -22,7 +22,7 @@ def consumed_once(graph: Graph) -> Iterator[FlowError]:
             yield LawError(what, where=str(node.at), hint="give the second the model that the first returned")
 
 
-def one_flow(graph: Graph) -> Iterator[FlowError]:
+def check_values_belong_to_flow(graph: Graph) -> Iterator[FlowError]:
     """Find values that belong to another flow or to a loss, or that hold real data."""
     regions = [region for node in graph.nodes for _, region in node.regions]
     homes: dict[Any, Region] = {source: region for region in regions for source in (*region.params, *region.inner)}
@@ -49,7 +49,7 @@ def _misplaced(graph: Graph, edge: Edge, start: int, homes: Mapping[Any, Region]
     return ""
 
 
-def readers_come_first(graph: Graph) -> Iterator[FlowError]:
+def check_readers_can_run_first(graph: Graph) -> Iterator[FlowError]:
     """Find a reader of a version that can only run after the update that consumes it."""
     blocked = blocked_reader(graph)
     if blocked is not None:
@@ -59,7 +59,7 @@ def readers_come_first(graph: Graph) -> Iterator[FlowError]:
         yield LawError(what, where=str(reader.at), notes=["it depends on that update's result"], hint=hint)
 
 
-def state_comes_out(graph: Graph) -> Iterator[FlowError]:
+def check_state_is_returned(graph: Graph) -> Iterator[FlowError]:
     """Find state that a flow returns but has no parameter for, returns at an old version, or updates and loses."""
     where, consumers = str(graph.at), _consumers(graph)
     for edge in graph.outputs:

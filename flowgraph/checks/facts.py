@@ -14,7 +14,7 @@ from flowgraph.language.values import Kind, Value
 from flowgraph.passes.dedupe_nodes import dedupe_nodes
 
 
-def rows_agree(graph: Graph) -> Iterator[FlowError]:
+def check_rows_have_one_origin(graph: Graph) -> Iterator[FlowError]:
     """Find a node, or a loss, that reads rows of two origins as if they were the same.
 
     A loss is found by its captures, since its rows are cut together.
@@ -42,7 +42,7 @@ def rows_agree(graph: Graph) -> Iterator[FlowError]:
                 yield LawError(what, where=str(region.at), notes=[others[0][0].made()], hint=hint)
 
 
-def made_as_asked(graph: Graph) -> Iterator[FlowError]:
+def check_weights_match_ports(graph: Graph) -> Iterator[FlowError]:
     """Find a value made by other weights than its port asks for: the trained model's, the sampler's, or a fixed one."""
     facts = facts_of(graph)
     regions = {inner: region for node in graph.nodes for _, region in node.regions for inner in region.inner}
@@ -115,7 +115,7 @@ def _other_weights(
     yield LawError.other_weights(str(node.at), name, wants, str(maker), edge.made(), hint)
 
 
-def corrected_once(graph: Graph) -> Iterator[FlowError]:
+def check_corrections_match_use(graph: Graph) -> Iterator[FlowError]:
     """Find a correction of other values than those it is used with, and one that compares a value with itself.
 
     The first would apply the ratio twice, or not at all. A correction that no node made is not judged. Equal
@@ -163,7 +163,7 @@ def _maker(edge: Edge) -> Edge:
     return edge
 
 
-def one_temperature(graph: Graph) -> Iterator[FlowError]:
+def check_temperatures_match(graph: Graph) -> Iterator[FlowError]:
     """Find a node that compares values which were computed at two temperatures."""
     facts = facts_of(graph)
     for node in graph.all_nodes:
@@ -180,7 +180,7 @@ def one_temperature(graph: Graph) -> Iterator[FlowError]:
                 break
 
 
-def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
+def check_staleness_is_corrected(graph: Graph) -> Iterator[FlowError]:
     """Find a loss on rows of other weights than it trains, if a node needs the trained ones or nothing corrects it.
 
     Only a loss of the model that sampled the rows has a lag to correct; a critic or a student has none.

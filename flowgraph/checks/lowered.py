@@ -30,7 +30,7 @@ from flowgraph.lowering.project_columns import parts_at, value_types
 from flowgraph.lowering.waits import moved_on
 
 
-def every_node_runs_once(program: Program) -> Iterator[FlowError]:
+def check_nodes_run_once(program: Program) -> Iterator[FlowError]:
     """Find a node that is not run, or run more than once."""
     runs = Counter(name for task in program.tasks if isinstance(task, Run) for name in task.nodes)
     for node in program.graph.nodes:
@@ -38,7 +38,7 @@ def every_node_runs_once(program: Program) -> Iterator[FlowError]:
             yield LawError(f"the program runs {node.name} {runs[node.name]} times, not once", where=str(node.at))
 
 
-def what_is_read_is_made(program: Program) -> Iterator[FlowError]:
+def check_values_are_made_before_reads(program: Program) -> Iterator[FlowError]:
     """Find a run that reads a value which no earlier task makes at any place, or that lacks a read of its nodes."""
     values = {name for name, _ in program.origins} | {home.param for home in program.homes}
     for task in program.tasks:
@@ -56,7 +56,7 @@ def what_is_read_is_made(program: Program) -> Iterator[FlowError]:
         values |= {name for name, _ in what_is_given(task, program.nodes)}
 
 
-def readers_run_first(program: Program) -> Iterator[FlowError]:
+def check_update_order(program: Program) -> Iterator[FlowError]:
     """Find a task that reads a version of weights in a home where a newer version has replaced it (law 1)."""
     age = dict[str, int]()  # the updates of this step that each version has seen
     for node in program.graph.nodes:
@@ -75,12 +75,12 @@ def readers_run_first(program: Program) -> Iterator[FlowError]:
             replaced[home] = age.get(versions.get(home, ""), 0), task
 
 
-def weights_are_there(program: Program) -> Iterator[FlowError]:
+def check_home_versions(program: Program) -> Iterator[FlowError]:
     """Find a task that reads a version of weights in a home which neither made nor received it."""
     yield from _missing(program, lambda place: isinstance(place, Home))
 
 
-def reads_are_there(program: Program) -> Iterator[FlowError]:
+def check_reads_are_available(program: Program) -> Iterator[FlowError]:
     """Find a task that reads a value or a version of weights which no task has brought to its place."""
     yield from _missing(program, lambda place: True)
 
@@ -95,7 +95,7 @@ def _missing(program: Program, judged: Callable[[str | Home], bool]) -> Iterator
         present |= set(what_is_given(task, program.nodes))
 
 
-def results_reach_the_host(program: Program) -> Iterator[FlowError]:
+def check_results_reach_host(program: Program) -> Iterator[FlowError]:
     """Find a result of the flow that is not on the host at the end of the step."""
     present = {value for task in program.tasks for value in what_is_given(task, program.nodes)}
     for edge in program.graph.outputs:
@@ -103,7 +103,7 @@ def results_reach_the_host(program: Program) -> Iterator[FlowError]:
             yield LawError.not_there("the end of the step", value_name(edge), HOST)
 
 
-def parts_cover_reads(program: Program) -> Iterator[FlowError]:
+def check_parts_suffice(program: Program) -> Iterator[FlowError]:
     """Find a run that reads less of a record than its nodes, and a transfer that brings less than its readers need."""
     types = value_types(program.graph)
     for task in program.tasks:
@@ -124,7 +124,7 @@ def _lacking(task: Task, value: str, parts: Parts, needed: Parts) -> Iterator[Fl
         yield LawError(f"`{_text(task)}` leaves out parts of `{value}` that are read: {', '.join(missing)}")
 
 
-def syncs_keep_the_bound(program: Program) -> Iterator[FlowError]:
+def check_syncs_respect_lag_bounds(program: Program) -> Iterator[FlowError]:
     """Find a sync that lets a copy lag further than one of its readers, or the plan, allows."""
     bounds = sync_bounds(program)
     for task in (task for task in program.tasks if isinstance(task, Sync)):
@@ -134,7 +134,7 @@ def syncs_keep_the_bound(program: Program) -> Iterator[FlowError]:
             yield LawError(what, notes=[f"its readers allow {at_most}, the plan says {lag}"])
 
 
-def sleepers_step_aside(program: Program) -> Iterator[FlowError]:
+def check_sleeping_homes(program: Program) -> Iterator[FlowError]:
     """Find a task whose home is asleep, and a task that runs while another home of its pool should sleep."""
     sleepers, awake = [home for home in program.homes if home.running.sleeps], dict[Home, bool]()
     for task in program.tasks:

@@ -13,7 +13,7 @@ from flowgraph.language.signature import make_settings, setting_faults
 from flowgraph.passes.dedupe_nodes import computation_of
 
 
-def every_name_once(graph: Graph) -> Iterator[FlowError]:
+def check_names_are_unique(graph: Graph) -> Iterator[FlowError]:
     """Find a node without a name, or with the name of another node."""
     names = Counter(node.name for node in graph.all_nodes)
     for node in graph.all_nodes:
@@ -22,7 +22,7 @@ def every_name_once(graph: Graph) -> Iterator[FlowError]:
             yield LawError(what, where=str(node.at), hint="a pass that adds a node gives it a name of its own")
 
 
-def every_mask_counted(graph: Graph) -> Iterator[FlowError]:
+def check_masks_are_counted(graph: Graph) -> Iterator[FlowError]:
     """Find a loss that does not count the mask of one of its terms."""
     for node in graph.nodes:
         for _, region in node.regions:
@@ -30,7 +30,7 @@ def every_mask_counted(graph: Graph) -> Iterator[FlowError]:
                 yield LawError.not_counted(region.name, str(region.at))
 
 
-def nothing_twice(graph: Graph) -> Iterator[FlowError]:
+def check_no_duplicate_nodes(graph: Graph) -> Iterator[FlowError]:
     """Find a pure node that computes the same as another."""
     first = dict[object, str]()
     for node in graph.all_nodes:
@@ -39,13 +39,13 @@ def nothing_twice(graph: Graph) -> Iterator[FlowError]:
             yield LawError(f"{node.name} computes what {first[computation]} does", where=str(node.at))
 
 
-def nothing_dropped(graph: Graph) -> Iterator[FlowError]:
+def check_no_dropped_calls(graph: Graph) -> Iterator[FlowError]:
     """Find a call that nothing reads and that no pass has reported."""
     for call in graph.dropped:
         yield LawError(f"nothing reads {call.op.name}", where=str(call.at))
 
 
-def calls_fit(graph: Graph) -> Iterator[FlowError]:
+def check_calls_fit_ops(graph: Graph) -> Iterator[FlowError]:
     """Find a node whose inputs do not fit its ports, whose results are not its op's, or whose settings are refused."""
     for node in graph.all_nodes:
         where, values = str(node.at), dict(node.settings)

@@ -18,19 +18,19 @@ DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")
 """The ways to split or repeat a model."""
 
 
-def is_for_the_graph(placed: PlacedGraph) -> Iterator[FlowError]:
+def check_plan_matches_graph(placed: PlacedGraph) -> Iterator[FlowError]:
     """Find a plan of another structure."""
     plan, expected = placed.plan, structure_hash(placed.graph)
     if plan.structure_hash != expected:
         yield PlanError.other_graph(placed.where, plan.flow, plan.structure_hash, placed.graph.name, expected)
 
 
-def pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
+def check_pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
     """Find a pool that is named twice, and a device that does not exist or that is in two pools."""
-    yield from pool_faults(placed.plan, placed.where)
+    yield from check_pools(placed.plan, placed.where)
 
 
-def pool_faults(plan: Plan, where: str) -> Iterator[FlowError]:
+def check_pools(plan: Plan, where: str) -> Iterator[FlowError]:
     """Find the faults of a plan's pools, for any flow."""
     names, holders = set[str](), dict[tuple[str, int], str]()
     for pool in plan.pools:
@@ -46,7 +46,7 @@ def pool_faults(plan: Plan, where: str) -> Iterator[FlowError]:
             holders[node, index] = pool.name
 
 
-def forecast_faults(plan: Plan, where: str) -> Iterator[FlowError]:
+def check_forecast(plan: Plan, where: str) -> Iterator[FlowError]:
     """Find a pool or a role in a plan's forecast that the plan does not have."""
     pools, roles = [pool.name for pool in plan.pools], [placed.role for placed in plan.placed]
     for forecast in plan.forecast:
@@ -60,7 +60,7 @@ def forecast_faults(plan: Plan, where: str) -> Iterator[FlowError]:
                 yield PlanError.unknown(where, f"pool of the task {task.name}:", pool, [*pools, HOST])
 
 
-def every_role_once(placed: PlacedGraph) -> Iterator[FlowError]:
+def check_roles_are_placed_once(placed: PlacedGraph) -> Iterator[FlowError]:
     """Find a role that the graph does not have, that is placed twice, or that is not placed."""
     seen = set[str]()
     for role in (row.role for row in placed.plan.placed):
@@ -75,7 +75,7 @@ def every_role_once(placed: PlacedGraph) -> Iterator[FlowError]:
         yield PlanError.not_placed(placed.where, missing)
 
 
-def engines_run_their_roles(placed: PlacedGraph) -> Iterator[FlowError]:
+def check_engines_run_roles(placed: PlacedGraph) -> Iterator[FlowError]:
     """Find a role whose pool or engine does not exist, or that its engine, layout or devices cannot run.
 
     Its model may lack the experts of the layout, and experts may not divide evenly over the ranks.
@@ -176,7 +176,7 @@ def _misfits(
             return
 
 
-def lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
+def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
     """Find a role that lags further than the flow allows, or that has no copy of weights which could lag."""
     plan, where = placed.plan, placed.where
     homes = {row.role: (row.pool, row.engine, row.layout) for row in plan.placed}

@@ -15,7 +15,7 @@ from flowgraph.analysis.placed_graph import PlacedGraph
 from flowgraph.app.planning.plan_result import PlanLike, PlanResult, read_plan
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare, prepare_from
 from flowgraph.app.request import Request, Say, Workload
-from flowgraph.checks.placed import forecast_faults, pool_faults, unsupported
+from flowgraph.checks.placed import check_forecast, check_pools, unsupported
 from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import warnings_for
 from flowgraph.diagrams.model.quantities import show_s
@@ -109,7 +109,7 @@ def faults_of(
     Seconds and bytes are checked only if the laws and the forecast have no fault. `ran` says that another system ran
     it.
     """
-    broken = [*law_faults(plan, prepared.setting, where)] or [*forecast_faults(plan, where)]
+    broken = [*law_faults(plan, prepared.setting, where)] or [*check_forecast(plan, where)]
     yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
@@ -120,7 +120,7 @@ def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[Flo
 
 def refuse_broken(plan: Plan, where: str) -> None:
     """Raise the first fault that can be found without the plan's flow: in its pools, its forecast or its step."""
-    refuse(chain(pool_faults(plan, where), forecast_faults(plan, where)))
+    refuse(chain(check_pools(plan, where), check_forecast(plan, where)))
     if plan.step is not None:
         step_seconds(plan.step, where)
 
