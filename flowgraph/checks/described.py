@@ -12,7 +12,10 @@ from flowgraph.language.values import State
 
 
 def check_versions_are_consumed_once(graph: Graph) -> Iterator[FlowError]:
-    """Find a version of state that two ops consume, which weights that are updated in place cannot have."""
+    """Yield an error for each node that updates a version of state which an earlier node has already updated.
+
+    Weights are updated in place, so only one update can consume each version.
+    """
     consumers = _consumers(graph)
     for node in graph.nodes:
         edge = node.carried()
@@ -23,7 +26,10 @@ def check_versions_are_consumed_once(graph: Graph) -> Iterator[FlowError]:
 
 
 def check_values_belong_to_flow(graph: Graph) -> Iterator[FlowError]:
-    """Find values that belong to another flow or to a loss, or that hold real data."""
+    """Yield an error for each value read by a flow that is real data, or that belongs to another flow or to a loss.
+
+    A value that is made inside a loss can only be read inside the same loss.
+    """
     regions = [region for node in graph.nodes for _, region in node.regions]
     homes: dict[Any, Region] = {source: region for region in regions for source in (*region.params, *region.inner)}
     start = min((param.stamp for param in graph.params), default=0)  # older sources belong to another flow
@@ -50,7 +56,10 @@ def _misplaced(graph: Graph, edge: Edge, start: int, homes: Mapping[Any, Region]
 
 
 def check_readers_can_run_first(graph: Graph) -> Iterator[FlowError]:
-    """Find a reader of a version that can only run after the update that consumes it."""
+    """Yield an error if a node reads weights that an update replaces, but also needs the result of that update.
+
+    Such a node can run neither before the update nor after it. Only the first such pair of nodes is reported.
+    """
     blocked = blocked_reader(graph)
     if blocked is not None:
         reader, consumer = blocked
@@ -60,7 +69,12 @@ def check_readers_can_run_first(graph: Graph) -> Iterator[FlowError]:
 
 
 def check_state_is_returned(graph: Graph) -> Iterator[FlowError]:
-    """Find state that a flow returns but has no parameter for, returns at an old version, or updates and loses."""
+    """Yield an error for each state, such as a model's weights, that a flow does not return correctly.
+
+    A flow must return the newest version of every state parameter that it updates. Errors: a returned state does not
+    come from a parameter, is stale, or has been replaced by a later update; an updated parameter is not returned; the
+    result of a call that updates state is not used.
+    """
     where, consumers = str(graph.at), _consumers(graph)
     for edge in graph.outputs:
         if not issubclass(edge.type, State):

@@ -31,7 +31,7 @@ from flowgraph.lowering.waits import moved_on
 
 
 def check_nodes_run_once(program: Program) -> Iterator[FlowError]:
-    """Find a node that is not run, or run more than once."""
+    """Yield an error for each node of the graph that the program does not run, or runs more than once."""
     runs = Counter(name for task in program.tasks if isinstance(task, Run) for name in task.nodes)
     for node in program.graph.nodes:
         if runs[node.name] != 1:
@@ -39,7 +39,11 @@ def check_nodes_run_once(program: Program) -> Iterator[FlowError]:
 
 
 def check_values_are_made_before_reads(program: Program) -> Iterator[FlowError]:
-    """Find a run that reads a value which no earlier task makes at any place, or that lacks a read of its nodes."""
+    """Yield an error for each read of a value or a version of weights that no earlier task produces at any place.
+
+    Also an error: a run whose `reads` lack a value that one of its nodes reads, and that no earlier node of the run
+    returns.
+    """
     values = {name for name, _ in program.origins} | {home.param for home in program.homes}
     for task in program.tasks:
         for name, place in what_is_read(task):
@@ -57,7 +61,7 @@ def check_values_are_made_before_reads(program: Program) -> Iterator[FlowError]:
 
 
 def check_update_order(program: Program) -> Iterator[FlowError]:
-    """Find a task that reads a version of weights in a home where a newer version has replaced it (law 1)."""
+    """Yield an error for each task that reads a version of weights at a home where an earlier task has replaced it."""
     age = dict[str, int]()  # the updates of this step that each version has seen
     for node in program.graph.nodes:
         carried = node.carried()
@@ -76,12 +80,19 @@ def check_update_order(program: Program) -> Iterator[FlowError]:
 
 
 def check_home_versions(program: Program) -> Iterator[FlowError]:
-    """Find a task that reads a version of weights in a home which neither made nor received it."""
+    """Yield an error for each task that reads a version of weights which is not yet available at its home.
+
+    A version is available if the step starts with it there, or if an earlier task produced it there or copied it there.
+    """
     yield from _missing(program, lambda place: isinstance(place, Home))
 
 
 def check_reads_are_available(program: Program) -> Iterator[FlowError]:
-    """Find a task that reads a value or a version of weights which no task has brought to its place."""
+    """Yield an error for each task that reads a value or weights not yet available where the task runs.
+
+    They are available at a place if they are there when the step starts, or if an earlier task produced them there or
+    copied them there.
+    """
     yield from _missing(program, lambda place: True)
 
 
@@ -96,7 +107,7 @@ def _missing(program: Program, judged: Callable[[str | Home], bool]) -> Iterator
 
 
 def check_results_reach_host(program: Program) -> Iterator[FlowError]:
-    """Find a result of the flow that is not on the host at the end of the step."""
+    """Yield an error for each result of the flow, models excluded, that is not on the host at the end of the step."""
     present = {value for task in program.tasks for value in what_is_given(task, program.nodes)}
     for edge in program.graph.outputs:
         if not issubclass(edge.type, Model) and (value_name(edge), HOST) not in present:
@@ -104,7 +115,10 @@ def check_results_reach_host(program: Program) -> Iterator[FlowError]:
 
 
 def check_parts_suffice(program: Program) -> Iterator[FlowError]:
-    """Find a run that reads less of a record than its nodes, and a transfer that brings less than its readers need."""
+    """Yield an error for each run or transfer whose `parts` of a record lack some that are read.
+
+    A run must include the parts that its nodes read; a transfer must include those that are read at its target.
+    """
     types = value_types(program.graph)
     for task in program.tasks:
         if isinstance(task, Run):
@@ -118,14 +132,14 @@ def check_parts_suffice(program: Program) -> Iterator[FlowError]:
 
 
 def _lacking(task: Task, value: str, parts: Parts, needed: Parts) -> Iterator[FlowError]:
-    """Find needed parts of a value that a task leaves out; no parts stand for the whole value."""
+    """Yield an error if the `parts` that a task reads or copies lack some of `needed`; () means the whole value."""
     missing = [part for part in needed if part not in parts] if needed else ["the rest of it"]
     if parts and missing:
         yield LawError(f"`{_text(task)}` leaves out parts of `{value}` that are read: {', '.join(missing)}")
 
 
 def check_syncs_respect_lag_bounds(program: Program) -> Iterator[FlowError]:
-    """Find a sync that lets a copy lag further than one of its readers, or the plan, allows."""
+    """Yield an error for each sync that permits more lag than the nodes that read the copy, or the plan, allow."""
     bounds = sync_bounds(program)
     for task in (task for task in program.tasks if isinstance(task, Sync)):
         at_most, lag = bounds.get((task.value, task.target), (0, 0))
@@ -135,7 +149,11 @@ def check_syncs_respect_lag_bounds(program: Program) -> Iterator[FlowError]:
 
 
 def check_sleeping_homes(program: Program) -> Iterator[FlowError]:
-    """Find a task whose home is asleep, and a task that runs while another home of its pool should sleep."""
+    """Yield an error for each task that runs while a home in its pools is in the wrong state.
+
+    Of the homes whose settings make them sleep, those that the task uses must be awake and the others asleep. A switch
+    must come before the first task of the step that needs a state.
+    """
     sleepers, awake = [home for home in program.homes if home.running.sleeps], dict[Home, bool]()
     for task in program.tasks:
         if isinstance(task, Switch):

@@ -14,7 +14,7 @@ from flowgraph.passes.dedupe_nodes import computation_of
 
 
 def check_names_are_unique(graph: Graph) -> Iterator[FlowError]:
-    """Find a node without a name, or with the name of another node."""
+    """Yield an error for each node that has no name, or the name of another node; nodes inside losses count too."""
     names = Counter(node.name for node in graph.all_nodes)
     for node in graph.all_nodes:
         if not node.name or names[node.name] > 1:
@@ -23,7 +23,7 @@ def check_names_are_unique(graph: Graph) -> Iterator[FlowError]:
 
 
 def check_masks_are_counted(graph: Graph) -> Iterator[FlowError]:
-    """Find a loss that does not count the mask of one of its terms."""
+    """Yield an error for each loss that has a term whose mask is not in its `counts`."""
     for node in graph.nodes:
         for _, region in node.regions:
             if set(masks_of(region)) - set(region.counts):
@@ -31,7 +31,7 @@ def check_masks_are_counted(graph: Graph) -> Iterator[FlowError]:
 
 
 def check_no_duplicate_nodes(graph: Graph) -> Iterator[FlowError]:
-    """Find a pure node that computes the same as another."""
+    """Yield an error for each pure node that computes the same as an earlier one."""
     first = dict[object, str]()
     for node in graph.all_nodes:
         computation = computation_of(node)
@@ -40,13 +40,13 @@ def check_no_duplicate_nodes(graph: Graph) -> Iterator[FlowError]:
 
 
 def check_no_dropped_calls(graph: Graph) -> Iterator[FlowError]:
-    """Find a call that nothing reads and that no pass has reported."""
+    """Yield an error for each call whose result nothing reads, and which no pass has removed and reported."""
     for call in graph.dropped:
         yield LawError(f"nothing reads {call.op.name}", where=str(call.at))
 
 
 def check_calls_fit_ops(graph: Graph) -> Iterator[FlowError]:
-    """Find a node whose inputs do not fit its ports, whose results are not its op's, or whose settings are refused."""
+    """Yield an error for each mismatch between a node and its op: ports, types of inputs and results, or settings."""
     for node in graph.all_nodes:
         where, values = str(node.at), dict(node.settings)
         for why in misfits(node.op, node.inputs, [port for port, _ in node.regions], node.returns):

@@ -14,9 +14,9 @@ from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Task, Tra
 
 
 def insert_transfers(program: Program) -> Program:
-    """Return the program with a transfer before the first run at a place that reads a value from another place.
+    """Return the program with a `Transfer` before the first run at a place that reads a value made at another place.
 
-    Transfers of the flow's results to the host are added at the end.
+    Transfers of the flow's results to the host follow at the end. Models are not transferred; see `insert_syncs`.
     """
     tasks, sources, present = list[Task](), dict[str, str](), set[tuple[str, str | Home]]()
 

@@ -26,11 +26,11 @@ Placings = Mapping[tuple[str, str], tuple[Home, Role]]
 def place_nodes(
     graph: Graph, plan: Plan, origins: Mapping[str, Home], where: str = "plan", *, checked: bool = True
 ) -> Program:
-    """Return the program of a graph with each run at its place, in an order that respects all data dependencies.
+    """Return the program that reads the flow's inputs and runs each node at its place, without syncs and transfers.
 
-    `origins` maps models that another program trains to the homes of their weights; `where` is the plan's file, for
-    errors. If `checked`, raises PlanError if the plan separates models that one node reads, or splits the rows of a
-    node that needs all of them.
+    Its order respects all dependencies. `origins` maps model parameters that another program trains to the homes of
+    their weights; `where` is the plan's file, for errors. If `checked`, raises PlanError if the plan separates models
+    that one node reads, or splits the rows of a node that needs all of them.
     """
     placed = {role.role: role for role in plan.placed}
     homes, newest, placings = dict[Home, None](), dict[str, Home](), dict[tuple[str, str], tuple[Home, Role]]()
