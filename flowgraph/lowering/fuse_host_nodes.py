@@ -55,7 +55,7 @@ class _Chains:
         self._effects = [i for i in self.runs if self._has_effects(i)]
 
     def try_to_fuse(self, i: int) -> None:
-        """Add a host run to the chain of the last run that it reads from; begin a new chain if that would delay a run."""
+        """Add a host run to the chain of the last run that it reads from; if that would delay a run, begin a chain."""
         makers = self._makers(i)
         if self.runs[i].place != HOST:
             return

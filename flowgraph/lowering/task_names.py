@@ -14,7 +14,7 @@ HEAVIEST: tuple[TaskKind, ...] = ("update", "generate", "logprob", "score")
 
 
 def task_name(task: Task) -> str:
-    """Return the name of a task: the nodes of a run, or else verb, subject and target, as in `sync policy to all/sglang`.
+    """Return the name of a task: the nodes of a run, else verb, subject and target, as in `sync policy to all/sglang`.
 
     Tasks that repeat within a step, such as switches, have the same name; `task_names` distinguishes them.
     """
