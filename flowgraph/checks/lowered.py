@@ -26,7 +26,7 @@ from flowgraph.lowering.program import (
     what_is_given,
     what_is_read,
 )
-from flowgraph.lowering.project_columns import parts_at, value_types
+from flowgraph.lowering.project_columns import parts_read_by_place, value_types
 from flowgraph.lowering.waits import moved_on
 
 
@@ -125,7 +125,7 @@ def check_parts_suffice(program: Program) -> Iterator[FlowError]:
             needed = parts_needed([program.nodes[name] for name in task.nodes], types)
             for name, parts in task.parts:
                 yield from _lacking(task, name, parts, needed.get(name, ()))
-    read = parts_at(program, program.tasks, types)
+    read = parts_read_by_place(program, program.tasks, types)
     for task in program.tasks:
         if isinstance(task, Transfer):
             yield from _lacking(task, task.value, task.parts, read.get((task.value, task.target), ()))

@@ -34,7 +34,7 @@ def project_columns(program: Program) -> Program:
     take.
     """
     tasks = [_with_parts(program, task) for task in program.tasks]
-    needed = parts_at(program, tasks, value_types(program.graph))
+    needed = parts_read_by_place(program, tasks, value_types(program.graph))
     sent = defaultdict[str, dict[Parts, None]](dict)
     for i, task in enumerate(tasks):
         if isinstance(task, Transfer):
@@ -55,7 +55,9 @@ def value_types(graph: Graph) -> Mapping[str, type[Value]]:
     return params | {name: kind for node in graph.nodes for name, kind in typed_results(node)}
 
 
-def parts_at(program: Program, tasks: Sequence[Task], types: Mapping[str, type[Value]]) -> dict[tuple[str, str], Parts]:
+def parts_read_by_place(
+    program: Program, tasks: Sequence[Task], types: Mapping[str, type[Value]]
+) -> dict[tuple[str, str], Parts]:
     """Return which parts of each value are read at each place, keyed by (value, place); () means the whole value.
 
     Parts are dotted paths in the order of the record, and include the record's lengths. Reads are those of the runs in
