@@ -21,10 +21,10 @@ from flowgraph.lowering.program import (
     Task,
     Transfer,
     results_of,
+    task_reads,
     value_name,
     values_read,
     what_is_given,
-    what_is_read,
 )
 from flowgraph.lowering.project_columns import parts_read_by_place, value_types
 from flowgraph.lowering.waits import moved_on
@@ -46,7 +46,7 @@ def check_values_are_made_before_reads(program: Program) -> Iterator[FlowError]:
     """
     values = {name for name, _ in program.origins} | {home.param for home in program.homes}
     for task in program.tasks:
-        for name, place in what_is_read(task):
+        for name, place in task_reads(task):
             if name not in values:
                 yield LawError.not_there(str(task), name, str(place))
         if isinstance(task, Run):
@@ -69,7 +69,7 @@ def check_update_order(program: Program) -> Iterator[FlowError]:
             age[results_of(node)[0]] = age.get(value_name(carried), 0) + 1
     replaced = dict[Home, tuple[int, Task]]()
     for task in program.tasks:
-        for name, home in what_is_read(task):
+        for name, home in task_reads(task):
             if isinstance(home, Home) and home in replaced and age.get(name, 0) < replaced[home][0]:
                 writer = _text(replaced[home][1])
                 what = f"`{_text(task)}` reads `{name}` on {home}, where `{writer}` replaced it before"
@@ -100,7 +100,7 @@ def _missing(program: Program, judged: Callable[[str | Home], bool]) -> Iterator
     present: set[tuple[str, str | Home]] = {*program.origins}
     present |= {(home.param, home) for home in program.homes if home.param in program.frozen}
     for task in program.tasks:
-        for name, place in what_is_read(task):
+        for name, place in task_reads(task):
             if judged(place) and (name, place) not in present:
                 yield LawError.not_there(str(task), name, str(place))
         present |= set(what_is_given(task, program.nodes))

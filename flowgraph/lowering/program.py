@@ -249,7 +249,7 @@ def results_given(task: Run, nodes: Mapping[str, Node]) -> Iterator[tuple[str, t
         yield from ((name, kind) for name, kind in typed_results(nodes[node]) if name not in task.inner)
 
 
-def what_is_read(task: Task) -> Iterator[tuple[str, str | Home]]:
+def task_reads(task: Task) -> Iterator[tuple[str, str | Home]]:
     """Yield (name, place) for each value and each version of weights that a task reads.
 
     The place of a value is a pool or the host, that of weights a `Home`. A `Read` or a `Switch` reads nothing.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from flowgraph.language.values import Model
-from flowgraph.lowering.program import Home, Program, Run, Sync, Task, what_is_given, what_is_read
+from flowgraph.lowering.program import Home, Program, Run, Sync, Task, task_reads, what_is_given
 
 
 def waits_for(program: Program) -> tuple[frozenset[int], ...]:
@@ -20,7 +20,7 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
     users, effects = defaultdict[Home, set[int]](set), dict[str, int]()
     waits = list[frozenset[int]]()
     for i, task in enumerate(program.tasks):
-        sources = (brought.get((value, place), makers.get(value)) for value, place in what_is_read(task))
+        sources = (brought.get((value, place), makers.get(value)) for value, place in task_reads(task))
         needs = {source for source in sources if source is not None}
         for home in moved_on(task, program):
             needs |= users.pop(home, set())
