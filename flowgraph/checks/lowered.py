@@ -22,9 +22,9 @@ from flowgraph.lowering.program import (
     Transfer,
     results_of,
     task_reads,
+    task_results,
     value_name,
     values_read,
-    what_is_given,
 )
 from flowgraph.lowering.project_columns import parts_read_by_place, value_types
 from flowgraph.lowering.waits import moved_on
@@ -57,7 +57,7 @@ def check_values_are_made_before_reads(program: Program) -> Iterator[FlowError]:
                         what = f"`{_text(task)}` does not read `{name}`, which {node.name} does"
                         yield LawError(what, where=str(node.at))
                 inside |= {*results_of(node)}
-        values |= {name for name, _ in what_is_given(task, program.nodes)}
+        values |= {name for name, _ in task_results(task, program.nodes)}
 
 
 def check_update_order(program: Program) -> Iterator[FlowError]:
@@ -74,7 +74,7 @@ def check_update_order(program: Program) -> Iterator[FlowError]:
                 writer = _text(replaced[home][1])
                 what = f"`{_text(task)}` reads `{name}` on {home}, where `{writer}` replaced it before"
                 yield LawError(what, hint="readers of a version run before the update that consumes it")
-        versions = {place: name for name, place in what_is_given(task, program.nodes)}
+        versions = {place: name for name, place in task_results(task, program.nodes)}
         for home in moved_on(task, program):
             replaced[home] = age.get(versions.get(home, ""), 0), task
 
@@ -103,12 +103,12 @@ def _missing(program: Program, judged: Callable[[str | Home], bool]) -> Iterator
         for name, place in task_reads(task):
             if judged(place) and (name, place) not in present:
                 yield LawError.not_there(str(task), name, str(place))
-        present |= set(what_is_given(task, program.nodes))
+        present |= set(task_results(task, program.nodes))
 
 
 def check_results_reach_host(program: Program) -> Iterator[FlowError]:
     """Yield an error for each result of the flow, models excluded, that is not on the host at the end of the step."""
-    present = {value for task in program.tasks for value in what_is_given(task, program.nodes)}
+    present = {value for task in program.tasks for value in task_results(task, program.nodes)}
     for edge in program.graph.outputs:
         if not issubclass(edge.type, Model) and (value_name(edge), HOST) not in present:
             yield LawError.not_there("the end of the step", value_name(edge), HOST)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flowgraph.language.values import Model
-from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Task, Transfer, value_name, what_is_given
+from flowgraph.lowering.program import HOST, Home, Program, Read, Run, Task, Transfer, task_results, value_name
 
 
 def insert_transfers(program: Program) -> Program:
@@ -30,7 +30,7 @@ def insert_transfers(program: Program) -> Program:
             for value in task.reads:
                 bring(value, task.place)
         tasks.append(task)
-        for value, place in what_is_given(task, program.nodes) if isinstance(task, Run | Read) else ():
+        for value, place in task_results(task, program.nodes) if isinstance(task, Run | Read) else ():
             present.add((value, place))
             if isinstance(place, str):
                 sources[value] = place

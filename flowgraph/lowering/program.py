@@ -261,7 +261,7 @@ def task_reads(task: Task) -> Iterator[tuple[str, str | Home]]:
         yield from task.homes
 
 
-def what_is_given(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str | Home]]:
+def task_results(task: Task, nodes: Mapping[str, Node]) -> Iterator[tuple[str, str | Home]]:
     """Yield (name, place) for each value and each version of weights that a task produces.
 
     The place of a value is a pool or the host, that of weights a `Home`. `nodes` are the nodes of the graph by name. A

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from flowgraph.language.values import Model
-from flowgraph.lowering.program import Home, Program, Run, Sync, Task, task_reads, what_is_given
+from flowgraph.lowering.program import Home, Program, Run, Sync, Task, task_reads, task_results
 
 
 def waits_for(program: Program) -> tuple[frozenset[int], ...]:
@@ -29,7 +29,7 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
             effects[task.place] = i
         for home in homes_of(task):
             users[home].add(i)
-        for value, place in what_is_given(task, program.nodes):
+        for value, place in task_results(task, program.nodes):
             brought[value, place] = i
             makers.setdefault(value, i)
         waits.append(frozenset(needs))
