@@ -27,7 +27,7 @@ from flowgraph.lowering.program import (
     values_read,
 )
 from flowgraph.lowering.project_columns import parts_read_by_place, value_types
-from flowgraph.lowering.waits import moved_on
+from flowgraph.lowering.waits import homes_replaced
 
 
 def check_nodes_run_once(program: Program) -> Iterator[FlowError]:
@@ -75,7 +75,7 @@ def check_update_order(program: Program) -> Iterator[FlowError]:
                 what = f"`{_text(task)}` reads `{name}` on {home}, where `{writer}` replaced it before"
                 yield LawError(what, hint="readers of a version run before the update that consumes it")
         versions = {place: name for name, place in task_results(task, program.nodes)}
-        for home in moved_on(task, program):
+        for home in homes_replaced(task, program):
             replaced[home] = age.get(versions.get(home, ""), 0), task
 
 

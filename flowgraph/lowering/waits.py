@@ -22,7 +22,7 @@ def waits_for(program: Program) -> tuple[frozenset[int], ...]:
     for i, task in enumerate(program.tasks):
         sources = (brought.get((value, place), makers.get(value)) for value, place in task_reads(task))
         needs = {source for source in sources if source is not None}
-        for home in moved_on(task, program):
+        for home in homes_replaced(task, program):
             needs |= users.pop(home, set())
         if isinstance(task, Run) and not all(program.nodes[name].op.pure for name in task.nodes):
             needs |= {effects[task.place]} if task.place in effects else set()
@@ -43,7 +43,7 @@ def homes_of(task: Task) -> tuple[Home, ...]:
     return tuple(home for _, home in task.homes) if isinstance(task, Run) else ()
 
 
-def moved_on(task: Task, program: Program) -> Iterator[Home]:
+def homes_replaced(task: Task, program: Program) -> Iterator[Home]:
     """Yield each home whose weights a task replaces: the target of a sync, or the home of an update."""
     if isinstance(task, Sync):
         yield task.target
