@@ -48,7 +48,7 @@ def numbered(names: Iterable[str]) -> Iterator[str]:
         yield name if count[name] == 1 else f"{name} ({count[name]})"
 
 
-def kind_of(task: Task, graph: Graph | None = None) -> TaskKind:
+def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
     """Return the kind of work of a task, for forecasts and measurements: such as "update", "sync" or "host".
 
     A run that reads models has the first kind in `HEAVIEST` that one of its nodes has. All other runs, and all runs if

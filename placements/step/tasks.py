@@ -17,7 +17,7 @@ from flowgraph.lowering import LOWERING, Pass
 from flowgraph.lowering.insert_switches import insert_switches
 from flowgraph.lowering.lower import lower_unchecked
 from flowgraph.lowering.program import Home, Program, Run, Switch, Sync, Task, Transfer
-from flowgraph.lowering.task_names import kind_of, pool_of, task_names
+from flowgraph.lowering.task_names import pool_of, task_kind, task_names
 from flowgraph.lowering.waits import homes_of, homes_replaced, waits_for
 
 NOWHERE = ""
@@ -72,7 +72,7 @@ class StepOutline:
     @cached_property
     def kinds(self) -> tuple[TaskKind, ...]:
         """Return the kind of each task."""
-        return tuple(kind_of(task, self.program.graph) for task in self.tasks)
+        return tuple(task_kind(task, self.program.graph) for task in self.tasks)
 
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
