@@ -71,7 +71,7 @@ def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
             return "host"
 
 
-def pool_of(task: Task) -> str:
+def task_pool(task: Task) -> str:
     """Return the name of the pool where a task runs, or "host"; for a sync or a transfer, that of its target."""
     match task:
         case Run():

@@ -17,7 +17,7 @@ from flowgraph.lowering import LOWERING, Pass
 from flowgraph.lowering.insert_switches import insert_switches
 from flowgraph.lowering.lower import lower_unchecked
 from flowgraph.lowering.program import Home, Program, Run, Switch, Sync, Task, Transfer
-from flowgraph.lowering.task_names import pool_of, task_kind, task_names
+from flowgraph.lowering.task_names import task_kind, task_names, task_pool
 from flowgraph.lowering.waits import homes_of, homes_replaced, waits_for
 
 NOWHERE = ""
@@ -163,7 +163,7 @@ def _pools_of(task: Task) -> tuple[str, ...]:
         case Sync(_, source, target):
             return tuple(dict.fromkeys((source.pool, target.pool)))
         case _:
-            return (pool_of(task),)
+            return (task_pool(task),)
 
 
 @lru_cache(maxsize=256)
