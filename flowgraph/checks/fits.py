@@ -9,7 +9,7 @@ from flowgraph.language.graph import Const, Edge, Node, Op, Source
 from flowgraph.language.values import Record, Value, fields
 
 
-def type_at(source: Source, part: str) -> type[Value] | None:
+def part_type(source: Source, part: str) -> type[Value] | None:
     """Return the type of a result of `source`, or of a part of it; None if it has no such part.
 
     `part` is a dotted path. For a node with several results, it begins with the index of one; "" is a single result.
@@ -60,7 +60,7 @@ def misfits(
         port = ports[name]
         kind = kinds[port.type]
         fits = issubclass(edge.type, kind) and issubclass(edge.type, port.value_type)
-        if not fits or port.kind not in (None, edge.type.kind) or type_at(edge.source, edge.port) is not edge.type:
+        if not fits or port.kind not in (None, edge.type.kind) or part_type(edge.source, edge.port) is not edge.type:
             yield f"{op.name}({name}=) takes {kind.__name__}, not {edge.type.__name__}"
         if edge.at_most and op.kind != "generate":
             yield f"{op.name} reads {edge} late; only sampling may"

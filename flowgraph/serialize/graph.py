@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from flowgraph.analysis.flat_graph import SCHEMA, full_hash, loaded_module, name_of, plain_settings, structure_hash
-from flowgraph.checks.fits import kinds_of, misfits, type_at
+from flowgraph.checks.fits import kinds_of, misfits, part_type
 from flowgraph.errors import FlowError, LawError, with_article
 from flowgraph.files.untrusted import json_as
 from flowgraph.language import laws
@@ -225,7 +225,7 @@ class _GraphReader:
 
     def _edge(self, stored: FlatEdge) -> Edge:
         source = self.sources.get(stored.source) or self._param(stored.source)
-        kind, actual = _value(stored.type), type_at(source, stored.part)
+        kind, actual = _value(stored.type), part_type(source, stored.part)
         _expect(actual is not None, f"{stored.source} has no part `{stored.part}`")
         _expect(actual is kind, f"`{stored.part}` of {stored.source} is not {with_article(kind.__name__)}")
         return Edge(source, kind, stored.part, stored.at_most, stored.corrected)
