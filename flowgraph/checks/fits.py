@@ -27,7 +27,7 @@ def part_type(source: Source, part: str) -> type[Value] | None:
     return kind
 
 
-def kinds_of(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
+def port_types(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
     """Return the value type of each port type of an op in one call.
 
     A TypeVar is bound to the type of the input on a port with it, or to its bound if there is no such input.
@@ -47,7 +47,7 @@ def misfits(
     Mismatches are an unknown, repeated or missing port, the wrong type on a port, a stale read by a node that does not
     sample, and the wrong types of results. Nothing more is reported after an unknown or repeated port.
     """
-    ports, kinds = {port.name: port for port in op.ports}, kinds_of(op, inputs)
+    ports, kinds = {port.name: port for port in op.ports}, port_types(op, inputs)
     names = [*(name for name, _ in inputs), *regions]
     for name in names:
         if name not in ports or ports[name].region != (name in regions) or names.count(name) > 1:

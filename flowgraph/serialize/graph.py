@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from flowgraph.analysis.flat_graph import SCHEMA, full_hash, loaded_module, name_of, plain_settings, structure_hash
-from flowgraph.checks.fits import kinds_of, misfits, part_type
+from flowgraph.checks.fits import misfits, part_type, port_types
 from flowgraph.errors import FlowError, LawError, with_article
 from flowgraph.files.untrusted import json_as
 from flowgraph.language import laws
@@ -193,7 +193,7 @@ class _GraphReader:
         if not isinstance(op, Op):
             raise LawError(f"`{stored.op}` is not a node")
         inputs = tuple((edge.port, self._edge(edge)) for edge in stored.inputs)
-        returns, kinds = tuple(_value(name) for name in stored.returns), kinds_of(op, inputs)
+        returns, kinds = tuple(_value(name) for name in stored.returns), port_types(op, inputs)
         for why in misfits(op, inputs, [region.port for region in regions], returns):
             raise LawError.not_stored("", why)
         closed = tuple((region.port, self._region(op, region, kinds, site)) for region in regions)
