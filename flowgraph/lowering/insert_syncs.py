@@ -12,7 +12,7 @@ from dataclasses import replace
 from flowgraph.analysis.roles import roles
 from flowgraph.language.graph import carried_from
 from flowgraph.language.values import Model
-from flowgraph.lowering.program import Home, Program, Run, Sync, Task, read_by, typed_results, value_name
+from flowgraph.lowering.program import Home, Program, Run, Sync, Task, edges_read, typed_results, value_name
 
 Bounds = dict[tuple[str, Home], tuple[int, int]]
 """How many updates a version may lag in a home, by its readers and by the plan."""
@@ -50,7 +50,7 @@ def sync_bounds(program: Program) -> Bounds:
         if not isinstance(task, Run):
             continue
         homes = dict(task.homes)
-        for edge, reader in (read for name in task.nodes for read in read_by(program.nodes[name])):
+        for edge, reader in (read for name in task.nodes for read in edges_read(program.nodes[name])):
             root = carried_from(edge) if issubclass(edge.type, Model) else None
             if root is not None:
                 version = value_name(edge)

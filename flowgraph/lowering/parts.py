@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from flowgraph.language.graph import Edge, Node
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Context, Group, Lengths, Model, Record, Sample, Trajectory, Value
-from flowgraph.lowering.program import path_in_value, read_by, value_name
+from flowgraph.lowering.program import edges_read, path_in_value, value_name
 
 # The identity of rows and their numbers of tokens, by which a loss is cut into micro-batches whatever its nodes read.
 ROWS = (Group, Sample, Trajectory, Lengths, Context)
@@ -50,7 +50,7 @@ def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dic
     """
     nodes = list(nodes)
     declared, needed = declared_parts(nodes), defaultdict[str, set[str]](set)
-    for edge in (edge for node in nodes for edge, _ in read_by(node) if not issubclass(edge.type, Model)):
+    for edge in (edge for node in nodes for edge, _ in edges_read(node) if not issubclass(edge.type, Model)):
         name, base = value_name(edge), path_in_value(edge)
         for part in declared.get(edge, ("",)):
             root = f"{base}.{part}".strip(".")

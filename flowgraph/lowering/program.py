@@ -222,7 +222,7 @@ def path_in_value(edge: Edge) -> str:
     return edge.port.partition(".")[2] if several else edge.port
 
 
-def read_by(node: Node) -> Iterator[tuple[Edge, str]]:
+def edges_read(node: Node) -> Iterator[tuple[Edge, str]]:
     """Yield (edge, name of the reader) for each edge that a node reads; the reader may be a node inside its loss.
 
     The state that the node updates comes first, because the node runs where that state is.
@@ -237,7 +237,7 @@ def read_by(node: Node) -> Iterator[tuple[Edge, str]]:
 
 def values_read(node: Node) -> tuple[str, ...]:
     """Return the names of the values that a node reads, each once, without models."""
-    return tuple(dict.fromkeys(value_name(edge) for edge, _ in read_by(node) if not issubclass(edge.type, Model)))
+    return tuple(dict.fromkeys(value_name(edge) for edge, _ in edges_read(node) if not issubclass(edge.type, Model)))
 
 
 def results_given(task: Run, nodes: Mapping[str, Node]) -> Iterator[tuple[str, type[Value]]]:
