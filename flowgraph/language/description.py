@@ -35,7 +35,7 @@ def current_record() -> RecordedCalls | None:
     return _RECORD.get()
 
 
-def is_open(edge: Edge | None) -> bool:
+def has_unknown_type(edge: Edge | None) -> bool:
     """Return whether the type of an edge is unknown because its call has a fault."""
     record = current_record()
     return record is not None and edge is not None and edge.source in record.unknown

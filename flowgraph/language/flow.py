@@ -18,7 +18,7 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, ov
 from flowgraph.errors import FlowError, FlowTypeError, LawError, SettingError, UserCodeError, nearest
 from flowgraph.language import call_laws, laws
 from flowgraph.language.call_site import Site, call_site
-from flowgraph.language.description import RecordedCalls, current_record, is_open, recording
+from flowgraph.language.description import RecordedCalls, current_record, has_unknown_type, recording
 from flowgraph.language.graph import Const, Edge, Graph, Node, NodeKind, Op, Param, Port, Region, how_late
 from flowgraph.language.hints import wrong_type
 from flowgraph.language.keys import Key
@@ -110,7 +110,9 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
         if record is None or not record.going_on:
             return _call(op, signature, args, kwargs)
         try:
-            if not any(isinstance(value, Value) and is_open(value.edge) for value in (*args, *kwargs.values())):
+            if not any(
+                isinstance(value, Value) and has_unknown_type(value.edge) for value in (*args, *kwargs.values())
+            ):
                 return _call(op, signature, args, kwargs)
         except FlowError as error:
             record.faults.append(error)
@@ -178,7 +180,7 @@ def _stand_in(
                 record.faults.append(wrong_type(op, port, port.value_type, value, arguments.values(), site))
             elif value.edge is not None:
                 edges.append((port.name, value.edge))
-                kinds |= {} if is_open(value.edge) else {port.type: type(value)}
+                kinds |= {} if has_unknown_type(value.edge) else {port.type: type(value)}
     chosen = {name: value for name, value in arguments.items() if name in op.settings.model_fields}
     record.faults += setting_faults(op.settings, chosen, op.name, str(site))
     returns = tuple(kinds.get(hint) or call_laws.bound_type(hint) for hint in op.returns)
@@ -220,7 +222,7 @@ def _check_types(op: Op, arguments: Mapping[str, object], site: Site) -> dict[An
 
 
 def _fits(port: Port, value: object) -> bool:
-    if isinstance(value, Value) and is_open(value.edge):
+    if isinstance(value, Value) and has_unknown_type(value.edge):
         return issubclass(type(value), port.value_type) or issubclass(port.value_type, type(value))
     return isinstance(value, port.value_type) and port.kind in (None, value.kind)
 
@@ -315,7 +317,7 @@ class Flow(Generic[P, R]):
 
     def _check_returns(self, outputs: tuple[Any, ...]) -> None:
         """Check results against the annotation, unless a faulty call leaves their type open."""
-        if not any(isinstance(value, Value) and is_open(value.edge) for value in outputs):
+        if not any(isinstance(value, Value) and has_unknown_type(value.edge) for value in outputs):
             call_laws.check_returns(self.name, self.signature, outputs)
 
     def graph(self, settings: Mapping[str, object] | None = None) -> Graph:
