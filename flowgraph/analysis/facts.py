@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, how_late, newest
+from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, lag_text, newest
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Group, Kind, Mask, Model, Record, Sample, State, Trajectory, Value, fields
 
@@ -34,7 +34,7 @@ class MadeBy:
     @property
     def late(self) -> str:
         """Return the maximum lag of the weights as text: `up to 4 updates late`."""
-        return how_late(self.at_most)
+        return lag_text(self.at_most)
 
     def reads_as(self, other: MadeBy) -> bool:
         """Return whether both have the same parameter, version and maximum lag; the temperature is ignored."""

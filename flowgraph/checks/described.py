@@ -7,7 +7,7 @@ from typing import Any
 
 from flowgraph.analysis.node_order import blocked_reader
 from flowgraph.errors import FlowError, LawError
-from flowgraph.language.graph import Const, Edge, Graph, Node, Param, Region, carried_from, how_late, newest
+from flowgraph.language.graph import Const, Edge, Graph, Node, Param, Region, carried_from, lag_text, newest
 from flowgraph.language.values import State
 
 
@@ -86,7 +86,7 @@ def check_state_is_returned(graph: Graph) -> Iterator[FlowError]:
         if carried_from(edge) is None and first is not None:
             yield LawError(f"flow {graph.name} returns state that is the next version of no parameter", where=where)
         elif edge.at_most:
-            what = f"flow {graph.name} returns {edge} {how_late(edge.at_most)}; only sampling may read it so"
+            what = f"flow {graph.name} returns {edge} {lag_text(edge.at_most)}; only sampling may read it so"
             yield LawError(what, where=where, hint="return the model that is not stale")
         elif consumer is not None:
             what = f"flow {graph.name} returns {edge}, which {consumer.op.name} at {consumer.at} has replaced"

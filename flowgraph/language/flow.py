@@ -19,7 +19,7 @@ from flowgraph.errors import FlowError, FlowTypeError, LawError, SettingError, U
 from flowgraph.language import call_laws, laws
 from flowgraph.language.call_site import Site, call_site
 from flowgraph.language.description import RecordedCalls, current_record, has_unknown_type, recording
-from flowgraph.language.graph import Const, Edge, Graph, Node, NodeKind, Op, Param, Port, Region, how_late
+from flowgraph.language.graph import Const, Edge, Graph, Node, NodeKind, Op, Param, Port, Region, lag_text
 from flowgraph.language.hints import wrong_type
 from flowgraph.language.keys import Key
 from flowgraph.language.mask_counts import counted
@@ -216,7 +216,7 @@ def _check_types(op: Op, arguments: Mapping[str, object], site: Site) -> dict[An
     edges = (value.edge for value in arguments.values() if isinstance(value, Value))
     stale_edge = next((edge for edge in edges if edge is not None and edge.at_most), None)
     if stale_edge is not None and op.kind != "generate":
-        what = f"{op.name} reads {stale_edge} {how_late(stale_edge.at_most)}; only sampling may"
+        what = f"{op.name} reads {stale_edge} {lag_text(stale_edge.at_most)}; only sampling may"
         raise LawError(what, where=str(site), hint="give the stale model to a generate node only")
     return kinds
 

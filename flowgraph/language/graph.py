@@ -264,10 +264,10 @@ class Graph:
         return {root.name: i for root, i in roots if root is not None and root in self.params}
 
 
-def how_late(at_most: int) -> str:
+def lag_text(at_most: int) -> str:
     """Return a maximum lag, in updates, as text.
 
-    >>> how_late(1), how_late(4)
+    >>> lag_text(1), lag_text(4)
     ('up to 1 update late', 'up to 4 updates late')
     """
     return f"up to {at_most} update{'s' if at_most > 1 else ''} late"
