@@ -12,12 +12,12 @@ from flowgraph.language.graph import Graph
 from flowgraph.language.laws import look_up_in
 from flowgraph.language.loss import Loss
 from flowgraph.language.notebook import show_by
-from flowgraph.language.values import Mask, Metric, Model, Record, State, Trainable, Value, operate_by
+from flowgraph.language.values import Mask, Metric, Model, Record, State, Trainable, Value, set_operators
 
 if TYPE_CHECKING:
     from flowgraph.app import check, draw, evaluate, generate, plan, resume, run
 
-operate_by(add=add, scale=scale)
+set_operators(add=add, scale=scale)
 look_up_in("flowgraph.checks.table:LAWS")
 show_by("flowgraph.diagrams.notebook:mimebundle")
 

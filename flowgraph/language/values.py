@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OPERATORS = dict[str, Callable[..., Any]]()
 
 
-def operate_by(**nodes: Callable[..., Any]) -> None:
+def set_operators(**nodes: Callable[..., Any]) -> None:
     """Set the nodes that the operators of values call: `add` for `+`, and `scale` for multiplication by a number."""
     _OPERATORS.update(nodes)
 
