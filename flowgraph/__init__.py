@@ -11,7 +11,7 @@ from flowgraph.language.flow import Flow, flow, node, stale
 from flowgraph.language.graph import Graph
 from flowgraph.language.laws import look_up_in
 from flowgraph.language.loss import Loss
-from flowgraph.language.notebook import show_by
+from flowgraph.language.notebook import set_notebook_view
 from flowgraph.language.values import Mask, Metric, Model, Record, State, Trainable, Value, set_operators
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 set_operators(add=add, scale=scale)
 look_up_in("flowgraph.checks.table:LAWS")
-show_by("flowgraph.diagrams.notebook:mimebundle")
+set_notebook_view("flowgraph.diagrams.notebook:mimebundle")
 
 __all__ = [
     "Flow",

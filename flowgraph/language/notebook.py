@@ -8,7 +8,7 @@ from typing import Any
 _WRITERS: list[str] = []
 
 
-def show_by(writer: str) -> None:
+def set_notebook_view(writer: str) -> None:
     """Set the function, as `module:name`, that makes the view; it is imported when a notebook first needs it."""
     _WRITERS[:] = [writer]
 
