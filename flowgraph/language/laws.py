@@ -53,7 +53,7 @@ class Law:
 _TABLES: list[str] = []
 
 
-def look_up_in(table: str) -> None:
+def set_law_table(table: str) -> None:
     """Set the table of laws to `module:name`, which is imported when a law is first used."""
     _TABLES[:] = [table]
     laws.cache_clear()
