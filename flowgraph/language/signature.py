@@ -220,7 +220,7 @@ def _with_default(port: Port, default: object, refuse: Refuse) -> Port:
         got = "None" if default is None else with_article(type(default).__name__)
         why = f"`{port.name}` takes {with_article(kind.__name__)}, and its default is {got}"
         raise refuse(why, f"write `{port.name}: {kind.__name__} = {kind.__name__}(…)`")
-    why = bad_start(kind, default.data)
+    why = initial_value_fault(kind, default.data)
     if why:
         raise refuse(f"the default of `{port.name}`: {why}", "state starts from a number, a text, or a list of them")
     return replace(port, initial=default.data)
@@ -231,10 +231,10 @@ def is_plain_state(kind: type[Value]) -> TypeGuard[type[State]]:
     return issubclass(kind, State) and not issubclass(kind, Model)
 
 
-def bad_start(kind: type[State], data: object) -> str:
+def initial_value_fault(kind: type[State], data: object) -> str:
     """Return why state of this type cannot start from `data`, or a file cannot store the data; "" without a reason.
 
-    >>> bad_start(State, [1, "a"]), bad_start(State, float("nan"))
+    >>> initial_value_fault(State, [1, "a"]), initial_value_fault(State, float("nan"))
     ('', 'a file cannot hold nan')
     """
     if data is None:

@@ -26,7 +26,7 @@ from flowgraph.language.call_laws import check_region
 from flowgraph.language.call_site import Site
 from flowgraph.language.graph import Edge, Graph, Node, Op, Param, Region, Source
 from flowgraph.language.mask_counts import counted
-from flowgraph.language.signature import Settings, bad_start, is_plain_state, make_settings
+from flowgraph.language.signature import Settings, initial_value_fault, is_plain_state, make_settings
 from flowgraph.language.values import Value
 
 OURS = ("flowgraph", "nodes", "placements", "examples")
@@ -180,7 +180,7 @@ class _GraphReader:
             stored = self._params[name]
             kind, initial = _value(stored.type), stored.initial
             if initial is not None:
-                why = bad_start(kind, initial) if is_plain_state(kind) else "it is not plain state"
+                why = initial_value_fault(kind, initial) if is_plain_state(kind) else "it is not plain state"
                 _expect(not why, f"`{stored.name}` starts from {initial!r}: {why}")
             self.sources[name] = Param(stored.name, kind, stored.owner, Site(*stored.at), initial=initial)
         param = self.sources[name]
