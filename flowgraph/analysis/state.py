@@ -28,7 +28,7 @@ class StateItem:
     holds: tuple[str, ...]
 
 
-def state_of(graph: Graph) -> tuple[StateItem, ...]:
+def carried_state(graph: Graph) -> tuple[StateItem, ...]:
     """Return the state that a named graph carries from step to step.
 
     Carried parameters are first, then data parameters, then nodes that use random numbers.
