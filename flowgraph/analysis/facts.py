@@ -189,7 +189,7 @@ class ValueFacts:
     weights: str = ""
 
 
-def values_of(graph: Graph) -> list[ValueFacts]:
+def value_facts(graph: Graph) -> list[ValueFacts]:
     """Return the facts of every parameter and result of a named graph, in the order of the flow."""
     facts, edges = facts_of(graph), [Edge(param, param.type) for param in graph.params]
     for node in graph.all_nodes:
