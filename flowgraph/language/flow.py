@@ -123,7 +123,7 @@ def _make_node(fn: Callable[..., Any], traits: Traits) -> Callable[..., Any]:
 
 
 def op_of(fn: Callable[..., Any]) -> Op | None:
-    """Return the op of a `@node` function, or None."""
+    """Return the op of a `@node` function, or None for any other function."""
     op = getattr(fn, "op", None)
     return op if isinstance(op, Op) else None
 
@@ -237,9 +237,11 @@ def _outputs(node: Node) -> Any:
 
 
 def describe_region(op: Op, port: Port, fn: Callable[..., Any], kind: type[Value], site: Site) -> Region:
-    """Return the region of a function: nodes that read its parameter are inner, the other values are captured.
+    """Return the loss that a function describes when it is called on the edge of a model of type `kind`.
 
-    Raises `FlowTypeError` for a function of another model or without a loss, `LawError` for one that samples.
+    Nodes that depend on the function's parameter are `inner`; other values that they read are captured. `op`, `port`
+    and `site` are the call that takes the loss. Raises FlowTypeError if the function takes another model or does not
+    return a loss, and LawError if the loss breaks a law of `check_region`.
     """
     at = defined_at(fn)
     names = list(inspect.signature(fn).parameters)
@@ -295,7 +297,7 @@ def stale(model: M, *, at_most: int, corrected: bool = True) -> M:
 
 
 class Flow(Generic[P, R]):
-    """A typed function of nodes. Called on edges it joins the caller's graph; on real values it runs."""
+    """A typed function of nodes: called on edges, it adds its nodes to the caller's graph; on real values, it runs."""
 
     def __init__(self, fn: Callable[P, R]) -> None:
         functools.update_wrapper(self, fn)
@@ -304,7 +306,7 @@ class Flow(Generic[P, R]):
         self.about = (inspect.getdoc(fn) or "").partition("\n")[0]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Join the caller's graph if called on edges; run on real values."""
+        """Return the flow's results: edges if called on edges, or values if called on real values."""
         site = call_site()
         bound = self.signature.bind(args, kwargs, str(site))
         fit = _check_arguments(self.name, self.signature.ports, bound, site)
@@ -321,9 +323,9 @@ class Flow(Generic[P, R]):
             call_laws.check_returns(self.name, self.signature, outputs)
 
     def graph(self, settings: Mapping[str, object] | None = None) -> Graph:
-        """Return the graph of the flow with these settings of its keyword-only parameters, checked against the laws.
+        """Return the graph of the flow, after a check against the laws; `settings` are its keyword-only parameters.
 
-        Raises only a `FlowError`: an exception in the flow's own lines is a `UserCodeError` with the line.
+        Raises only a FlowError: an exception in the flow's own lines becomes a UserCodeError with the line.
         """
         with recording() as record:
             graph, outputs = self._described(settings or {})
@@ -336,10 +338,10 @@ class Flow(Generic[P, R]):
         return mimebundle(self)
 
     def faults(self, settings: Mapping[str, object] | None = None) -> list[FlowError]:
-        """Return every fault of the flow in the order of its lines; none for a correct one.
+        """Return every fault of the flow in the order of its lines; an empty list for a correct flow.
 
-        The description goes on after a faulty call, with its valid part, and the laws are checked on the result; an
-        exception in the flow's own lines ends it.
+        After a faulty call the description continues with the valid part of the call. An exception in the flow's own
+        lines ends it, and then the laws are not checked.
         """
         with recording(going_on=True) as record:
             try:
@@ -411,11 +413,14 @@ def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, objec
 
 
 def line_of(error: BaseException, file: str) -> str:
-    """Return `name:line` of the last line of `file` in an exception's traceback; the name alone if it has none."""
+    """Return `name:line` of the last line of `file` in an exception's traceback; `name` alone if it has none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{Path(file).name}:{frames[-1].lineno}" if frames else Path(file).name
 
 
 def flow(fn: Callable[P, R]) -> Flow[P, R]:
-    """Turn a typed function into a flow; the function is called when its graph is needed, not when it is imported."""
+    """Return a `Flow` of a typed function, which is called when its graph is needed and not when it is imported.
+
+    Raises FlowTypeError if the function's signature cannot be that of a flow.
+    """
     return Flow(fn)

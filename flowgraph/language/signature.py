@@ -46,7 +46,11 @@ class Signature:
     returns: tuple[Any, ...]
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object], where: str) -> dict[str, object]:
-        """Return the arguments by name, bound as Python does; errors name the nearest parameter."""
+        """Return the arguments of a call by parameter name.
+
+        `where` is the line of the call, for errors. Raises FlowTypeError for too many, repeated or missing arguments,
+        and SettingError for an unknown name, with the nearest one.
+        """
         if len(args) > len(self.positional):
             takes = f"takes {len(self.positional)} values in order ({', '.join(self.positional)}), but got {len(args)}"
             raise FlowTypeError.bad_call(where, self.name, takes, "name the others: `port=value`")
@@ -71,7 +75,11 @@ Refuse = Callable[[str, str], FlowTypeError]
 
 
 def read_signature(fn: Callable[..., Any], what: str) -> Signature:
-    """Return the signature of `fn`, a "node" or "flow" as `what` says; raises FlowTypeError if no graph can hold it."""
+    """Return the ports, settings and results of a function; `what` is "node" or "flow".
+
+    Raises FlowTypeError if the function cannot be one: for example, an annotation is missing, a result is not a value,
+    or the default of a setting is not valid.
+    """
     at = defined_at(fn) if inspect.isfunction(fn) else call_site()
     owner = str(getattr(fn, "__name__", fn))
     bad = FlowTypeError.bad_node if what == "node" else FlowTypeError.bad_flow
@@ -110,7 +118,7 @@ def read_signature(fn: Callable[..., Any], what: str) -> Signature:
 
 
 def defined_at(fn: Callable[..., Any]) -> Site:
-    """Return the line where a function is written, not where its decorators are."""
+    """Return the file and line of a function itself, also if decorators wrap it."""
     code = inspect.unwrap(fn).__code__
     return Site(code.co_filename, code.co_firstlineno)
 
@@ -227,12 +235,14 @@ def _with_default(port: Port, default: object, refuse: Refuse) -> Port:
 
 
 def is_plain_state(kind: type[Value]) -> TypeGuard[type[State]]:
-    """Return whether values of this type are state other than a model, and so can start from a default."""
+    """Return whether a type is state other than a model, so that a flow's parameter of this type may have a default."""
     return issubclass(kind, State) and not issubclass(kind, Model)
 
 
 def initial_value_fault(kind: type[State], data: object) -> str:
-    """Return why state of this type cannot start from `data`, or a file cannot store the data; "" without a reason.
+    """Return why state of type `kind` cannot start from `data`; "" if it can.
+
+    The data must be of the type's dtype, or a list or a dict, and a file must be able to store it.
 
     >>> initial_value_fault(State, [1, "a"]), initial_value_fault(State, float("nan"))
     ('', 'a file cannot hold nan')
@@ -318,7 +328,7 @@ def _reason(message: str) -> str:
 
 
 def type_name(hint: Any) -> str:
-    """Return a type as written in source code, without module names.
+    """Return a type as it is written in source code, without module names; of a TypeVar, the name of its bound.
 
     >>> type_name(int), type_name(int | None), type_name(list[Value])
     ('int', 'int | None', 'list[Value]')
@@ -330,9 +340,10 @@ def type_name(hint: Any) -> str:
 
 
 def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: str, where: str) -> BaseModel:
-    """Return `values` as a settings object, validated against the declared types and ranges.
+    """Return `values` as a settings object, checked against the types and ranges of `model`.
 
-    Raises `SettingError` with the setting, the value and what is allowed, or the nearest name.
+    `owner` is the node or flow that has the settings, and `where` the origin of the values, for errors. Raises
+    SettingError for an unknown name, with the nearest one, or a refused value; FlowTypeError for a missing value.
     """
     for name in values:
         if name not in model.model_fields:
@@ -348,7 +359,7 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
 
 
 def not_plain(value: object) -> str:
-    """Return why a setting cannot be stored in a file unchanged; "" if it can.
+    """Return why a file cannot store a setting's value unchanged; "" if it can.
 
     >>> not_plain([1, "a", None]), not_plain(2**80)
     ('', 'a whole number has at most 64 bits')
@@ -378,7 +389,10 @@ def not_plain(value: object) -> str:
 def setting_faults(
     model: type[BaseModel], values: Mapping[str, object], owner: str, where: str
 ) -> list[SettingError | FlowTypeError]:
-    """Return all errors in settings; `make_settings` raises only the first."""
+    """Return an error for each unknown, missing or refused setting in `values`; `make_settings` raises the first.
+
+    The arguments are those of `make_settings`.
+    """
     fields = model.model_fields
     faults: list[SettingError | FlowTypeError] = [
         SettingError.unknown(where, owner, name, fields) for name in values if name not in fields
