@@ -164,7 +164,7 @@ class PoolForecast(Data):
 
     @property
     def worst(self) -> PhasePeak | None:
-        """Return the largest peak, the first one of equals; None if no role works on the pool."""
+        """Return the largest peak of the pool, the first if several are equal; None if there is none."""
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
@@ -295,7 +295,7 @@ class Plan(Data):
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Return the devices of all pools, pool by pool; devices that the cluster does not have are left out."""
+        """Return the devices of all pools, pool by pool; devices that the cluster lacks are left out."""
         devices = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
         return [device for device in devices if device is not None]
 
