@@ -67,7 +67,7 @@ class Calibration(Data):
         return self
 
     def scale_of(self, phase: Phase, role: str, device: str) -> Scale | None:
-        """Return the scale of a role's phase on a device model, else the scale for all roles; None if it has neither."""
+        """Return the scale of a role's phase on a device model, else the scale for all roles; None without either."""
         by_key = {scale.key: scale for scale in self.scales}
         return by_key.get((phase, role, device)) or by_key.get((phase, "", device))
 

@@ -36,7 +36,7 @@ class Attention:
         return self.layers * self.cached * (entries if self.window is None else min(entries, self.window))
 
     def pass_products(self, tokens: int, pairs: int) -> int:
-        """Return the number of multiplications for attention in a pass of `tokens` tokens, in all these layers.
+        """Return the number of multiplications of attention in a pass of `tokens` tokens, over all these layers.
 
         `pairs` is the number of pairs of tokens under full causal attention; a window or picks reduce it here.
 
@@ -75,10 +75,10 @@ Mixer = Attention | Recurrent
 
 
 def grouped(layers: int, heads: int, kv_heads: int, head_dim: int, window: int | None = None) -> Attention:
-    """Return layers of grouped-query attention, with an optional `window` in tokens.
+    """Return `layers` layers of grouped-query attention, with a window of `window` tokens, or None for full attention.
 
-    In each query head, a pair of tokens needs a product with the key and one with the value; keys and values are cached
-    for each KV head.
+    For each query head, a pair of tokens needs `head_dim` multiplications with the key and as many with the value; keys
+    and values are cached for each KV head.
 
     Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; Narayanan et al. 2021, arXiv 2104.04473, appendix.
 

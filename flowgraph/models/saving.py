@@ -28,11 +28,11 @@ def save(
     *,
     sums: bool = True,
 ) -> Path:
-    """Save a model and its tokenizer as a folder that the `Auto` class of the model's head can load; return the folder.
+    """Save a model and its tokenizer to a new folder that transformers can load, and return the folder.
 
-    `weights` are written instead of the model's weights, under the same names, for a model that holds only a share of
-    them. Adapters are merged into the weights; those of a language model are also saved in the subfolder `adapter`.
-    With `sums`, hashes of the files are saved in the same folder, and compared when it is loaded.
+    `weights`, by name, are written in place of the model's own, for a process that holds only a shard of them. Adapters
+    are merged into the weights; those of a language model are also saved in the subfolder `adapter`. If `sums`, the
+    hashes of all files are saved in the folder too, and `load` compares them.
 
     Raises ModelError if the folder exists or cannot be written (a full disk, no permission); no files remain then.
     """
@@ -58,9 +58,10 @@ def save(
 
 @contextlib.contextmanager
 def whole_folder(target: Path) -> Generator[Path]:
-    """Yield a draft folder next to `target`; on success, sync it to disk and rename it to `target`, else delete it.
+    """Yield a draft folder for a `with` block to fill; afterwards, write it to disk and rename it to `target`.
 
-    Raises OSError if `target` exists at the end and is not empty.
+    The draft is next to `target`, whose parents are created. If the block raises, the draft is deleted. Raises OSError
+    if `target` then exists and is not empty.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
@@ -85,7 +86,7 @@ def _sync(path: Path) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return the message of an error in writing, with the path if the error has one.
+    """Return the message of an error that a write raised, with the path if it has one.
 
     >>> reason(FileExistsError(17, "File exists", "a/b"))
     'File exists (a/b)'

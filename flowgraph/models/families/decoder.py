@@ -50,7 +50,7 @@ class Tensors:
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = False) -> Tensors:
-    """Return the parameter counts of a linear layer.
+    """Return the parameter counts of a linear layer, with as many bias parameters as outputs if `bias`.
 
     >>> 2 * linear(4, 3) + vector(4)
     Tensors(products=24, vectors=4, sides=14)
@@ -59,22 +59,22 @@ def linear(inputs: int, outputs: int, *, bias: bool = False) -> Tensors:
 
 
 def matrix(rows: int, columns: int) -> Tensors:
-    """Return the parameter counts of a matrix that gets no adapters: a router, an expert, or a convolution's kernel."""
+    """Return the parameter counts of a matrix that gets no adapters, such as a router, an expert or a convolution."""
     return Tensors(rows * columns)
 
 
 def vector(numbers: int) -> Tensors:
-    """Return the counts of `numbers` parameters that are added or scaled by, as in a norm."""
+    """Return the parameter counts of `numbers` parameters that are added or multiplied elementwise, as in a norm."""
     return Tensors(0, numbers)
 
 
 def gated(hidden: int, width: int, *, bias: bool = False) -> Tensors:
-    """Return the parameter counts of an MLP of three linear layers: gate, up and down."""
+    """Return the parameter counts of an MLP with three linear layers (gate, up and down) of width `width`."""
     return 2 * linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
 
 def plain(hidden: int, width: int, *, bias: bool = False) -> Tensors:
-    """Return the parameter counts of an MLP of two linear layers: up and down."""
+    """Return the parameter counts of an MLP with two linear layers (up and down) of width `width`."""
     return linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
 
@@ -226,5 +226,5 @@ class Gated(Decoder):
 
 
 def nonempty(*mixers: Mixer) -> tuple[Mixer, ...]:
-    """Return the mixers that have at least one layer."""
+    """Return the mixers (groups of attention or recurrent layers) that have at least one layer, in the same order."""
     return tuple(mixer for mixer in mixers if mixer.layers)
