@@ -48,7 +48,7 @@ def add_adapters(model: Model, source: ModelSource, seed: int) -> Model:
         return library.inject_adapter_in_model(config, model).eval()
 
 
-def adapted(model: Model) -> bool:
+def has_adapters(model: Model) -> bool:
     """Return whether a model has LoRA adapters."""
     return any(name.endswith(_A) for name, _ in model.named_parameters())
 
@@ -75,7 +75,7 @@ def carried_names(model: Model) -> frozenset[str]:
 
     These are adapters and a value or score head if the model has adapters, else all names of its state dict.
     """
-    return trained_names(model) if adapted(model) else frozenset(model.state_dict())
+    return trained_names(model) if has_adapters(model) else frozenset(model.state_dict())
 
 
 @contextlib.contextmanager

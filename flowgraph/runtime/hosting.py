@@ -18,7 +18,7 @@ from flowgraph.language.handle import Handle, Ranks, SingleRank
 from flowgraph.language.values import Head, Model
 from flowgraph.lowering.program import Home
 from flowgraph.models.loading import load
-from flowgraph.models.lora import adapted, merged
+from flowgraph.models.lora import has_adapters, merged
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,8 +109,8 @@ def host(
         )
         facts[home.param] = {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes)}
     for home, lender in lenders.items():
-        adapted: Any = handles[lender]
-        handles[home] = adapted.without_adapters()
+        has_adapters: Any = handles[lender]
+        handles[home] = has_adapters.without_adapters()
         note = f"no copy of its own: `{lender.param}` with its adapters off"
         facts[home.param] = facts[lender.param] | {"name": setup.sources[home.param].name, "notes": note}
     return handles, facts
@@ -130,7 +130,7 @@ def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
 
 def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield the full weights of a model as (name, tensor), for another engine; adapters are merged into them."""
-    if adapted(handle.model):
+    if has_adapters(handle.model):
         yield from merged(handle.model, handle.whole()).items()
     else:
         yield from handle.stream()
