@@ -101,7 +101,7 @@ def _layers(model: Model) -> Iterator[tuple[str, Any]]:
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))
 
 
-def merged(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def merged_weights(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a model by name, with its adapters merged: W + alpha / rank · B A for each adapted layer.
 
     `weights` are the model's weights by name, on any device, and stay unchanged. The result has the names of the base

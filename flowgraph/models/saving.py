@@ -14,7 +14,7 @@ from flowgraph.errors import ModelError
 from flowgraph.files.hashes import write_sums
 from flowgraph.models.heads import head_of
 from flowgraph.models.libraries import Model, Tokenizer, quiet
-from flowgraph.models.lora import has_adapters, merged, save_adapters
+from flowgraph.models.lora import has_adapters, merged_weights, save_adapters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,9 @@ def save(
     try:
         with whole_folder(folder) as draft, quiet():
             tensors = model.state_dict() if weights is None else weights
-            model.save_pretrained(draft, state_dict=merged(model, tensors) if has_adapters(model) else dict(tensors))
+            model.save_pretrained(
+                draft, state_dict=merged_weights(model, tensors) if has_adapters(model) else dict(tensors)
+            )
             if has_adapters(model) and head_of(model) == "tokens":
                 save_adapters(model, tensors, draft / "adapter")
             tokenizer.save_pretrained(draft)
