@@ -36,7 +36,7 @@ def head_of(model: Model) -> Head:
     return named_head(type(model).__name__)
 
 
-def declared(config: Mapping[str, Any]) -> Head:
+def declared_head(config: Mapping[str, Any]) -> Head:
     """Return the kind of head that the content of a config.json declares by its first architecture.
 
     The result is "tokens" if it declares none.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.errors import ModelError, nearest
 from flowgraph.models import hub, smollm2, tiny
 from flowgraph.models.folders import check_folder, read_config
-from flowgraph.models.heads import AUTO, DESCRIPTIONS, declared, head_of, with_head
+from flowgraph.models.heads import AUTO, DESCRIPTIONS, declared_head, head_of, with_head
 from flowgraph.models.libraries import Model, Tokenizer, quiet, transformers
 from flowgraph.models.lora import add_adapters
 from flowgraph.models.sizes import shape
@@ -108,7 +108,7 @@ def _read(
 ) -> tuple[Model, Tokenizer, tuple[str, ...]]:
     folder = folder_of(source, cache, say)
     check_folder(folder)
-    actual = declared(read_config(folder))
+    actual = declared_head(read_config(folder))
     if head != actual and head in ("score", "tokens"):
         lacks = "head that scores whole texts" if head == "score" else "head that gives logits"
         what = f"has no {lacks}: config.json describes {DESCRIPTIONS[actual]}"

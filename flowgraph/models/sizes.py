@@ -19,7 +19,7 @@ from flowgraph.models import hub, smollm2
 from flowgraph.models.families import FAMILIES, Decoder, Gated, family_of, language_model
 from flowgraph.models.families.decoder import Experts
 from flowgraph.models.folders import read_config, read_shapes, weight_files
-from flowgraph.models.heads import declared
+from flowgraph.models.heads import declared_head
 from flowgraph.models.layer_kinds import Attention, Mixer, grouped
 from flowgraph.models.sources import BUILT_IN, Kind, ModelSource, resolve
 from flowgraph.models.table import listed
@@ -225,7 +225,7 @@ def shape_of(
     mixing: tuple[Mixer, ...] = ()
     if family is None:
         parameters = _count_weights(str(inner.get("model_type")), where, folder)
-        parameters -= _head_numbers(decoder, declared(config))
+        parameters -= _head_numbers(decoder, declared_head(config))
         # Inputs and outputs of seven linear layers: four of attention, and three of a gated MLP.
         sides = layers * (4 * width + 2 * (decoder.queries + decoder.keys) + 3 * (width + decoder.width))
     else:
