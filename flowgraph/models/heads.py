@@ -41,7 +41,7 @@ def declared_head(config: Mapping[str, Any]) -> Head:
 
     The result is "tokens" if it declares none.
 
-    >>> declared({"architectures": ["LlamaForTokenClassification"]})
+    >>> declared_head({"architectures": ["LlamaForTokenClassification"]})
     'values'
     """
     names = config.get("architectures") or [""]
