@@ -90,7 +90,7 @@ def _sync(path: Path) -> None:
 def write_error_text(error: Exception) -> str:
     """Return the message of an error that a write raised, with the path if it has one.
 
-    >>> reason(FileExistsError(17, "File exists", "a/b"))
+    >>> write_error_text(FileExistsError(17, "File exists", "a/b"))
     'File exists (a/b)'
     """
     if isinstance(error, OSError) and error.strerror:
