@@ -36,7 +36,7 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def line_of(name: str, digest: str) -> str:
+def hash_line(name: str, digest: str) -> str:
     """Return the line for one file in a list of hashes, with its line break; `digest` is the hash in hexadecimal.
 
     >>> line_of("model.safetensors", "0" * 4).split()
@@ -48,7 +48,7 @@ def line_of(name: str, digest: str) -> str:
 def write_sums(folder: Path) -> None:
     """Write `SHA256SUMS` in a folder: the hash of every file in it and in its subfolders, except itself."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
-    lines = [line_of(path.relative_to(folder).as_posix(), sha256(path)) for path in files]
+    lines = [hash_line(path.relative_to(folder).as_posix(), sha256(path)) for path in files]
     (folder / SUMS).write_text("".join(lines), "utf-8")
 
 
