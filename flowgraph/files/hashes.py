@@ -39,7 +39,7 @@ def text_hash(text: str) -> str:
 def hash_line(name: str, digest: str) -> str:
     """Return the line for one file in a list of hashes, with its line break; `digest` is the hash in hexadecimal.
 
-    >>> line_of("model.safetensors", "0" * 4).split()
+    >>> hash_line("model.safetensors", "0" * 4).split()
     ['0000', 'model.safetensors']
     """
     return f"{digest}  {name}\n"
