@@ -19,7 +19,7 @@ from typing import Any
 from flowgraph.errors import FlowError, UnknownNameError, UserCodeError
 from flowgraph.files.shipped import flows_folder
 from flowgraph.flows.entry_points import find, load_entry, named, names, package_of
-from flowgraph.language.flow import Flow, line_of
+from flowgraph.language.flow import Flow, traceback_line
 
 OURS = ("flowgraph", "nodes", "placements")
 HOME = Path(__file__).resolve().parents[2]  # the folder of these packages
@@ -188,7 +188,7 @@ def _run(path: Path, name: str) -> ModuleType:
             raise UserCodeError(f"does not parse: {error.msg}", where=where) from error
         if isinstance(error, ValueError) and b"\0" in path.read_bytes():  # a SyntaxError from Python 3.11.4 on
             raise UserCodeError("does not parse: source code cannot contain null bytes", where=path.name) from error
-        raise UserCodeError.raised("importing it", error, line_of(error, str(path))) from error
+        raise UserCodeError.raised("importing it", error, traceback_line(error, str(path))) from error
     return module
 
 

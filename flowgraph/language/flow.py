@@ -368,7 +368,7 @@ class Flow(Generic[P, R]):
             raise
         except (Exception, SystemExit) as error:
             hint = "compute with a value in the body of a @node, where it holds data" if _computes(error) else ""
-            raise UserCodeError.raised(f"flow {self.name}", error, line_of(error, at.file), hint) from error
+            raise UserCodeError.raised(f"flow {self.name}", error, traceback_line(error, at.file), hint) from error
         return Graph(self.name, params, (), at, chosen), out if isinstance(out, tuple) else (out,)
 
 
@@ -412,7 +412,7 @@ def _check_arguments(name: str, ports: Sequence[Port], bound: Mapping[str, objec
     return fit
 
 
-def line_of(error: BaseException, file: str) -> str:
+def traceback_line(error: BaseException, file: str) -> str:
     """Return `name:line` of the last line of `file` in an exception's traceback; `name` alone if it has none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{Path(file).name}:{frames[-1].lineno}" if frames else Path(file).name
