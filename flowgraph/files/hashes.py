@@ -66,7 +66,7 @@ def read_sums(text: str) -> dict[str, str]:
     return hashes
 
 
-def sums_fault(folder: Path) -> str:
+def first_checksum_mismatch(folder: Path) -> str:
     """Check the files of a folder against its `SHA256SUMS`, and return the first mismatch as a sentence.
 
     Returns "" if all listed files match, or if the folder has no `SHA256SUMS`. A list that cannot be read counts as a

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from flowgraph.errors import ModelError
 from flowgraph.files import untrusted
-from flowgraph.files.hashes import SUMS, sums_fault
+from flowgraph.files.hashes import SUMS, first_checksum_mismatch
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -27,7 +27,7 @@ def check_folder(folder: Path) -> None:
         read_shapes(file)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ModelError.lacks(folder, f"has no tokenizer ({', '.join(_TOKENIZERS)})", _names(folder))
-    if why := sums_fault(folder):
+    if why := first_checksum_mismatch(folder):
         raise ModelError.broken(folder, why, f"delete {SUMS} there if you changed the file on purpose")
 
 
