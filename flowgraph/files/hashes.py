@@ -79,10 +79,10 @@ def first_checksum_mismatch(folder: Path) -> str:
         listed = read_sums(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         return f"{SUMS} cannot be read: {error}"
-    return next(iter(faults(folder, listed)), "")
+    return next(iter(file_mismatches(folder, listed)), "")
 
 
-def faults(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
+def file_mismatches(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
     """Yield a sentence for each listed file that is not a plain file, cannot be read, or has another hash.
 
     `listed` has the expected hash of each file, by its path relative to `folder`. A Parquet file that does not end as
