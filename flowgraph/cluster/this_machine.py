@@ -35,7 +35,7 @@ def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
     return Cluster(nodes=(Machine(name="laptop", devices=cpus, host_memory_bytes=memory, cores=available_cores()),))
 
 
-def warnings_for(cluster: Cluster) -> tuple[str, ...]:
+def core_warnings(cluster: Cluster) -> tuple[str, ...]:
     """Return a warning for each node of a cluster that has more CPU devices than cores, so that they take turns."""
     counts = [(node, sum(device.kind == "cpu" for device in node.devices)) for node in cluster.nodes]
     return tuple(

@@ -17,7 +17,7 @@ from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare,
 from flowgraph.app.request import Request, Say, Workload
 from flowgraph.checks.placed import check_forecast, check_pools, unsupported
 from flowgraph.cluster.plan import Plan
-from flowgraph.cluster.this_machine import warnings_for
+from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import FlowError, UsageError, nearest
 from flowgraph.language import laws
@@ -89,7 +89,7 @@ def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, f
     Raises the first law that the plan breaks. If `fits`, raises also if a role cannot run, if the sizes of a step do
     not go together, or if a device's memory overflows.
     """
-    for line in warnings_for(prepared.setting.cluster):
+    for line in core_warnings(prepared.setting.cluster):
         say(line)
     saved = saved_plan(plan, prepared, where)
     if fits:
