@@ -115,7 +115,7 @@ class Cluster(Data):
         return copied
 
 
-def of_unknown_speed(cluster: Cluster) -> str:
+def device_of_unknown_speed(cluster: Cluster) -> str:
     """Return a phrase for the first device without a known model, such as `node-1/0, a cpu`; "" if all have one."""
     for node in cluster.nodes:
         for place, device in enumerate(node.devices):
