@@ -242,7 +242,7 @@ def masks_along(rows: RowSet) -> Sequence[str]:
     ]
 
 
-def readers_of_others(graph: Graph) -> set[tuple[str, str]]:
+def cross_model_reads(graph: Graph) -> set[tuple[str, str]]:
     """Return pairs (reader, sampler) of model parameters, where the reader computes statistics of the sampler's tokens.
 
     Pairs of a parameter with itself are left out.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.analysis.facts import readers_of_others
+from flowgraph.analysis.facts import cross_model_reads
 from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder, compiled_flow, described_flow, model_params
 from flowgraph.app.planning.make_plan import searched
 from flowgraph.app.planning.plan_result import plan_of
@@ -184,5 +184,5 @@ def _refuse_param(graph: Graph, param: Param) -> None:
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:
     """Raise ModelError if a model, such as a teacher, has other token ids than the model whose tokens it reads."""
-    for reader, writer in sorted(readers_of_others(inputs.graph)):
+    for reader, writer in sorted(cross_model_reads(inputs.graph)):
         refuse_other_tokens(reader, writer, inputs.sources, cache_folder(cache), say)
