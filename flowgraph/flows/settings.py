@@ -104,7 +104,7 @@ def resolve_settings(
     return resolved, tuple(settings)
 
 
-def settings_compared(first: Graph, second: Graph) -> tuple[Graph, Graph]:
+def align_shown_settings(first: Graph, second: Graph) -> tuple[Graph, Graph]:
     """Return two named graphs with the same settings shown on each pair of nodes with equal name and op.
 
     Shown are the settings that differ from their defaults in at least one of the two graphs, so that texts of the
