@@ -172,7 +172,7 @@ def _settings_model(owner: str, settings: Mapping[str, Any], refuse: Refuse) -> 
             name = str(fault["loc"][0])
             raise refuse(f"the default {name}={settings[name][1]!r}: {_reason(fault['msg'])}", "") from None
     for name, (_, default) in settings.items():
-        if isinstance(default, float | list | tuple | dict) and (why := not_plain(default)):
+        if isinstance(default, float | list | tuple | dict) and (why := unstorable_reason(default)):
             raise refuse(f"the default {name}={default!r}: {why}", "")
     return model
 
@@ -269,7 +269,7 @@ def _not_storable(data: object) -> str:
     if type(data) is float and not math.isfinite(data):
         return f"a file cannot hold {data}"
     plain = data is None or type(data) in (bool, int, float, str)
-    return not_plain(data) if plain else f"a file cannot hold {with_article(type(data).__name__)}"
+    return unstorable_reason(data) if plain else f"a file cannot hold {with_article(type(data).__name__)}"
 
 
 def _refuse_head(port: Port, refuse: Refuse) -> None:
@@ -353,15 +353,15 @@ def make_settings(model: type[BaseModel], values: Mapping[str, object], owner: s
     except ValidationError as error:
         raise _refused(dict(error.errors()[0]), values, owner, where) from None
     for name, value in values.items():
-        if why := not_plain(getattr(settings, name)):
+        if why := unstorable_reason(getattr(settings, name)):
             raise SettingError.refused(where, f"{owner}.{name}", value, why)
     return settings
 
 
-def not_plain(value: object) -> str:
+def unstorable_reason(value: object) -> str:
     """Return why a file cannot store a setting's value unchanged; "" if it can.
 
-    >>> not_plain([1, "a", None]), not_plain(2**80)
+    >>> unstorable_reason([1, "a", None]), unstorable_reason(2**80)
     ('', 'a whole number has at most 64 bits')
     """
     if isinstance(value, str):
@@ -369,17 +369,17 @@ def not_plain(value: object) -> str:
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, enum.Enum):
-        return not_plain(value.value)
+        return unstorable_reason(value.value)
     if isinstance(value, float):
         return "" if math.isfinite(value) else "should be a finite number"
     if isinstance(value, int):
         return "" if abs(value) < 2**63 else "a whole number has at most 64 bits"
     if isinstance(value, list | tuple):
-        return next((why for entry in value if (why := not_plain(entry))), "")
+        return next((why for entry in value if (why := unstorable_reason(entry))), "")
     if isinstance(value, dict):
         if not all(isinstance(name, str) for name in value):
             return "its keys must be strings"
-        return next((why for entry in value.values() if (why := not_plain(entry))), "")
+        return next((why for entry in value.values() if (why := unstorable_reason(entry))), "")
     if inspect.isfunction(value) or inspect.isclass(value):
         named = "<" not in value.__qualname__ and value.__module__.partition(".")[0] not in sys.stdlib_module_names
         return "" if named else "a worker finds a function by its name, at the top level of a file of yours"
