@@ -109,8 +109,8 @@ def host(
         )
         facts[home.param] = {"name": loaded.name, "digest": loaded.digest, "notes": "; ".join(loaded.notes)}
     for home, lender in lenders.items():
-        has_adapters: Any = handles[lender]
-        handles[home] = has_adapters.without_adapters()
+        adapted: Any = handles[lender]
+        handles[home] = adapted.without_adapters()
         note = f"no copy of its own: `{lender.param}` with its adapters off"
         facts[home.param] = facts[lender.param] | {"name": setup.sources[home.param].name, "notes": note}
     return handles, facts
