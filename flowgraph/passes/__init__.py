@@ -45,7 +45,7 @@ def simplified(graph: Graph, passes: Sequence[Pass] = ()) -> Graph:
     """
     graph = _through(PASSES, graph)
     for user_pass in passes:
-        name = name_of(user_pass)
+        name = pass_name(user_pass)
         try:
             changed = cast("object", user_pass(graph))
         except FlowError:
@@ -65,7 +65,7 @@ def _through(passes: Sequence[Pass], graph: Graph) -> Graph:
     for change in passes:
         graph = change(graph)
         if verifying():
-            laws.check("described", graph, after=name_of(change))
+            laws.check("described", graph, after=pass_name(change))
     return graph
 
 
@@ -79,6 +79,6 @@ def _interface(graph: Graph) -> tuple[object, ...]:
     return graph.name, graph.params, tuple(edge.type for edge in graph.outputs)
 
 
-def name_of(graph_pass: Pass) -> str:
+def pass_name(graph_pass: Pass) -> str:
     """Return the name of a pass for error messages: its `__name__`, or else the name of its class."""
     return getattr(graph_pass, "__name__", type(graph_pass).__name__)
