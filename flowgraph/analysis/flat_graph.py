@@ -50,7 +50,7 @@ def flat(graph: Graph) -> Flat:
             {
                 "id": ids[param],
                 "name": param.name,
-                "type": name_of(param.type),
+                "type": stored_name(param.type),
                 "owner": param.owner,
                 "at": _site(param.at),
                 **({"initial": param.initial} if param.initial is not None else {}),
@@ -85,7 +85,7 @@ def _flat_node(ids: Mapping[object, str], node: Node) -> Flat:
         "op": f"{stored_module(node.op.module)}:{node.op.name}",
         "kind": node.op.kind,
         "inputs": [{"port": port, **_flat_edge(ids, edge)} for port, edge in node.inputs],
-        "returns": [name_of(each) for each in node.returns],
+        "returns": [stored_name(each) for each in node.returns],
         "settings": plain_settings(node.settings),
         "given": sorted(node.settings.model_fields_set),
         "functions": [name for name, value in node.settings if callable(value)],
@@ -97,14 +97,14 @@ def _flat_edge(ids: Mapping[object, str], edge: Edge) -> Flat:
     if edge.source not in ids:
         raise LawError("a graph with real data in it cannot be stored")
     lag = {"at_most": edge.at_most, "corrected": edge.corrected} if edge.at_most or not edge.corrected else {}
-    return {"from": ids[edge.source], "part": edge.port, "type": name_of(edge.type), **lag}
+    return {"from": ids[edge.source], "part": edge.port, "type": stored_name(edge.type), **lag}
 
 
 def _site(site: Site) -> list[Any]:
     return [site.file, site.line]
 
 
-def name_of(thing: Any) -> str:
+def stored_name(thing: Any) -> str:
     """Return `module:name` of a class or function, as it is written to files.
 
     The module's name is that of `stored_module`, so that hashes, and with them plans, stay valid when a module of
@@ -141,7 +141,7 @@ def plain_settings(settings: BaseModel) -> Flat:
 
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
     return {
-        name: name_of(value) if callable(value) else json.loads(json.dumps(value, default=plain))
+        name: stored_name(value) if callable(value) else json.loads(json.dumps(value, default=plain))
         for name, value in values.items()
     }
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from flowgraph.analysis.flat_graph import SCHEMA, full_hash, loaded_module, name_of, plain_settings, structure_hash
+from flowgraph.analysis.flat_graph import SCHEMA, full_hash, loaded_module, plain_settings, stored_name, structure_hash
 from flowgraph.checks.fits import misfits, part_type, port_types
 from flowgraph.errors import FlowError, LawError, with_article
 from flowgraph.files.untrusted import json_as
@@ -271,7 +271,7 @@ def _find(name: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise LawError.not_stored(name, f"{type(error).__name__}: {error}") from error
-    if not callable(target) or name_of(target) != name:
+    if not callable(target) or stored_name(target) != name:
         raise LawError.not_stored(name, "is the name of something else")
     return target
 
