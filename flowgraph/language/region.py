@@ -16,7 +16,7 @@ from flowgraph.language.handle import Ranks, SingleRank
 from flowgraph.language.keys import Key
 from flowgraph.language.loss import Aggregation, Counts, Loss, Term
 from flowgraph.language.mask_counts import mask_of
-from flowgraph.language.rows import constant, find, find_all, narrowed, row_count, take, widest
+from flowgraph.language.rows import find, find_all, narrowed, row_count, take, widest, without_gradient
 from flowgraph.language.values import Context, Group, Lengths, Measure, Model, Value
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class BoundRegion:
         captured = dict[Edge, Value]()
         for edge in region.captures:
             value = read(env, edge)
-            captured[edge] = constants.setdefault(id(value), constant(value))
+            captured[edge] = constants.setdefault(id(value), without_gradient(value))
         return cls(region, captured, key, ranks or SingleRank())
 
     def __len__(self) -> int:

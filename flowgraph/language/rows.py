@@ -38,10 +38,10 @@ def find_all(values: Iterable[Value], kind: type[V]) -> list[V]:
     return list({id(value.data): value for value in leaves(values) if isinstance(value, kind)}.values())
 
 
-def constant(value: V) -> V:
+def without_gradient(value: V) -> V:
     """Return a value without its gradient history; of a record, all parts are detached."""
     if isinstance(value, Record):
-        return type(value).of({name: constant(part) for name, part in value.parts.items()})
+        return type(value).of({name: without_gradient(part) for name, part in value.parts.items()})
     return type(value)(value.data.detach()) if getattr(value.data, "requires_grad", False) else value
 
 
