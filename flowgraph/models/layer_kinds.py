@@ -74,7 +74,9 @@ class Recurrent:
 Mixer = Attention | Recurrent
 
 
-def grouped(layers: int, heads: int, kv_heads: int, head_dim: int, window: int | None = None) -> Attention:
+def grouped_query_attention(
+    layers: int, heads: int, kv_heads: int, head_dim: int, window: int | None = None
+) -> Attention:
     """Return `layers` layers of grouped-query attention, with a window of `window` tokens, or None for full attention.
 
     For each query head, a pair of tokens needs `head_dim` multiplications with the key and as many with the value; keys

@@ -20,7 +20,7 @@ from flowgraph.models.families import FAMILIES, Decoder, Gated, family_of, langu
 from flowgraph.models.families.decoder import Experts
 from flowgraph.models.folders import read_config, read_shapes, weight_files
 from flowgraph.models.heads import declared_head
-from flowgraph.models.layer_kinds import Attention, Mixer, grouped
+from flowgraph.models.layer_kinds import Attention, Mixer, grouped_query_attention
 from flowgraph.models.sources import BUILT_IN, Kind, ModelSource, resolve
 from flowgraph.models.table import listed
 from flowgraph.models.tiny import VOCABULARY, TinySize, config_of
@@ -113,7 +113,7 @@ class ModelShape:
     @cached_property
     def mixers(self) -> tuple[Mixer, ...]:
         """Return the layers that mix tokens (attention and recurrent layers), in groups of equal layers."""
-        return self.mixing or (grouped(self.layers, self.heads, self.kv_heads, self.head_dim),)
+        return self.mixing or (grouped_query_attention(self.layers, self.heads, self.kv_heads, self.head_dim),)
 
     @cached_property
     def attention_layers(self) -> int:
@@ -234,7 +234,7 @@ def shape_of(
         parameters = decoder.vocab_size * width + body.numbers + bias
         vectors = body.vectors - unused_experts * experts.expert.vectors + bias
         mixing, sides = decoder.mixers(), body.sides
-    plain = grouped(layers, decoder.num_attention_heads, decoder.kv_heads, decoder.head_size)
+    plain = grouped_query_attention(layers, decoder.num_attention_heads, decoder.kv_heads, decoder.head_size)
     # Source: Hu et al. 2021, arXiv 2106.09685, section 4.1: an adapter has rank · (in + out) numbers.
     return ModelShape(
         parameters=parameters + _head_numbers(decoder, head) + rank * sides,

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from flowgraph.models.layer_kinds import Mixer, grouped
+from flowgraph.models.layer_kinds import Mixer, grouped_query_attention
 
 Count = Annotated[int, Field(gt=0)]
 Windows = Literal["none", "all", "even"]
@@ -200,8 +200,8 @@ class Decoder(BaseModel, ABC):
     def mixers(self) -> tuple[Mixer, ...]:
         """Return the layers that mix tokens (attention and recurrent layers), in groups of equal layers."""
         windowed, sizes = self.windowed(), (self.num_attention_heads, self.kv_heads, self.head_size)
-        full = grouped(self.num_hidden_layers - windowed, *sizes)
-        return nonempty(full, grouped(windowed, *sizes, window=self.sliding_window))
+        full = grouped_query_attention(self.num_hidden_layers - windowed, *sizes)
+        return nonempty(full, grouped_query_attention(windowed, *sizes, window=self.sliding_window))
 
 
 class BiasedAttention(Decoder):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from flowgraph.models.families.decoder import BiasedAttention, Count, Decoder, Gated, Tensors, gated, linear, vector
-from flowgraph.models.layer_kinds import Mixer, grouped
+from flowgraph.models.layer_kinds import Mixer, grouped_query_attention
 
 
 class Llama(BiasedAttention, Gated):
@@ -161,7 +161,10 @@ class LlamaNemotron(Decoder):
     def mixers(self) -> tuple[Mixer, ...]:
         """Return the attention layers, in groups with the same number of KV heads."""
         heads, size = self.num_attention_heads, self.head_size
-        return tuple(grouped(layers, heads, kv_heads, size) for kv_heads, layers in Counter(self._kv_heads()).items())
+        return tuple(
+            grouped_query_attention(layers, heads, kv_heads, size)
+            for kv_heads, layers in Counter(self._kv_heads()).items()
+        )
 
     def _kv_heads(self) -> Iterator[int]:
         for block in self.block_configs:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from flowgraph.models.families.decoder import Count, Decoder, Gated, Tensors, linear, matrix, nonempty, plain, vector
 from flowgraph.models.families.sparse import QwenSharedMoe, Sparse
-from flowgraph.models.layer_kinds import Mixer, Recurrent, grouped
+from flowgraph.models.layer_kinds import Mixer, Recurrent, grouped_query_attention
 
 
 class DeltaNet(Decoder):
@@ -69,7 +69,9 @@ class DeltaNet(Decoder):
         """
         delta, matrices = self._delta_layers, self._values * self.linear_key_head_dim
         state = matrices + self._convolved * (self.linear_conv_kernel_dim - 1)
-        full = grouped(self.num_hidden_layers - delta, self.num_attention_heads, self.kv_heads, self.head_size)
+        full = grouped_query_attention(
+            self.num_hidden_layers - delta, self.num_attention_heads, self.kv_heads, self.head_size
+        )
         return nonempty(full, Recurrent(delta, state, 3 * matrices))
 
 
@@ -164,5 +166,5 @@ class NemotronH(Sparse):
         For each token, Mamba-2 adds an outer product to the state, and reads it once.
         """
         count, state = self.hybrid_override_pattern.count, self._inner * self.ssm_state_size
-        full = grouped(count("*"), self.num_attention_heads, self.kv_heads, self.head_size)
+        full = grouped_query_attention(count("*"), self.num_attention_heads, self.kv_heads, self.head_size)
         return nonempty(full, Recurrent(count("M"), state + self._convolved * (self.conv_kernel - 1), 2 * state))
