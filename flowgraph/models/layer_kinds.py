@@ -84,7 +84,7 @@ def grouped_query_attention(
 
     Source: Pope et al. 2022, arXiv 2211.05102, section 3.3; Narayanan et al. 2021, arXiv 2104.04473, appendix.
 
-    >>> grouped(2, 8, 2, 16)
+    >>> grouped_query_attention(2, 8, 2, 16)
     Attention(layers=2, products=256, cached=64, window=None, picks=None, scan=0, stride=1)
     """
     return Attention(layers, 2 * heads * head_dim, 2 * kv_heads * head_dim, window)

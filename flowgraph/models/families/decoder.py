@@ -68,7 +68,7 @@ def vector(numbers: int) -> Tensors:
     return Tensors(0, numbers)
 
 
-def gated(hidden: int, width: int, *, bias: bool = False) -> Tensors:
+def gated_mlp(hidden: int, width: int, *, bias: bool = False) -> Tensors:
     """Return the parameter counts of an MLP with three linear layers (gate, up and down) of width `width`."""
     return 2 * linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
@@ -172,7 +172,7 @@ class Decoder(BaseModel, ABC):
 
     def _mlp(self) -> Tensors:
         """Count the MLP of one layer without experts: a gated one."""
-        return gated(self.hidden_size, self.width)
+        return gated_mlp(self.hidden_size, self.width)
 
     def _ends(self) -> Tensors:
         """Return the parameter counts of modules before or after all layers, such as the last norm."""
