@@ -73,7 +73,7 @@ def gated_mlp(hidden: int, width: int, *, bias: bool = False) -> Tensors:
     return 2 * linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
 
-def plain(hidden: int, width: int, *, bias: bool = False) -> Tensors:
+def plain_mlp(hidden: int, width: int, *, bias: bool = False) -> Tensors:
     """Return the parameter counts of an MLP with two linear layers (up and down) of width `width`."""
     return linear(hidden, width, bias=bias) + linear(width, hidden, bias=bias)
 
