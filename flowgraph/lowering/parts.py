@@ -56,10 +56,10 @@ def parts_needed(nodes: Iterable[Node], types: Mapping[str, type[Value]]) -> dic
             root = f"{base}.{part}".strip(".")
             leaves = (path for path, _ in leaf_paths(types[name]))
             needed[name] |= {path for path in leaves if root in ("", path) or path.startswith(f"{root}.")}
-    return {name: parts for name, read in needed.items() if (parts := in_order(types[name], read))}
+    return {name: parts for name, read in needed.items() if (parts := parts_in_order(types[name], read))}
 
 
-def in_order(kind: type[Value], read: Iterable[str]) -> tuple[str, ...]:
+def parts_in_order(kind: type[Value], read: Iterable[str]) -> tuple[str, ...]:
     """Return the parts `read` of a record and its lengths, in the record's order; () if these are the whole record.
 
     `read` holds dotted paths. The result for a type that is not a record is ().

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from flowgraph.language.graph import Graph
 from flowgraph.language.values import Model, Value
-from flowgraph.lowering.parts import in_order, parts_needed
+from flowgraph.lowering.parts import parts_in_order, parts_needed
 from flowgraph.lowering.program import (
     HOST,
     Parts,
@@ -72,7 +72,7 @@ def parts_read_by_place(
             for name in task.reads:
                 reads[name, task.place].update(parts.get(name, ()))
                 whole |= {(name, task.place)} if name not in parts else set()
-    return {key: () if key in whole else in_order(types[key[0]], read) for key, read in reads.items()}
+    return {key: () if key in whole else parts_in_order(types[key[0]], read) for key, read in reads.items()}
 
 
 def _with_parts(program: Program, task: Task) -> Task:
