@@ -120,7 +120,7 @@ def _engine_faults(plan: Plan, placed: PlacedRole, role: Role, where: str) -> It
         yield PlanError.not_offered(where, placed.role, placed.engine, what, runs)
 
 
-def unsupported(plan: Plan) -> list[str]:
+def unsupported_parts(plan: Plan) -> list[str]:
     """Return the parts of a plan that can be forecast and exported but not run here, as phrases, in the plan's order.
 
     These are engines without an executor, layouts and settings that the executor does not support, steps that overlap,
@@ -145,7 +145,7 @@ def unsupported(plan: Plan) -> list[str]:
 
 def refuse_unsupported(plan: Plan, where: str) -> None:
     """Raise PlanError if a plan contains anything that cannot be run here; `where` is the plan's file."""
-    if names := unsupported(plan):
+    if names := unsupported_parts(plan):
         raise PlanError.not_supported(where, plan.flow, names)
 
 

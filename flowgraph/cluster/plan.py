@@ -249,7 +249,7 @@ class PlanAssumptions(Data):
 class Plan(Data):
     """The place of every role of a flow, for the graph with this structure hash.
 
-    A plan may name engines, layouts and settings that can only be forecast: `checks.placed.unsupported` returns those
+    A plan may name engines, layouts and settings that can only be forecast: `checks.placed.unsupported_parts` returns those
     that cannot run here.
     """
 

@@ -14,7 +14,7 @@ from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem, prepare
 from flowgraph.app.planning.saved_plans import faults_of, plan_again, prepare_again
 from flowgraph.app.request import Request, Say
-from flowgraph.checks.placed import unsupported
+from flowgraph.checks.placed import unsupported_parts
 from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.errors import FlowError, FlowTypeError, ResourceError
 from flowgraph.flows.flow_files import find_flow
@@ -86,7 +86,7 @@ def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterat
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
     faults = list(faults_of(plan, prepared, where))
     yield from faults
-    not_run_here = unsupported(plan)
+    not_run_here = unsupported_parts(plan)
     if not faults:
         yield from _raised(lambda: plan_again(plan, prepared, where, say, fits=False).batch)
     if not faults and not not_run_here:

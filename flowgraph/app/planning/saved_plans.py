@@ -15,7 +15,7 @@ from flowgraph.analysis.placed_graph import PlacedGraph
 from flowgraph.app.planning.plan_result import PlanLike, PlanResult, read_plan
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare, prepare_from
 from flowgraph.app.request import Request, Say, Workload
-from flowgraph.checks.placed import check_forecast, check_pools, unsupported
+from flowgraph.checks.placed import check_forecast, check_pools, unsupported_parts
 from flowgraph.cluster.plan import Plan
 from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.diagrams.model.quantities import show_s
@@ -302,5 +302,5 @@ def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
         notes.append(f"a step takes {show_s(step_s)} there")
     elif saved_s is not None and not isclose(saved_s, step_s, rel_tol=SETTLED_SHARE):
         notes.append(f"its file says {show_s(saved_s)} a step; it is forecast to take {show_s(step_s)}")
-    notes += [f"it names {name}, which cannot be run here" for name in unsupported(plan)]
+    notes += [f"it names {name}, which cannot be run here" for name in unsupported_parts(plan)]
     return CheckedPlan(plan=where, faults=(), notes=tuple(notes))
