@@ -249,8 +249,8 @@ class PlanAssumptions(Data):
 class Plan(Data):
     """The place of every role of a flow, for the graph with this structure hash.
 
-    A plan may name engines, layouts and settings that can only be forecast: `checks.placed.unsupported_parts` returns those
-    that cannot run here.
+    A plan may name engines, layouts and settings that can only be forecast: `checks.placed.unsupported_parts` returns
+    those that cannot run here.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
