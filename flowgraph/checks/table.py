@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash, to_json
-from flowgraph.checks.described import consumed_once, one_flow, readers_come_first, state_comes_out
-from flowgraph.checks.facts import corrected_once, lag_is_corrected, made_as_asked, one_temperature, rows_agree
-from flowgraph.checks.lowered import (
-    every_node_runs_once,
-    parts_cover_reads,
-    readers_run_first,
-    reads_are_there,
-    results_reach_the_host,
-    sleepers_step_aside,
-    syncs_keep_the_bound,
-    weights_are_there,
-    what_is_read_is_made,
+from flowgraph.checks.described import (
+    check_readers_can_run_first,
+    check_state_is_returned,
+    check_values_belong_to_flow,
+    check_versions_are_consumed_once,
 )
-from flowgraph.checks.named import calls_fit, every_mask_counted, every_name_once, nothing_dropped, nothing_twice
+from flowgraph.checks.facts import (
+    check_corrections_match_use,
+    check_rows_have_one_origin,
+    check_staleness_is_corrected,
+    check_temperatures_match,
+    check_weights_match_ports,
+)
+from flowgraph.checks.lowered import (
+    check_home_versions,
+    check_nodes_run_once,
+    check_parts_suffice,
+    check_reads_are_available,
+    check_results_reach_host,
+    check_sleeping_homes,
+    check_syncs_respect_lag_bounds,
+    check_update_order,
+    check_values_are_made_before_reads,
+)
+from flowgraph.checks.named import (
+    check_calls_fit_ops,
+    check_masks_are_counted,
+    check_names_are_unique,
+    check_no_dropped_calls,
+    check_no_duplicate_nodes,
+)
 from flowgraph.checks.placed import (
-    engines_run_their_roles,
-    every_role_once,
-    is_for_the_graph,
-    lags_are_allowed,
-    pools_hold_devices,
+    check_engines_run_roles,
+    check_lags_are_allowed,
+    check_plan_matches_graph,
+    check_pools_hold_devices,
+    check_roles_are_placed_once,
 )
 from flowgraph.language.call_laws import check_op, check_region, check_result
 from flowgraph.language.handle import SampleRequest
@@ -40,40 +57,40 @@ LAWS: Laws = {
         Law(10, "separable", "a node that reads all rows together cannot be in a loss", check_region),
     ),
     "described": (
-        Law(0, "one flow", "a graph holds only values of its own parameters and nodes", one_flow),
-        Law(1, "versions", "at most one update consumes a version of weights", consumed_once),
-        Law(1, "readers first", "its readers can run before that update", readers_come_first),
-        Law(2, "state", "state comes in and goes out, and none is lost", state_comes_out),
-        Law(4, "rows", "values that are read row by row have the same rows", rows_agree),
-        Law(4, "makers", "a value was made by the weights that its port asks for", made_as_asked),
-        Law(4, "lag", "a loss on rows of stale weights corrects for it", lag_is_corrected),
-        Law(4, "corrected", "a correction applies to the ratio that it is used with", corrected_once),
-        Law(8, "temperature", "values that are compared were computed at one temperature", one_temperature),
+        Law(0, "one flow", "a graph holds only values of its own parameters and nodes", check_values_belong_to_flow),
+        Law(1, "versions", "at most one update consumes a version of weights", check_versions_are_consumed_once),
+        Law(1, "readers first", "its readers can run before that update", check_readers_can_run_first),
+        Law(2, "state", "state comes in and goes out, and none is lost", check_state_is_returned),
+        Law(4, "rows", "values that are read row by row have the same rows", check_rows_have_one_origin),
+        Law(4, "makers", "a value was made by the weights that its port asks for", check_weights_match_ports),
+        Law(4, "lag", "a loss on rows of stale weights corrects for it", check_staleness_is_corrected),
+        Law(4, "corrected", "a correction is of the very ratio that it is used with", check_corrections_match_use),
+        Law(8, "temperature", "values that are compared were computed at one temperature", check_temperatures_match),
     ),
     "named": (
-        Law(4, "ports", "an input fits its port, and a setting its range", calls_fit),
-        Law(12, "names", "every node has a unique name", every_name_once),
-        Law(3, "counts", "a loss says which masks are counted over all ranks", every_mask_counted),
-        Law(0, "nothing twice", "no two pure nodes compute the same", nothing_twice),
-        Law(0, "nothing dropped", "a call that nothing reads is removed and reported", nothing_dropped),
+        Law(4, "ports", "an input fits its port, and a setting its range", check_calls_fit_ops),
+        Law(12, "names", "every node has a name of its own", check_names_are_unique),
+        Law(3, "counts", "a loss says which masks are counted over all ranks", check_masks_are_counted),
+        Law(0, "nothing twice", "no two pure nodes compute the same", check_no_duplicate_nodes),
+        Law(0, "nothing dropped", "a call that nothing reads is removed and reported", check_no_dropped_calls),
     ),
     "placed": (
-        Law(11, "structure", "a plan is for the graph of its structure", is_for_the_graph),
-        Law(0, "pools", "a pool holds devices that exist and that no other pool holds", pools_hold_devices),
-        Law(14, "layouts", "an engine declares as data what it can run", engines_run_their_roles),
-        Law(0, "roles", "every role is placed once", every_role_once),
-        Law(1, "bounds", "a copy lags no further than the flow lets it", lags_are_allowed),
+        Law(11, "structure", "a plan is for the graph of its structure", check_plan_matches_graph),
+        Law(0, "pools", "a pool holds devices that exist and that no other pool holds", check_pools_hold_devices),
+        Law(14, "layouts", "an engine declares as data what it can run", check_engines_run_roles),
+        Law(0, "roles", "every role is placed once", check_roles_are_placed_once),
+        Law(1, "bounds", "a copy lags no further than the flow lets it", check_lags_are_allowed),
     ),
     "lowered": (
-        Law(13, "reads", "a value was brought to the place that reads it", reads_are_there, since="insert_transfers"),
-        Law(13, "weights", "a home has the version of weights that is read", weights_are_there, since="insert_syncs"),
-        Law(0, "made", "a value was made before it is read", what_is_read_is_made, since="place_nodes"),
-        Law(0, "once", "every node runs once", every_node_runs_once, since="place_nodes"),
-        Law(13, "results", "results reach the host", results_reach_the_host, since="insert_transfers"),
-        Law(1, "in order", "readers of a version run before its update", readers_run_first, since="place_nodes"),
-        Law(5, "parts", "every part of a record that is read travels", parts_cover_reads, since="project_columns"),
-        Law(0, "asleep", "a home that sleeps steps aside for others", sleepers_step_aside, since="insert_switches"),
-        Law(1, "syncs", "a sync keeps the bound of its readers", syncs_keep_the_bound, since="insert_syncs"),
+        Law(13, "reads", "a value is available where it is read", check_reads_are_available, since="insert_transfers"),
+        Law(13, "weights", "a home has the version of weights that is read", check_home_versions, since="insert_syncs"),
+        Law(0, "made", "a value was made before it is read", check_values_are_made_before_reads, since="place_nodes"),
+        Law(0, "once", "every node runs once", check_nodes_run_once, since="place_nodes"),
+        Law(13, "results", "results reach the host", check_results_reach_host, since="insert_transfers"),
+        Law(1, "in order", "readers of a version run before its update", check_update_order, since="place_nodes"),
+        Law(5, "parts", "every part of a record that is read travels", check_parts_suffice, since="project_columns"),
+        Law(0, "asleep", "a home that sleeps steps aside for others", check_sleeping_homes, since="insert_switches"),
+        Law(1, "syncs", "a sync keeps the bound of its readers", check_syncs_respect_lag_bounds, since="insert_syncs"),
     ),
     "run": (
         Law(5, "bodies", "a body sees padded [B, T]; ragged on the wire", (check_result, "runtime.batch")),

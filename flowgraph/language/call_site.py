@@ -23,7 +23,10 @@ class Site:
 
 
 def call_site() -> Site:
-    """Return the nearest line on the stack outside `flowgraph/` and `nodes/`."""
+    """Return the file and line of the nearest caller outside `flowgraph/` and `nodes/`, for errors and nodes.
+
+    Shipped flows count as outside. If all callers are inside, the outermost is returned.
+    """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and _ours(frame.f_code.co_filename):
         frame = frame.f_back

@@ -18,7 +18,7 @@ from flowgraph.language.handle import Handle, Ranks, SingleRank
 from flowgraph.language.values import Head, Model
 from flowgraph.lowering.program import Home
 from flowgraph.models.loading import load
-from flowgraph.models.lora import adapted, merged
+from flowgraph.models.lora import has_adapters, merged_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,8 +130,8 @@ def lends(lender: Home, home: Home, setup: ModelSetup) -> bool:
 
 def outgoing(handle: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield the full weights of a model as (name, tensor), for another engine; adapters are merged into them."""
-    if adapted(handle.model):
-        yield from merged(handle.model, handle.whole()).items()
+    if has_adapters(handle.model):
+        yield from merged_weights(handle.model, handle.whole()).items()
     else:
         yield from handle.stream()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from flowgraph.cluster.cluster import Cluster, of_unknown_speed
+from flowgraph.cluster.cluster import Cluster, device_of_unknown_speed
 from flowgraph.cluster.plan import Plan, PlanAssumptions
 from flowgraph.errors import PlanError, ResourceError, UsageError, nearest
 from flowgraph.lowering.program import HOST
@@ -206,7 +206,7 @@ class PlanOptions:
 
     def _what_if(self, problem: PlanningProblem, text: str, clusters: Callable[[str], Cluster]) -> WhatIf:
         tried = changed(problem, text, clusters)
-        if (unknown := of_unknown_speed(tried.cluster)) and not of_unknown_speed(problem.cluster):
+        if (unknown := device_of_unknown_speed(tried.cluster)) and not device_of_unknown_speed(problem.cluster):
             hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"
             raise UsageError(f"the speed of {unknown}, is not known", where=f"--what-if {text}", hint=hint)
         try:

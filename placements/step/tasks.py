@@ -17,8 +17,8 @@ from flowgraph.lowering import LOWERING, Pass
 from flowgraph.lowering.insert_switches import insert_switches
 from flowgraph.lowering.lower import lower_unchecked
 from flowgraph.lowering.program import Home, Program, Run, Switch, Sync, Task, Transfer
-from flowgraph.lowering.task_names import kind_of, pool_of, task_names
-from flowgraph.lowering.waits import homes_of, moved_on, waits_for
+from flowgraph.lowering.task_names import task_kind, task_names, task_pool
+from flowgraph.lowering.waits import homes_of, homes_replaced, waits_for
 
 NOWHERE = ""
 """The pool of roles that a run does without: its step has no tasks there."""
@@ -72,7 +72,7 @@ class StepOutline:
     @cached_property
     def kinds(self) -> tuple[TaskKind, ...]:
         """Return the kind of each task."""
-        return tuple(kind_of(task, self.program.graph) for task in self.tasks)
+        return tuple(task_kind(task, self.program.graph) for task in self.tasks)
 
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
@@ -163,7 +163,7 @@ def _pools_of(task: Task) -> tuple[str, ...]:
         case Sync(_, source, target):
             return tuple(dict.fromkeys((source.pool, target.pool)))
         case _:
-            return (pool_of(task),)
+            return (task_pool(task),)
 
 
 @lru_cache(maxsize=256)
@@ -235,7 +235,7 @@ def overlapped(
         new_needs.append(frozenset(places[need] for need in before))
     carried = list[tuple[int, int]]()  # tasks that change weights, and earlier ones, which read them a step later
     for number, task in enumerate(base.tasks):
-        moved = set(moved_on(task, base))
+        moved = set(homes_replaced(task, base))
         users = (user for user in range(number) if moved & set(homes_of(base.tasks[user])))
         carried += [(places[number], places[user]) for user in users]
     return StepOutline(program, tuple(new_needs[::-1]), tuple(new_shifts[::-1]), tuple(carried))

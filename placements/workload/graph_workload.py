@@ -11,7 +11,7 @@ from flowgraph.analysis.roles import roles
 from flowgraph.language.graph import Const, Graph, Node, Param, carried_from, reachable
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Context, Lengths, Model
-from flowgraph.lowering.program import read_by
+from flowgraph.lowering.program import edges_read
 
 Place = tuple[Node | Param | Const, str]
 """A value by its source and its path there."""
@@ -121,7 +121,7 @@ def read_together(graph: Graph) -> Iterator[frozenset[str]]:
     """Yield the roles of each node that reads models in several roles; these roles must share a pool."""
     role_of = {(role.param, name): role.name for role in roles(graph) for name in role.nodes}
     for node in graph.nodes:
-        models = ((edge, reader) for edge, reader in read_by(node) if issubclass(edge.type, Model))
+        models = ((edge, reader) for edge, reader in edges_read(node) if issubclass(edge.type, Model))
         read = {role_of[root.name, reader] for edge, reader in models if (root := carried_from(edge)) is not None}
         if len(read) > 1:
             yield frozenset(read)

@@ -12,7 +12,7 @@ from flowgraph.analysis.roles import roles
 from flowgraph.cluster.plan import Layout, Plan
 from flowgraph.language.graph import Graph
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.task_names import kind_of, task_names
+from flowgraph.lowering.task_names import task_kind, task_names
 from flowgraph.lowering.waits import waits_for
 from nodes.mismatch import watch_engines
 from placements.search.plan_builder import forecast_again
@@ -80,7 +80,7 @@ def test_the_tasks_of_a_forecast_are_those_of_the_program_and_wait_for_the_same(
         assert plan.step is not None
         names = task_names(program.tasks)
         assert [each.name for each in plan.step.tasks] == list(names)
-        assert [each.kind for each in plan.step.tasks] == [kind_of(task, program.graph) for task in program.tasks]
+        assert [each.kind for each in plan.step.tasks] == [task_kind(task, program.graph) for task in program.tasks]
         waits = {(names[need], names[place]) for place, needs in enumerate(waits_for(program)) for need in needs}
         assert {(each.before, each.after) for each in plan.step.waits if not each.delay} == waits
         assert all(each.shift == 0 for each in plan.step.tasks)

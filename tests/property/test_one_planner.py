@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flowgraph.analysis.roles import roles
 from flowgraph.app import make_request
 from flowgraph.app.planning.problem import PreparedProblem, prepare
-from flowgraph.checks.placed import unsupported
+from flowgraph.checks.placed import unsupported_parts
 from flowgraph.cluster.plan import Plan
 from flowgraph.errors import FlowError, ResourceError
 from flowgraph.lowering.lower import lower
@@ -46,7 +46,7 @@ def refuse_nothing(setting: PlanningProblem, plan: Plan) -> None:
     again = forecast_again(setting, plan)
     assert (again.forecast, again.step) == (plan.forecast, plan.step), "what is run is forecast otherwise"
     assert list(overflows(plan, setting, "here")) == []
-    assert unsupported(plan) == []
+    assert unsupported_parts(plan) == []
     program = lower(setting.graph, plan, watch=watch_engines)
     assert plan.step is not None
     assert [each.name for each in plan.step.tasks] == list(task_names(program.tasks))

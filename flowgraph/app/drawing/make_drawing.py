@@ -21,7 +21,7 @@ from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.write.formats import FORMATS, format_of, text_in
 from flowgraph.diagrams.write.svg.png import png, uncovered
 from flowgraph.errors import UsageError, nearest
-from flowgraph.flows.settings import settings_compared
+from flowgraph.flows.settings import align_shown_settings
 from flowgraph.serialize.graph_text import graph_text
 from placements import report
 
@@ -146,7 +146,7 @@ def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
         what = f"is a {new.kind}, but {old.name} is a {old.kind}: they cannot be compared"
         raise UsageError(what, where=new.name, hint="two flows, or two plans: `flowgraph plan FLOW -o plan.json`")
     if old.kind == "flow" and old.graph is not None and new.graph is not None:
-        graphs = settings_compared(old.graph, new.graph)  # whoever wrote a default down
+        graphs = align_shown_settings(old.graph, new.graph)  # whoever wrote a default down
         old, new = replace(old, flow=lambda: graphs[0]), replace(new, flow=lambda: graphs[1])
     return ComparedTargets(old=old, new=new)
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.analysis.facts import ValueFacts, values_of
+from flowgraph.analysis.facts import ValueFacts, value_facts
 from flowgraph.analysis.flat_graph import flat, full_hash, structure_hash
-from flowgraph.analysis.state import StateItem, state_json, state_of, state_text
+from flowgraph.analysis.state import StateItem, carried_state, state_json, state_text
 from flowgraph.app.planning.flow_inputs import compiled_flow, described_flow
 from flowgraph.app.planning.make_plan import planned_for
 from flowgraph.app.request import Request, Say
@@ -115,14 +115,14 @@ class FlowFacts:
 
     def text(self) -> str:
         """Return the facts as tables; `?` marks a value that is not known."""
-        facts, state = self._step_facts, state_of(self.planned.graph)
-        values = values_text(values_of(self.planned.graph))
-        return f"{facts_text(facts, state)}\n\nfacts of each value\n{values}"
+        facts, state = self._step_facts, carried_state(self.planned.graph)
+        values = values_text(value_facts(self.planned.graph))
+        return f"{facts_text(facts, state)}\n\nwhat is known of each value\n{values}"
 
     def data(self) -> dict[str, Any]:
         """Return the facts as JSON-compatible data; None marks a value that is not known."""
-        values = [asdict(value) for value in values_of(self.planned.graph)]
-        return facts_json(self._step_facts, state_of(self.planned.graph)) | {"values": values}
+        values = [asdict(value) for value in value_facts(self.planned.graph)]
+        return facts_json(self._step_facts, carried_state(self.planned.graph)) | {"values": values}
 
     @property
     def _step_facts(self) -> report.StepFacts:

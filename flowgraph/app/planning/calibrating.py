@@ -11,7 +11,7 @@ from flowgraph.app.planning.problem import prepare_from
 from flowgraph.app.request import Say
 from flowgraph.app.user_files import text_of
 from flowgraph.cluster.calibration import Calibration
-from flowgraph.cluster.cluster import of_unknown_speed
+from flowgraph.cluster.cluster import device_of_unknown_speed
 from flowgraph.errors import DataError, PlanError, UsageError, nearest
 from flowgraph.runtime.record.run_folder import RunFolder
 from placements import calibration
@@ -86,7 +86,7 @@ def _measured_run(path: Path, plan: Path | None, measured: Sequence[str], say: S
         why = "forecasts no seconds, so there is nothing to fit; `plan FLOW -o plan.json` makes one that does"
         raise PlanError.unreadable(str(file), "", why)
     if not all(device.model for device in timed.used()):
-        why = f"the speed of {of_unknown_speed(timed.cluster)}, is not known, so there is nothing to fit"
+        why = f"the speed of {device_of_unknown_speed(timed.cluster)}, is not known, so there is nothing to fit"
         raise PlanError.unreadable(str(file), "", why)
     problem = prepare_from(timed, str(file)).setting
     if path.is_file() and plan is not None:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.analysis.facts import readers_of_others
+from flowgraph.analysis.facts import cross_model_reads
 from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder, compiled_flow, described_flow, model_params
 from flowgraph.app.planning.make_plan import searched
 from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem, prepare
 from flowgraph.app.planning.saved_plans import faults_of, plan_again, prepare_again
 from flowgraph.app.request import Request, Say
-from flowgraph.checks.placed import unsupported
+from flowgraph.checks.placed import unsupported_parts
 from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.errors import FlowError, FlowTypeError, ResourceError
 from flowgraph.flows.flow_files import find_flow
@@ -86,7 +86,7 @@ def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterat
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
     faults = list(faults_of(plan, prepared, where))
     yield from faults
-    not_run_here = unsupported(plan)
+    not_run_here = unsupported_parts(plan)
     if not faults:
         yield from _raised(lambda: plan_again(plan, prepared, where, say, fits=False).batch)
     if not faults and not not_run_here:
@@ -184,5 +184,5 @@ def _refuse_param(graph: Graph, param: Param) -> None:
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:
     """Raise ModelError if a model, such as a teacher, has other token ids than the model whose tokens it reads."""
-    for reader, writer in sorted(readers_of_others(inputs.graph)):
+    for reader, writer in sorted(cross_model_reads(inputs.graph)):
         refuse_other_tokens(reader, writer, inputs.sources, cache_folder(cache), say)

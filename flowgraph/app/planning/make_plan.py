@@ -11,7 +11,7 @@ from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.planning.saved_plans import plan_again, prepare_again
 from flowgraph.app.request import Request, Say, Search, Target, option
-from flowgraph.cluster.this_machine import warnings_for
+from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
 from placements import PlanOptions, report
 
@@ -65,7 +65,7 @@ def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
 
 def _answer(prepared: PreparedProblem, options: PlanOptions, say: Say, notes: Iterable[str] = ()) -> report.PlanAnswer:
     options.request(prepared.setting)  # refuses what cannot be asked, before any note
-    for line in (*warnings_for(prepared.setting.cluster), *notes):
+    for line in (*core_warnings(prepared.setting.cluster), *notes):
         say(line)
     return options.answer(prepared.setting, prepared.assumed, cluster_of, say)
 

@@ -21,7 +21,7 @@ from flowgraph.app.planning.flow_inputs import (
 )
 from flowgraph.app.request import Request, Search, Workload
 from flowgraph.app.user_files import text_of
-from flowgraph.cluster.cluster import Cluster, of_unknown_speed, parse_bytes
+from flowgraph.cluster.cluster import Cluster, device_of_unknown_speed, parse_bytes
 from flowgraph.cluster.plan import Plan, PlanAssumptions, Precision
 from flowgraph.cluster.short_form import read_cluster
 from flowgraph.cluster.this_machine import laptop
@@ -90,7 +90,7 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
     """
     workload, search = request.workload, request.search
     cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
-    by_lengths = workload.prompt_tokens is not None or not of_unknown_speed(cluster)
+    by_lengths = workload.prompt_tokens is not None or not device_of_unknown_speed(cluster)
     if inputs is None and not (workload.data is None and by_lengths):
         inputs = read_inputs(workload)
     graph = compiled_flow(workload) if inputs is None else inputs.graph
@@ -308,8 +308,8 @@ def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None
         notes.append(f"assuming the model `{DEFAULT_MODEL}`; set another with --model")
     if workload.prompt_tokens is None and inputs is None:
         notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
-    if unknown := of_unknown_speed(setting.cluster):
-        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, only to compare plans")
+    if unknown := device_of_unknown_speed(setting.cluster):
+        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, to tell one plan from another")
     text, longest = workload.response_tokens or "", 0 if setting.response is None else int(setting.response.most)
     bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)
     if longest and "=" in text and not bounded:

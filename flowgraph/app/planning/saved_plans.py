@@ -15,9 +15,9 @@ from flowgraph.analysis.placed_graph import PlacedGraph
 from flowgraph.app.planning.plan_result import PlanLike, PlanResult, read_plan
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare, prepare_from
 from flowgraph.app.request import Request, Say, Workload
-from flowgraph.checks.placed import forecast_faults, pool_faults, unsupported
+from flowgraph.checks.placed import check_forecast, check_pools, unsupported_parts
 from flowgraph.cluster.plan import Plan
-from flowgraph.cluster.this_machine import warnings_for
+from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import FlowError, UsageError, nearest
 from flowgraph.language import laws
@@ -89,7 +89,7 @@ def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, f
     Raises the first law that the plan breaks. If `fits`, raises also if a role cannot run, if the sizes of a step do
     not go together, or if a device's memory overflows.
     """
-    for line in warnings_for(prepared.setting.cluster):
+    for line in core_warnings(prepared.setting.cluster):
         say(line)
     saved = saved_plan(plan, prepared, where)
     if fits:
@@ -109,7 +109,7 @@ def faults_of(
     Seconds and bytes are checked only if the laws and the forecast have no fault. `ran` says that another system ran
     it.
     """
-    broken = [*law_faults(plan, prepared.setting, where)] or [*forecast_faults(plan, where)]
+    broken = [*law_faults(plan, prepared.setting, where)] or [*check_forecast(plan, where)]
     yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
@@ -120,7 +120,7 @@ def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[Flo
 
 def refuse_broken(plan: Plan, where: str) -> None:
     """Raise the first fault that can be found without the plan's flow: in its pools, its forecast or its step."""
-    refuse(chain(pool_faults(plan, where), forecast_faults(plan, where)))
+    refuse(chain(check_pools(plan, where), check_forecast(plan, where)))
     if plan.step is not None:
         step_seconds(plan.step, where)
 
@@ -301,6 +301,6 @@ def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
     if elsewhere is not None:
         notes.append(f"a step takes {show_s(step_s)} there")
     elif saved_s is not None and not isclose(saved_s, step_s, rel_tol=SETTLED_SHARE):
-        notes.append(f"its file says {show_s(saved_s)} a step; the forecast is now {show_s(step_s)}")
-    notes += [f"it names {name}, which cannot be run here" for name in unsupported(plan)]
+        notes.append(f"its file says {show_s(saved_s)} a step; it is forecast to take {show_s(step_s)}")
+    notes += [f"it names {name}, which cannot be run here" for name in unsupported_parts(plan)]
     return CheckedPlan(plan=where, faults=(), notes=tuple(notes))

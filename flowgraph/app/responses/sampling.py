@@ -25,7 +25,7 @@ from flowgraph.flows.settings import resolve_settings, split_assignments
 from flowgraph.language.flow import Flow
 from flowgraph.language.keys import Key
 from flowgraph.language.values import Group
-from flowgraph.lowering.follow import follow
+from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, value_name
 from flowgraph.passes import named, simplified
@@ -199,8 +199,8 @@ def _plan(inputs: FlowInputs, request: Request, model: ModelUnderTest, say: Say)
         samples = [placed.role.rpartition(".")[0] for placed in plan.placed if placed.role.endswith(".sample")]
         if not samples:
             hint = "plan a flow that does"
-            raise PlanError(f"this plan of {plan.flow} does not sample from a model", where=where, hint=hint)
-        plan = follow(plan, inputs.graph, {PARAM: model.param if model.param in samples else samples[0]})
+            raise PlanError(f"this plan of {plan.flow} samples from no model", where=where, hint=hint)
+        plan = plan_second_flow(plan, inputs.graph, {PARAM: model.param if model.param in samples else samples[0]})
         used = {placed.pool for placed in plan.placed}
         plan = plan.model_copy(update={"pools": tuple(pool for pool in plan.pools if pool.name in used)})
     return plan_again(plan, prepare(question, cluster=plan.cluster, inputs=inputs), where, say)

@@ -28,7 +28,7 @@ from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.errors import DataError, RunFolderError, UsageError
 from flowgraph.errors.exit_codes import ExitCode
-from flowgraph.files.hashes import faults, sha256
+from flowgraph.files.hashes import file_mismatches, sha256
 from flowgraph.files.untrusted import read_bytes
 from flowgraph.runtime.record.run_facts import ResumableRun, fault_in
 from flowgraph.runtime.record.run_folder import RECORDS, RunFolder
@@ -154,7 +154,7 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
 
 def _files_changed(saved: SavedRun) -> list[str]:
     """Return which of the files with the run's rows have changed, with both hashes."""
-    return list(faults(Path(), saved.facts["data"].get("files", {})))
+    return list(file_mismatches(Path(), saved.facts["data"].get("files", {})))
 
 
 def _with_target(saved: SavedRun, changes: Request) -> Request:

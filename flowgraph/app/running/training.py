@@ -34,7 +34,7 @@ from flowgraph.errors import FlowError, PlanError, RunFolderError, UsageError, W
 from flowgraph.files.hashes import sha256
 from flowgraph.language.graph import Graph, Node, rewrite
 from flowgraph.language.values import Model, State
-from flowgraph.lowering.follow import follow
+from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Sync
 from flowgraph.passes import compile_graph
@@ -388,7 +388,9 @@ def _held_out_check(inputs: FlowInputs, request: Request, program: Program) -> H
 
     graph = rewrite(compile_graph(evaluate.graph(settings)), at_the_flows_line)
     graph = replace(graph, at=flow.at)
-    check = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
+    check = lower(
+        graph, plan_second_flow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]}
+    )
     # The copy that it samples from stays as old as the plan lets a step leave it: else how often a run is checked
     # would change what it trains on.
     lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)

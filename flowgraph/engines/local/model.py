@@ -19,7 +19,7 @@ from flowgraph.engines.model_state.torch_handle import TorchHandle
 from flowgraph.errors import LawError
 from flowgraph.language.handle import Completion, Ranks, SampleRequest, SingleRank
 from flowgraph.models.heads import head_of
-from flowgraph.models.lora import adapted
+from flowgraph.models.lora import has_adapters
 from flowgraph.models.tokenizing import end_tokens, refuse_request
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ class LocalModel(TorchHandle):
         """
         self._refuse_asleep()
         names = self._carried_names()
-        wrong = sorted(weights.keys() ^ names) if adapted(self.model) else []
+        wrong = sorted(weights.keys() ^ names) if has_adapters(self.model) else []
         if wrong:
             raise LawError(f"the weights do not fit the model: {', '.join(wrong[:3])}")
-        self.model.load_state_dict(dict(weights), strict=not adapted(self.model))
+        self.model.load_state_dict(dict(weights), strict=not has_adapters(self.model))
 
     def _move(self, device: str) -> None:
         """Move the parameters, which remain the same objects, and the optimizer states."""

@@ -20,7 +20,7 @@ from flowgraph.files.untrusted import json_as, read_bytes
 from flowgraph.language.region import Observations
 from flowgraph.lowering.program import HOST, Program, Run, Sync
 from flowgraph.lowering.task_names import task_name
-from flowgraph.lowering.waits import homes_of, moved_on, waits_for
+from flowgraph.lowering.waits import homes_of, homes_replaced, waits_for
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.measure.measured_task import MeasuredTask
 from flowgraph.runtime.record.checkpoint import disk_fault
@@ -143,7 +143,9 @@ def _waits(program: Program, names: Mapping[int, str]) -> Iterator[TaskOrder]:
         if place not in names:
             continue
         yield from (TaskOrder(before=names[need], after=names[place]) for need in sorted(measured_before[place]))
-        updated = set(moved_on(task, program))  # the earlier readers of these weights wait for them in the next step
+        updated = set(
+            homes_replaced(task, program)
+        )  # the earlier readers of these weights wait for them in the next step
         for earlier in range(place):
             if earlier in names and updated & set(homes_of(program.tasks[earlier])):
                 yield TaskOrder(before=names[place], after=names[earlier], delay=1)

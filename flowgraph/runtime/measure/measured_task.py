@@ -15,7 +15,7 @@ from typing import Any, Literal
 from flowgraph.cluster.plan import TaskKind
 from flowgraph.language.graph import Graph
 from flowgraph.lowering.program import HOST, Run, Task
-from flowgraph.lowering.task_names import kind_of, pool_of, task_name
+from flowgraph.lowering.task_names import task_kind, task_name, task_pool
 
 DeviceKind = Literal["cpu", "cuda"]
 
@@ -155,7 +155,7 @@ def about_task(task: Task, graph: Graph | None = None, rank: int = 0, pool: str 
     source.
     """
     role = task.role if isinstance(task, Run) else ""
-    return MeasuredTask(task_name(task), kind_of(task, graph), role, pool or pool_of(task), rank)
+    return MeasuredTask(task_name(task), task_kind(task, graph), role, pool or task_pool(task), rank)
 
 
 def bytes_of(item: Any) -> int:

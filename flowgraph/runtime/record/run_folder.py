@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash, to_json
 from flowgraph.errors import DataError, RunFolderError
-from flowgraph.files.hashes import SUMS, faults, read_sums, sha256, text_hash
+from flowgraph.files.hashes import SUMS, file_mismatches, read_sums, sha256, text_hash
 from flowgraph.files.untrusted import parse_json, read_bytes, read_json, read_text
 from flowgraph.flows.settings import ResolvedSetting
 from flowgraph.language.graph import Graph, Node
@@ -179,7 +179,7 @@ class RunFolder:
                     sums = read_sums(path.read_bytes()[:size].decode())
                 except ValueError as error:
                     return [*lines, f"{path} cannot be read: {error}"]
-                lines += [f"{path.parent}/{fault}" for fault in faults(path.parent, sums)]
+                lines += [f"{path.parent}/{fault}" for fault in file_mismatches(path.parent, sums)]
         return lines
 
     @property
@@ -385,7 +385,7 @@ class Replay:
             listed = read_sums(text[: text.rfind("\n") + 1])
         replayed = {f"{node.name}/{step:06d}.parquet": step for node in nodes for step in range(steps)}
         unlisted = (f"{SUMS} lacks {name}" for name, step in replayed.items() if name not in listed and step < last)
-        changed = faults(folder, {name: digest for name, digest in listed.items() if name in replayed})
+        changed = file_mismatches(folder, {name: digest for name, digest in listed.items() if name in replayed})
         if why := next(chain(unlisted, changed), ""):
             raise RunFolderError(f"cannot be replayed: {why}", where=str(folder))
 

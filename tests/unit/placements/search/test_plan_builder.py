@@ -9,7 +9,7 @@ from math import fsum
 import pytest
 
 from flowgraph.analysis.placed_graph import check_plan
-from flowgraph.checks.placed import unsupported
+from flowgraph.checks.placed import unsupported_parts
 from flowgraph.cluster.plan import Plan
 from placements.hardware.device_profiles import domains
 from placements.memory.footprint import FITS_SHARE
@@ -72,7 +72,7 @@ def test_a_plan_is_for_its_graph_and_survives_json(case: Case) -> None:
     plan = ranked_of(case).plan()
     check_plan(plan, graph_of(case[0]))
     assert Plan.from_json(plan.to_json()) == plan
-    assert unsupported(plan) == []
+    assert unsupported_parts(plan) == []
 
 
 @EVERY

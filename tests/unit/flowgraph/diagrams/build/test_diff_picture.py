@@ -19,7 +19,7 @@ from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
 from flowgraph.diagrams.write.formats import text_in
 from flowgraph.diagrams.write.tables import table_of
-from flowgraph.flows.settings import settings_compared
+from flowgraph.flows.settings import align_shown_settings
 from flowgraph.lowering.lower import lower
 from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph_text import graph_text
@@ -107,7 +107,7 @@ def test_settings_that_are_new_are_said_to_be_so() -> None:
 
 
 def test_settings_are_compared_by_name_and_a_default_that_one_wrote_down_is_no_change() -> None:
-    before, after = settings_compared(*(compile_graph(each.graph()) for each in (grpo, dr_grpo)))
+    before, after = align_shown_settings(*(compile_graph(each.graph()) for each in (grpo, dr_grpo)))
     boxes = {box.label[0]: box.label[1:] for box in diff_picture(flow_picture(before), flow_picture(after)).boxes}
     assert boxes["clipped"] == ("aggregation=16.0", "was aggregation='token-mean'")
     assert boxes["policy.generate"] == ("n=16, max_tokens=16", "was max_tokens=256")

@@ -25,7 +25,7 @@ from flowgraph.diagrams.model.picture import Picture
 from flowgraph.diagrams.model.quantities import layout_text
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.language.values import State
-from flowgraph.lowering.follow import follow
+from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Transfer
 from flowgraph.passes import compile_graph
@@ -252,7 +252,9 @@ def test_memory_is_told_by_role_where_the_plan_has_it() -> None:
 
 def test_a_check_shows_the_home_that_its_weights_come_from() -> None:
     trained, check = PROGRAMS["grpo_two_devices"], compile_graph(evaluate.graph())
-    picture = plan_picture(lower(check, follow(trained.plan, check, {"policy": "policy"}), dict(trained.origins)))
+    picture = plan_picture(
+        lower(check, plan_second_flow(trained.plan, check, {"policy": "policy"}), dict(trained.origins))
+    )
     assert [frame.label for frame in picture.frames] == [
         "all: laptop/0, laptop/1",
         "policy · local · data=2",
