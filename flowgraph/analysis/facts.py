@@ -101,6 +101,11 @@ class GraphFacts:
 
 def has_rows(kind: type[Value]) -> bool:
     """Return whether values of a type have rows: columns by row or token, and records with such a part."""
+    return _has_rows(cast("Any", kind))  # mypy: as in `fields`
+
+
+@cache  # records in records share their parts: without it the time doubles with each level
+def _has_rows(kind: Any) -> bool:
     if issubclass(kind, Record):
         return any(map(_has_rows, fields(kind).values()))
     return kind.kind in (Kind.ROW, Kind.TOKEN)

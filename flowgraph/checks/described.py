@@ -86,7 +86,7 @@ def check_state_is_returned(graph: Graph) -> Iterator[FlowError]:
         if carried_from(edge) is None and first is not None:
             yield LawError(f"flow {graph.name} returns state that is not the next version of a parameter", where=where)
         elif edge.at_most:
-            what = f"flow {graph.name} returns {edge} {lag_text(edge.at_most)}; only sampling may read it so"
+            what = f"flow {graph.name} returns {edge} {lag_text(edge.at_most)}; only generate nodes may read it"
             yield LawError(what, where=where, hint="return the model that is not stale")
         elif consumer is not None:
             what = f"flow {graph.name} returns {edge}, which {consumer.op.name} at {consumer.at} has replaced"

@@ -217,7 +217,7 @@ def _check_types(op: Op, arguments: Mapping[str, object], site: Site) -> dict[An
     edges = (value.edge for value in arguments.values() if isinstance(value, Value))
     stale_edge = next((edge for edge in edges if edge is not None and edge.at_most), None)
     if stale_edge is not None and op.kind != "generate":
-        what = f"{op.name} reads {stale_edge} {lag_text(stale_edge.at_most)}; only sampling may"
+        what = f"{op.name} reads {stale_edge} {lag_text(stale_edge.at_most)}; only generate nodes may do so"
         raise LawError(what, where=str(site), hint="give the stale model to a generate node only")
     return kinds
 

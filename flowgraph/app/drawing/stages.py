@@ -117,7 +117,7 @@ class FlowFacts:
         """Return the facts as tables; `?` marks a value that is not known."""
         facts, state = self._step_facts, carried_state(self.planned.graph)
         values = values_text(value_facts(self.planned.graph))
-        return f"{facts_text(facts, state)}\n\nwhat is known of each value\n{values}"
+        return f"{facts_text(facts, state)}\n\nfacts of each value\n{values}"
 
     def data(self) -> dict[str, Any]:
         """Return the facts as JSON-compatible data; None marks a value that is not known."""

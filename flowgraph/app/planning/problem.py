@@ -309,7 +309,7 @@ def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None
     if workload.prompt_tokens is None and inputs is None:
         notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
     if unknown := device_of_unknown_speed(setting.cluster):
-        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, to tell one plan from another")
+        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, only to compare plans")
     text, longest = workload.response_tokens or "", 0 if setting.response is None else int(setting.response.most)
     bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)
     if longest and "=" in text and not bounded:
