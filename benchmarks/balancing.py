@@ -138,7 +138,7 @@ def by_work(setting: Setting, rows: Any, ranks: int) -> list[list[int]]:
 
     group = np.arange(setting.prompts).repeat(setting.samples)
     columns = {"context": rows.context, "lengths": pa.array(rows.lengths.numpy()), "#group": pa.array(group)}
-    shares = row_identity.by_work(pa.table(columns), row_identity.Guide("rollout", "context", "lengths"), ranks)
+    shares = row_identity.balanced_shares(pa.table(columns), row_identity.Guide("rollout", "context", "lengths"), ranks)
     return [np.flatnonzero(np.isin(group, shares.of(group, rank, ranks))).tolist() for rank in range(ranks)]
 
 

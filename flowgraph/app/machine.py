@@ -18,7 +18,7 @@ from flowgraph.engines.servers.environments import folder_of, installed
 from flowgraph.engines.table import ENGINES, environment
 from flowgraph.models.sizes import BuiltInModel, built_in_models
 from flowgraph.models.table import ListedModel, table
-from flowgraph.runtime.ray.open_ports import listening
+from flowgraph.runtime.ray.open_ports import listening_sockets
 from nodes.scoring.confinement import confinement_summary
 
 PACKAGES = (
@@ -52,7 +52,7 @@ def machine_facts() -> dict[str, Any]:
         "disk_free_bytes": _free(Path.cwd()),
         "rules_run": confinement_summary(),
         "ray_asks_for": ray_asks_for,
-        "ray_and_engines_listen": [str(address) for address in listening()],
+        "ray_and_engines_listen": [str(address) for address in listening_sockets()],
     }
 
 

@@ -13,7 +13,7 @@ from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import PlanError
 from flowgraph.language.notebook import mimebundle
-from flowgraph.runtime.record.fingerprint import without_bits
+from flowgraph.runtime.record.fingerprint import irreproducible_parts
 from placements import report
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class PlanResult:
 
     def _batch_lines(self) -> list[str]:
         lines = report.batch_lines(self.batch)
-        if loose := without_bits(self.plan):
+        if loose := irreproducible_parts(self.plan):
             alike = "the same command, or `resume`, gives a run alike on average"
             lines += ["no same bits", *report.indented([f"{', '.join(loose)}: {alike}"])]
         return lines

@@ -30,7 +30,7 @@ from flowgraph.errors import DataError, RunFolderError, UsageError
 from flowgraph.errors.exit_codes import ExitCode
 from flowgraph.files.hashes import faults, sha256
 from flowgraph.files.untrusted import read_bytes
-from flowgraph.runtime.record.run_facts import ResumableRun, fault_in
+from flowgraph.runtime.record.run_facts import ResumableRun, schema_fault
 from flowgraph.runtime.record.run_folder import RECORDS, RunFolder
 from flowgraph.runtime.scratch import scratch
 from flowgraph.serialize.graph_text import graph_text
@@ -82,7 +82,7 @@ def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
 
 def _saved(folder: RunFolder) -> SavedRun:
     facts = folder.facts()
-    fault = fault_in(ResumableRun, facts)
+    fault = schema_fault(ResumableRun, facts)
     try:
         if not fault:
             return SavedRun(folder, facts, saved_request(facts["options"]))

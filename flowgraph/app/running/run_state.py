@@ -11,7 +11,7 @@ from flowgraph.app.request import Say
 from flowgraph.errors import RunFolderError
 from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, Saver
-from flowgraph.runtime.record.fingerprint import differences, fingerprint, promised
+from flowgraph.runtime.record.fingerprint import differences, fingerprint, resume_promise
 from flowgraph.runtime.record.run_folder import RECORDS
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def saver_of(
             "full_hash": full_hash(inputs.graph),
             "structure_hash": structure_hash(inputs.graph),
             "software": fingerprint(plan, ready.chosen.threads),
-            "resumes": promised(plan),
+            "resumes": resume_promise(plan),
             "versions": {f"{home.param} on {home}": version for home, version in executor.versions.items()},
             "models": models,
         }
@@ -95,4 +95,4 @@ def say_what_changed(ready: PreparedRun, checkpoint: Checkpoint, say: Say) -> No
         "1e-5": "so what follows equals a run that was not interrupted within 1e-5, not bit for bit",
         "statistical": "an engine or device here is not bit-reproducible: what follows is statistically equivalent",
     }
-    say(promises[promised(plan, bool(changed))])
+    say(promises[resume_promise(plan, bool(changed))])

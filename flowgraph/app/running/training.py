@@ -41,12 +41,12 @@ from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import HeldOutCheck, Listener, RunSpec, train
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.interpreter import LOST, Executor, StartState
-from flowgraph.runtime.loggers import logger, trackers
+from flowgraph.runtime.loggers import metric_logger, trackers
 from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
 from flowgraph.runtime.record.recorder import Recorder
-from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, fresh
+from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, unused_run_path
 from nodes.data.source import FixedPrompts, PromptSource
 from nodes.data.suggestions import suggested
 from nodes.evaluation import evaluate
@@ -126,7 +126,7 @@ def run_flow(request: Request, observers: Observers) -> RunResult:
     """Check a request, then load, train and save; return how the run ended."""
     request = with_flow(request)
     ready = prepare_run(request, observers.say)
-    folder = RunFolder.create(request.output.out or fresh(Path("runs"), ready.inputs.graph.name))
+    folder = RunFolder.create(request.output.out or unused_run_path(Path("runs"), ready.inputs.graph.name))
     with folder.locked():
         return carry_out(ready, folder, lambda: begin(ready, folder), observers)
 
@@ -299,7 +299,7 @@ def _train(
             recorder = open_files.enter_context(Recorder(folder, graph, observers.say))
             listeners: list[Listener] = [recorder, open_files.enter_context(MeasuredRecorder(folder, job.program))]
             names = trackers(ready.request.training.log or "")
-            listeners.append(open_files.enter_context(logger(names, folder.path, graphs, start)))
+            listeners.append(open_files.enter_context(metric_logger(names, folder.path, graphs, start)))
             if observers.show is not None:
                 listeners.append(open_files.enter_context(observers.show(job.program.graph, job.steps, start)))
             listeners += observers.listeners

@@ -82,10 +82,10 @@ _process_bytes = dict[str, int]()  # of this process, by kind of device
 
 @contextmanager
 def measuring(about: MeasuredTask, device: DeviceKind = "cpu") -> Generator[Meter]:
-    """Measure a task that runs within this block; yields a `Meter` to count its bytes.
+    """Measure a task that runs within this block, and yield a `Meter` that counts its bytes.
 
-    `about` names the task; see `about_task`. Measuring takes less than 0.2 ms. A task that raises is not measured. On a
-    GPU the measurement includes the device's unfinished work.
+    `about` has the name, kind, role, pool and rank of the task; see `about_task`. After the block, `Meter.measured` is
+    complete; if the block raises, it is not. On a GPU, the block ends when the device has finished its work.
     """
     for outer in _active:
         outer.see_peak()
