@@ -14,7 +14,7 @@ from flowgraph.app.planning.flow_inputs import cache_folder
 from flowgraph.app.request import Say
 from flowgraph.cluster.this_machine import available_cores, free_bytes, plannable_bytes
 from flowgraph.engines.servers import environments
-from flowgraph.engines.servers.environments import folder_of, installed
+from flowgraph.engines.servers.environments import folder_of, installed_packages
 from flowgraph.engines.table import ENGINES, environment
 from flowgraph.models.sizes import BuiltInModel, built_in_models
 from flowgraph.models.table import ListedModel, table
@@ -75,7 +75,7 @@ def engine_facts(cache: Path | None) -> list[dict[str, str]]:
             "name": engine.environment.name,
             "about": engine.environment.about,
             "known": str(engine.versions),
-            "installed": installed(engine.environment, where).get(engine.environment.package, ""),
+            "installed": installed_packages(engine.environment, where).get(engine.environment.package, ""),
             "folder": str(folder_of(engine.environment, where)),
         }
         for engine in ENGINES.values()

@@ -34,10 +34,11 @@ class _SampleState:
 
 
 def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], version: int) -> list[Completion]:
-    """Generate one sample for each request, all in one batch; `ends` are the token ids that end a response.
+    """Generate one sample for each request, all in one batch, and return them in the order of the requests.
 
-    `version` is the version of the weights, which each completion records. Raises LawError, which names the prompt, if
-    the model's logits are NaN or infinite.
+    A sample ends with one of the token ids `ends`, or after the request's largest number of tokens. `version` is the
+    version of the weights, which each completion records. Raises LawError, which names the prompt, if the model's
+    logits are NaN or infinite.
     """
     rows = [_SampleState(request, request.key.generator(request.prompt, request.sample)) for request in requests]
     active = list(rows)
@@ -115,9 +116,9 @@ def _choose(rows: Sequence[_SampleState], logits: Tensor, ends: frozenset[int]) 
 
 
 def computes_on(model: Any, device: torch.device) -> None:
-    """Record the device on which a model computes, for `device_of`.
+    """Record `device` in a model as the device on which it computes, for `device_of`.
 
-    Its weights may be in the memory of another device.
+    The weights of the model may be in the memory of another device.
     """
     model.flowgraph_device = device
 

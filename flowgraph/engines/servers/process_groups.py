@@ -14,9 +14,10 @@ SHARED = Path("/dev/shm")
 
 
 def members(leader: int) -> list[Any]:
-    """Return the descendants of a process, and the other processes of its session, as `psutil.Process`es sorted by id.
+    """Return the descendants of process `leader`, and the other processes of its session, sorted by process id.
 
-    The leader itself is not among them, and may already have ended. A member may have left the leader's process group.
+    They are `psutil.Process` objects. The leader itself is not among them, and may already have ended. A member may
+    have left the leader's process group.
     """
     import psutil
 
@@ -31,7 +32,7 @@ def members(leader: int) -> list[Any]:
 
 
 def kill(leader: int) -> list[Any]:
-    """Kill a process, its process group, and all other `members`, without waiting; return these members.
+    """Kill process `leader`, its process group, and all other `members`; return these members, without waiting.
 
     Processes that have already ended are ignored.
     """
