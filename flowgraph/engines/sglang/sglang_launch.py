@@ -68,10 +68,10 @@ class Absent(ModuleType):
 
 
 def prepare_process() -> None:
-    """Patch this process so that SGLang can be imported and torch's TCPStore listens on loopback for a loopback address.
+    """Patch this process so that SGLang can be imported and torch's TCPStore does not listen on every interface.
 
-    If `SGLANG_USE_CPU_ENGINE` is 1, replaces SGLang's packages of GPU kernels, and declares the operators that
-    torchvision's CPU wheel lacks.
+    For a loopback host, the store listens on loopback only. If `SGLANG_USE_CPU_ENGINE` is 1, also replaces SGLang's
+    packages of GPU kernels, and declares the operators that torchvision's CPU wheel lacks.
     """
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
         for name in ("sgl_kernel", "sgl_kernel.mamba"):
@@ -144,7 +144,10 @@ def end_with_parent() -> None:
 
 
 def end_group() -> None:
-    """Unlink the shared memory of this process group, which would remain otherwise, and kill the group with this process."""
+    """Unlink the shared memory of this process group, which would remain otherwise, and kill the group.
+
+    This process is in the group, so the function does not return.
+    """
     mapped = {inode for folder in Path("/proc").glob("[0-9]*") for inode in shared_memory(int(folder.name))}
     for file in Path("/dev/shm").iterdir() if mapped else ():
         with contextlib.suppress(OSError):
