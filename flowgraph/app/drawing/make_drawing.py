@@ -16,10 +16,10 @@ from flowgraph.app.request import Request, Say
 from flowgraph.app.user_files import write_bytes
 from flowgraph.diagrams.build.diff_picture import diff_picture
 from flowgraph.diagrams.model.charts import Drawing
-from flowgraph.diagrams.model.labels import seen
+from flowgraph.diagrams.model.labels import printable
 from flowgraph.diagrams.model.picture import Picture
-from flowgraph.diagrams.write.formats import FORMATS, format_of, text_in
-from flowgraph.diagrams.write.svg.png import png, uncovered
+from flowgraph.diagrams.write.formats import FORMATS, format_for_extension, text_in
+from flowgraph.diagrams.write.svg.png import png, uncovered_characters
 from flowgraph.errors import UsageError, nearest
 from flowgraph.flows.settings import settings_compared
 from flowgraph.serialize.graph_text import graph_text
@@ -80,12 +80,12 @@ class DrawResult:
         suffix, and if the file cannot be written.
         """
         file = Path(path)
-        format_name = format_of(file.suffix, str(file))
+        format_name = format_for_extension(file.suffix, str(file))
         if format_name != "png":
             write_bytes(file, (self.html() if format_name == "html" else self.written(format_name)).encode())
             return file
         svg = self.svg()
-        if lacking := uncovered(svg):
+        if lacking := uncovered_characters(svg):
             letters = lacking if len(lacking) <= 20 else f"{lacking[:20]}…"
             say(f"a PNG's font has no {letters}: drawn only if a font of this machine has; -o FILE.svg")
         write_bytes(file, png(svg))
@@ -127,7 +127,7 @@ class ComparedTargets:
 
     def text(self) -> str:
         """Return a unified diff that contains all lines; "" if both texts are equal."""
-        return unified_diff(seen(_text(self.old)), seen(_text(self.new)), self.old.name, self.new.name)
+        return unified_diff(printable(_text(self.old)), printable(_text(self.new)), self.old.name, self.new.name)
 
     def drawn(self, detail: PictureDetail) -> DrawResult:
         """Return one picture of the differences: between the two flows, or else between the two plans."""

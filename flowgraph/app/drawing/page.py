@@ -14,7 +14,7 @@ from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.diagrams.write.formats import svg
 from flowgraph.diagrams.write.page import Page, PageTable, Section, TableCell, page_html
 from flowgraph.diagrams.write.svg.svg_frame import Look
-from flowgraph.diagrams.write.tables import table_of
+from flowgraph.diagrams.write.tables import picture_table
 from flowgraph.errors import UsageError
 from placements import report
 
@@ -77,7 +77,7 @@ def single_page(title: str, drawing: Drawing, pools: tuple[str, ...] = ()) -> st
 
 def _section(title: str, drawing: Drawing, pools: tuple[str, ...]) -> Section:
     picture = svg(drawing, Look(embedded=True, pools=pools))
-    return Section(title=title, about=drawing.about, svg=picture, table=table_of(drawing))
+    return Section(title=title, about=drawing.about, svg=picture, table=picture_table(drawing))
 
 
 def _devices(plan: Plan) -> PageTable:

@@ -12,7 +12,7 @@ from typing import Any
 from flowgraph.app.planning.plan_result import read_plan
 from flowgraph.app.user_files import write_text
 from flowgraph.cluster.plan import Plan, TimedTask
-from flowgraph.diagrams.build.memory_picture import highest
+from flowgraph.diagrams.build.memory_picture import highest_peaks
 from flowgraph.diagrams.model.charts import Curves
 from flowgraph.diagrams.model.series import Series
 from flowgraph.diagrams.write.svg.curves import curves_svg
@@ -100,10 +100,10 @@ def report_run(path: Path) -> RunReport:
     picture, drawn = curves_picture(run), run.path / "curves.svg"
     write_text(drawn, curves_svg(picture))
     steps = read_measured(run.path)
-    forecast = highest(read_plan(run.path / "plan.json").forecast) if steps else {}
+    forecast = highest_peaks(read_plan(run.path / "plan.json").forecast) if steps else {}
     peaks = [
         {"pool": pool, "phase": phase, "role": role, "forecast_bytes": forecast.get(key), "measured_bytes": in_use}
-        for key, in_use in highest(pool for step in steps for pool in step.forecast).items()
+        for key, in_use in highest_peaks(pool for step in steps for pool in step.forecast).items()
         for pool, phase, role in [key]
     ]
     return RunReport(
@@ -219,8 +219,8 @@ def compared(plan: Plan, steps: Sequence[MeasuredStep]) -> Iterator[TaskComparis
     not measured are left out.
     """
     forecast = plan.step.tasks if plan.step is not None else ()
-    forecast_peaks = highest(plan.forecast)
-    measured_peaks = highest(pool for step in steps for pool in step.forecast)
+    forecast_peaks = highest_peaks(plan.forecast)
+    measured_peaks = highest_peaks(pool for step in steps for pool in step.forecast)
     for name in dict.fromkeys(task.name for step in steps for task in step.timed.tasks):
         runs = [task for step in steps for task in step.timed.tasks if task.name == name]
         last = runs[-1]

@@ -86,7 +86,9 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
 
 
 def frame_name(frame: Frame) -> str:
-    """Return the name that identifies a frame in both pictures: a label without devices (pools) or layout (copies).
+    """Return the name by which a frame is recognized in two pictures.
+
+    It is the label without the devices of a pool, or without the layout of a copy of weights.
 
     >>> frame_name(Frame("f0", "pool0: 8 of node-1", kind="pool"))
     'pool0'
