@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import Spread, ratios, table  # noqa: E402 - after the path above
 from benchmarks.machine import ONE_THREAD, machine  # noqa: E402
 from flowgraph.app import DrawTarget, find_target, make_request  # noqa: E402
-from flowgraph.app.drawing.page import page_of  # noqa: E402
+from flowgraph.app.drawing.page import target_page  # noqa: E402
 from flowgraph.app.drawing.pictures import PictureDetail, picture_named  # noqa: E402
 from flowgraph.diagrams.model.picture import Arrow, Box, Picture  # noqa: E402
 from flowgraph.diagrams.write.formats import text_in  # noqa: E402
@@ -72,7 +72,7 @@ def pictures() -> dict[str, Callable[[], object]]:
     for name in ("svg", "mmd", "dot", "json", "text"):
         made[f"PPO as {name}"] = lambda name=name: text_in(flow, name)  # type: ignore[misc]
     made["plan of 1,024 devices as svg"] = lambda: text_in(drawn, "svg")
-    made["page of it"] = lambda: page_of(searched, PictureDetail())
+    made["page of it"] = lambda: target_page(searched, PictureDetail())
     made["500 boxes, Graphviz alone"] = lambda: graphviz_layout(wide)
     made["500 boxes as svg"] = lambda: text_in(wide, "svg")
     made["500 boxes as text"] = lambda: text_in(wide, "text")

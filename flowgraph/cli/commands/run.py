@@ -19,7 +19,7 @@ EXIT_CODES: Mapping[str, ExitCode] = {
 }
 
 
-@opt.takes(
+@opt.request_options(
     "flow=run_flow model data held_out steps batch seed settings eval_every eval_rows out=run_folder "
     "checkpoint_every keep replay sample_rows forward_tokens cluster placement plan memory runtime address threads "
     "log profile attach passes cache verify"
@@ -35,7 +35,7 @@ def run(fields: opt.Fields, verify: opt.Verify = False) -> None:
     raise typer.Exit(exit_code(result))
 
 
-@opt.takes("run steps=total_steps cluster placement plan memory runtime address threads verify")
+@opt.request_options("run steps=total_steps cluster placement plan memory runtime address threads verify")
 def resume(fields: opt.Fields, run: opt.RunPath, verify: opt.Verify = False) -> None:
     """Resume a run from its newest checkpoint.
 
@@ -48,14 +48,14 @@ def resume(fields: opt.Fields, run: opt.RunPath, verify: opt.Verify = False) -> 
 
 
 def observers() -> app.Observers:
-    """Return observers that print the lines of a run and display its metrics."""
+    """Return observers of a run that print its notes to stderr and display its progress and metrics."""
     from flowgraph.cli.display import Display
 
     return app.Observers(say=note, show=lambda graph, steps, start: Display(graph, steps, start=start))
 
 
 def exit_code(result: app.RunResult) -> ExitCode:
-    """Print the run's folder if its newest weights are saved; return the exit code."""
+    """Return the exit code for the result of a run, after printing the run's folder if its newest weights are saved."""
     if result.saved:
         say(result.folder)
     return EXIT_CODES[result.status]
