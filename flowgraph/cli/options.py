@@ -328,7 +328,7 @@ Fields = dict[str, Any]
 """The fields of a request, as the command line has them."""
 
 
-def request_options(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes(names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds options of a request to a command, and passes their values to it as `fields`.
 
     Args:

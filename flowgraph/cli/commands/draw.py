@@ -11,7 +11,7 @@ from flowgraph.cli.output import note, say
 from flowgraph.cli.viewer import show_picture
 
 
-@opt.request_options(
+@opt.takes(
     "what out picture to show steps unfold cluster placement plan model data batch prompt_tokens response_tokens "
     "settings passes cache"
 )

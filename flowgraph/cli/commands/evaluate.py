@@ -11,7 +11,7 @@ from flowgraph.cli.score_tables import print_scores
 from flowgraph.errors.exit_codes import ExitCode
 
 
-@opt.request_options(
+@opt.takes(
     "subject generations by n temperature=eval_temperature data held_out split rows max_tokens "
     "batch=prompts_per_batch seed=sampling_seed param settings sample_rows cluster plan memory runtime address "
     "threads out=scores_file overwrite cache json"
@@ -25,7 +25,7 @@ def eval_command(fields: opt.Fields, json: opt.Json = False) -> None:
     raise typer.Exit(ExitCode.INTERRUPTED if result.interrupted else ExitCode.DONE)
 
 
-@opt.request_options(
+@opt.takes(
     "subject prompt n temperature data held_out split rows max_tokens batch=prompts_per_batch seed=sampling_seed "
     "param settings sample_rows cluster plan memory runtime address threads out=responses_file overwrite cache json"
 )

@@ -35,7 +35,7 @@ def export_command(
         note(f"note: {line}")
 
 
-@opt.request_options("command device model prompt_tokens response_tokens constants calibration out found cache json")
+@opt.takes("command device model prompt_tokens response_tokens constants calibration out found cache json")
 def import_command(
     fields: opt.Fields,
     command: Annotated[Path, opt.argument("FILE", "A launch script of verl or OpenRLHF, or a YAML file of verl.")],

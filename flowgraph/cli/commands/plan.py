@@ -10,7 +10,7 @@ from flowgraph.cli.output import note, print_result, write
 from flowgraph.passes.verify import verified
 
 
-@opt.request_options(
+@opt.takes(
     "flow model data batch settings cluster plan memory prompt_tokens response_tokens engine precision constants "
     "calibration measured measured_on method objective placement pin top what_if robust staleness ratio streamed "
     "passes out cache verify json"
@@ -36,7 +36,7 @@ def plan(
         print_plan(app.make_plan(request, note), out, top=top, as_json=json)
 
 
-@opt.request_options(
+@opt.takes(
     "flow model batch settings cluster=largest_cluster prompt_tokens response_tokens engine precision constants "
     "calibration placement pin passes out cache json"
 )

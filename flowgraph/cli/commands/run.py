@@ -19,7 +19,7 @@ EXIT_CODES: Mapping[str, ExitCode] = {
 }
 
 
-@opt.request_options(
+@opt.takes(
     "flow=run_flow model data held_out steps batch seed settings eval_every eval_rows out=run_folder "
     "checkpoint_every keep replay sample_rows forward_tokens cluster placement plan memory runtime address threads "
     "log profile attach passes cache verify"
@@ -35,7 +35,7 @@ def run(fields: opt.Fields, verify: opt.Verify = False) -> None:
     raise typer.Exit(exit_code(result))
 
 
-@opt.request_options("run steps=total_steps cluster placement plan memory runtime address threads verify")
+@opt.takes("run steps=total_steps cluster placement plan memory runtime address threads verify")
 def resume(fields: opt.Fields, run: opt.RunPath, verify: opt.Verify = False) -> None:
     """Resume a run from its newest checkpoint.
 
