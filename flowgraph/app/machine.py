@@ -28,7 +28,10 @@ PACKAGES = (
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return this machine's software, cores, memory in bytes, GPUs and network settings; None is unknown."""
+    """Return facts about this machine by name: software, cores, memory in bytes, GPUs and network settings.
+
+    A version or a size that is not known is None.
+    """
     try:
         import torch
 

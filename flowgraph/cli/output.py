@@ -69,7 +69,7 @@ def print_exact(text: str) -> None:
 
 
 def write(path: Path | None, text: str) -> None:
-    """Write text to a file; do nothing if `path` is None. Raises UsageError if the file cannot be written."""
+    """Write text to the file `path`, or do nothing if it is None. Raises UsageError if the file cannot be written."""
     from flowgraph.app.user_files import write_text
 
     if path is not None:

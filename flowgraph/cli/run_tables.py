@@ -62,7 +62,7 @@ def _compared(forecast: int | None, measured: int | None) -> list[str]:
 
 
 def ratio(measured: float | None, forecast: float | None) -> str:
-    """Return measured / forecast with two decimals; "" if either is unknown or the forecast is 0.
+    """Return `measured / forecast` as text with two decimals; "" if either is unknown or the forecast is 0.
 
     >>> ratio(3.0, 2.0), ratio(None, 2.0)
     ('1.50', '')

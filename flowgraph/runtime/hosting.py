@@ -160,7 +160,10 @@ def to_wire(weights: Mapping[str, Tensor]) -> Wire:
 
 
 def from_wire(wire: Wire) -> dict[str, Tensor]:
-    """Return the CPU tensors that `to_wire` encoded, exactly, as copies: the memory of `wire` may be read-only."""
+    """Return the CPU tensors that `to_wire` encoded, with the same bits, by name.
+
+    They are copies, because the memory of `wire` may be read-only.
+    """
     import torch
 
     weights = dict[str, torch.Tensor]()

@@ -124,9 +124,9 @@ def _in_order_of(name: str, stored: StoredValue, leader_name: str, leader: Store
 
 
 def lengths_for(value: Value, inputs: Sequence[StoredValue]) -> Any:
-    """Return the row lengths [B], in tokens, of a token value, from one of its node's inputs; None if none fit.
+    """Return the lengths [B] of the rows of a token value, in tokens, from one of its node's inputs; None if none fit.
 
-    Lengths are rejected if their maximum is not the width of the value, or if they would cut off anything but zeros.
+    Lengths do not fit if their maximum is not the width of the value, or if they would cut off anything but zeros.
     """
     import torch
 

@@ -242,7 +242,7 @@ def compare(*plans: PlanLike) -> ComparedPlans:
 
 
 def simulate(plan: PlanLike, steps: int = 2) -> SimulatedPlan:
-    """Simulate `steps` steps of a plan, without a GPU: when each pool works, and what it waits for.
+    """Simulate `steps` steps of a plan, without a GPU, and return when each pool works and what it waits for.
 
     Raises PlanError for a plan without known seconds.
     """
@@ -256,10 +256,10 @@ def calibrate(
     measured: Mapping[str, float] | Names | None = None,
     say: Say = silent,
 ) -> fits.CalibrationResult:
-    """Fit scales of the forecast to measured seconds, by phase, role and device, each with its 90% interval.
+    """Fit scales of the forecast to measured seconds, and return them: by phase, role and device, with 90% intervals.
 
     `runs` are run folders, logs or traces of runs of `plan`, or the file of one plan with its `measured` seconds by
-    node.
+    node. `say` receives each note as a line.
     """
     with argument_errors():
         texts = request_from_arguments(settings=measured).workload.settings

@@ -181,7 +181,7 @@ def evaluate(
     say: Say = silent,
     progress: Progress = no_progress,
 ) -> EvalResult:
-    """Score the responses of a model, or of a run's model, to held-out prompts: mean score, pass@k, lengths.
+    """Score the responses of a model, or of a run's model, to held-out prompts; return mean score, pass@k and lengths.
 
     Args:
         model: a model, or a run's folder.

@@ -47,7 +47,7 @@ def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawi
 
 
 def refuse_unknown_picture(name: str) -> None:
-    """Raise UsageError if no picture has this name."""
+    """Raise UsageError, with the nearest name or all names, if no picture is called `name`."""
     if name not in PICTURES:
         hint = nearest(name, PICTURES) or f"known: {', '.join(PICTURES)}"
         raise UsageError(f"no picture `{name}`", where="--picture", hint=hint)

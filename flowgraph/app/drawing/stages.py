@@ -104,7 +104,10 @@ def compared_stages(old: FlowStage, new: FlowStage) -> str:
 
 
 def unified_diff(old: str, new: str, old_name: str, new_name: str) -> str:
-    """Return a unified diff of two texts that contains all their lines; "" if they are equal."""
+    """Return a unified diff of two texts, with all their lines; "" if they are equal.
+
+    `old_name` and `new_name` are the names of the texts in its first lines.
+    """
     old_lines, new_lines = (f"{text}\n".splitlines(keepends=True) for text in (old, new))
     lines = difflib.unified_diff(old_lines, new_lines, old_name, new_name, n=max(len(old_lines), len(new_lines)))
     return "".join(lines)

@@ -54,11 +54,12 @@ class SavedRun:
 
 
 def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
-    """Continue a run from its newest checkpoint up to `request.workload.steps` steps in total; return how it ended.
+    """Continue the run in folder `path` from its newest checkpoint, and return how it ended.
 
-    Without `steps`, the number of steps is that of the run; without a target, its saved plan is used. A flow in the
-    request replaces the run's flow, and must be equal to it. Raises NotResumableError if the flow, rows or weights have
-    changed, RunFolderError for a folder that holds no run.
+    It runs up to `request.workload.steps` steps in total, by default as many as the run was to have. The plan or
+    cluster of the request replaces that of the run; by default, the run's saved plan is used. A flow in the request
+    replaces the run's flow, and must be equal to it. A run that is finished is reported and not continued. Raises
+    NotResumableError if the flow, rows or weights have changed, RunFolderError for a folder that holds no run.
     """
     if isinstance(request.target.plan, Path):
         request = request.changed(plan=request.target.plan.absolute())

@@ -46,9 +46,10 @@ class _Keyed:
 
 
 def diff_picture(old: Picture, new: Picture) -> Picture:
-    """Return a picture of the differences between two pictures, in the order of the new one; removed things are last.
+    """Return a picture of the differences between two pictures; each thing in it has a status, such as added.
 
-    Each thing has its status. A changed box has its old text as its last line; a changed frame or arrow, in its label.
+    Things are in the order of the new picture, and removed things come last. A changed box has its old text as its last
+    line; a changed frame or arrow, in its label.
 
     >>> eight, update = Box("a", ("draw", "n=8"), "generate"), Box("b", ("learn",), "update")
     >>> four = replace(eight, label=("draw", "n=4"))

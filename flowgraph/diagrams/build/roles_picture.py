@@ -84,7 +84,7 @@ def device_boxes(
 
 
 def machine_text(machine: Machine | None) -> str:
-    """Return the number, model and memory of a machine's devices; "not in the cluster" for None.
+    """Return a text with the number, model and memory of a machine's devices; "not in the cluster" for None.
 
     >>> from flowgraph.cluster.cluster import Device
     >>> cpu = Device(kind="cpu", memory_bytes=2**30)

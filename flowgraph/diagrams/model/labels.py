@@ -20,9 +20,9 @@ _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20
 def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     r"""Return text as one printable line of at most `limit_characters`.
 
-    Control and direction characters are removed, and at most two combining accents in a row are kept.
-
-    An empty label becomes "?", so that every box and arrow has one.
+    White space becomes a space, control and direction characters are removed, and at most two combining accents in a
+    row are kept. A longer text is cut and ends in an ellipsis. Without any letters, the result is "?", so that every
+    box and arrow has a label.
 
     >>> clean("two\nlines\x1b[31m"), clean("\u202egnp.exe"), clean("")
     ('two lines[31m', 'gnp.exe', '?')
@@ -61,7 +61,7 @@ def signed_label(text: str, status: Status, limit_characters: int = LABEL_CHARAC
 
 
 def signed_lines(box: Box) -> list[str]:
-    """Return the cleaned lines of a box's label; the first has the sign of the box's status in front."""
+    """Return the lines of a box's label, cleaned by `clean`; the first has the sign of the box's status in front."""
     return [signed_label(line, "same" if place else box.status) for place, line in enumerate(box.label)]
 
 

@@ -72,7 +72,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything a writer needs, in the order in which it is drawn; `about` describes it in sentences."""
+    """A picture of boxes, frames and arrows, in the order in which they are drawn; `about` has sentences about it."""
 
     title: str
     boxes: tuple[Box, ...]

@@ -39,7 +39,9 @@ def widen_constant(low: float, high: float) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[float, ...]:
-    """Return approximately `about` round numbers from `low` to `high` inclusive; only whole numbers with `integers`.
+    """Return approximately `about` round numbers from `low` to `high`, at equal distances.
+
+    With `integers`, they are whole numbers.
 
     >>> ticks(0, 1, 5), ticks(3, 7, 4, integers=True)
     ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (3.0, 4.0, 5.0, 6.0, 7.0))
@@ -52,7 +54,7 @@ def ticks(low: float, high: float, about: int = 4, *, integers: bool = False) ->
 
 
 def labelled_ticks(low: float, high: float, about: int = 4, *, integers: bool = False) -> tuple[tuple[float, str], ...]:
-    """Return the numbers that `ticks` returns, each with its text.
+    """Return the numbers that `ticks` returns, each as (number, text).
 
     >>> labelled_ticks(0, 1, 2)
     ((0.0, '0.0'), (0.5, '0.5'), (1.0, '1.0'))

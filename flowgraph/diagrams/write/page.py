@@ -35,7 +35,7 @@ TITLE_CHARACTERS, LINE_CHARACTERS, TEXT_CHARACTERS = 100, 300, 4000  # a heading
 
 @dataclass(frozen=True)
 class TableCell:
-    """What a cell of a table shows, and the number that its column is sorted by, if not by the text."""
+    """One cell of a table: its text, and the number by which its column is sorted instead of the text, if any."""
 
     text: str
     sort: float | None = None
@@ -43,10 +43,10 @@ class TableCell:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table in the order in which its rows rank; columns whose numbers, from 0, are in `numeric` are right-aligned.
+    """A table of a page; columns whose numbers, from 0, are in `numeric` are right-aligned.
 
-    `pools` names the pool of each row ("" for none), where rows belong to pools. Next to a picture a table is folded
-    unless it is `shown`. Row n is linked with the picture's dot n.
+    `pools` has the pool of each row, "" for none, if rows belong to pools. A table that is next to a picture is folded
+    unless it is `shown`. Row n is linked with dot n of the picture.
     """
 
     heads: tuple[str, ...]
@@ -70,9 +70,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page: its key facts as (name, value), its sections, and the pools that you can filter by, in order.
+    """A whole page: its key facts as (name, value), its sections, and the pools that a reader can filter by, in order.
 
-    Its pictures are drawn with `Look(embedded=True, pools=…)` of the same pools.
+    Its pictures must have been drawn with `Look(embedded=True, pools=…)` of the same pools.
     """
 
     title: str

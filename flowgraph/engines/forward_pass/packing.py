@@ -94,7 +94,7 @@ def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
 
 
 def packed_tokens(rows: ResponseRows, *, shared: bool = True) -> Ints:
-    """Return the number of tokens that each row adds to a pass [B]: its response, and its context if that is new.
+    """Return the number of packed tokens [B] that each row adds to a pass: its response, and its context if new.
 
     A context is new if the previous row has another one. The last token of a response does not count. With `shared`
     False, every row's context counts.

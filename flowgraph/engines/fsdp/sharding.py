@@ -124,9 +124,9 @@ def shard(model: Any, grid: Grid, running: RoleSettings, device: str, *, twice: 
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """Return a model's decoder layers, or [] if none are found.
+    """Return the decoder layers of a model, or [] if none are found.
 
-    They are the ModuleList whose modules have one class and, together, the most parameters.
+    They are the modules of the ModuleList whose modules have one class and, together, the most parameters.
     """
     lists = [
         module for module in model.modules() if isinstance(module, nn.ModuleList) and len({*map(type, module)}) == 1
@@ -170,11 +170,11 @@ ACCUMULATED_SHARE = 1 / 16
 
 
 def accumulates_unreduced(model: Any, grid: Grid, running: RoleSettings, device: str) -> bool:
-    """Return whether ranks accumulate unreduced gradients over micro-batches, and reduce them once per step.
+    """Return whether ranks accumulate unreduced gradients over micro-batches, and reduce them only once per step.
 
-    This saves all reduce-scatters but one, and takes at least 4 bytes per trained parameter; it is False if that is
-    more than 1/16 of a device's memory, or if gradients are offloaded. Every rank must call this, and all get the same
-    answer.
+    This saves all reduce-scatters but one, and takes at least 4 bytes per trained parameter. It is False if that is
+    more than 1/16 of a device's memory, or if gradients are offloaded. `device` is the torch device. Every rank must
+    call this, and all get the same answer.
     """
     if "gradients" in running.offload:
         return False

@@ -48,10 +48,10 @@ def kill(leader: int) -> list[Any]:
 
 
 def forget_shared_memory(leader: int) -> None:
-    """Unlink the shared memory that a group's processes map, so that the system frees it when the last of them ends.
+    """Unlink the shared memory of a process and its `members`, so that the system frees it when the last of them ends.
 
-    Otherwise it would remain when they are killed. Files are compared by inode: a semaphore is mapped under the name
-    that it had while it was created.
+    Otherwise it would remain when they are killed. `leader` is the id of the process. Files are compared by inode: a
+    semaphore is mapped under the name that it had while it was created.
     """
     mapped = {inode for pid in (leader, *(process.pid for process in members(leader))) for inode in _shared(pid)}
     for path in SHARED.iterdir() if mapped else ():

@@ -17,9 +17,10 @@ SHOWN = 300  # characters of an answer that an error shows
 
 
 def certificates(doors: Iterable[ServerAddress]) -> ssl.SSLContext | bool:
-    """Return the TLS context that verifies https servers, or False if all of `doors` use http.
+    """Return the TLS context that verifies servers with https, or False if all servers use http.
 
-    It trusts the system's certificates, or those of `SSL_CERT_FILE`.
+    It trusts the system's certificates, or those of the variable `SSL_CERT_FILE`. `doors` are the addresses of the
+    servers.
     """
     import ssl
 

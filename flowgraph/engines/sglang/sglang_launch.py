@@ -30,7 +30,7 @@ LOOK_S = 1.0  # between two checks that the parent lives
 
 
 def mask_secrets(*secrets: str) -> None:
-    """Mask `secrets` in all log messages of this process, because SGLang logs all of its settings."""
+    """Replace `secrets` by `***` in all later log messages of this process, because SGLang logs all of its settings."""
     factory = logging.getLogRecordFactory()
 
     def masked(*arguments: Any, **options: Any) -> logging.LogRecord:
@@ -157,7 +157,7 @@ def end_group() -> None:
 
 
 def shared_memory(pid: int) -> set[int]:
-    """Return the inodes of the files in /dev/shm that a process maps.
+    """Return the inodes of the files in /dev/shm that process `pid` maps.
 
     The set is empty if the process is not in this process group or cannot be read.
     """

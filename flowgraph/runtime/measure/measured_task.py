@@ -134,9 +134,9 @@ class Measures:
 
 
 def note_process(device: DeviceKind = "cpu") -> None:
-    """Store the memory in bytes that this process uses before it loads weights: its libraries, a GPU's context.
+    """Store the memory that this process uses before it loads weights, in bytes, for later measurements.
 
-    On a GPU this includes the memory of other processes there.
+    That is the memory of its libraries; on a GPU, of the device's context and of other processes there.
     """
     if device == "cuda":
         import torch
@@ -149,10 +149,10 @@ def note_process(device: DeviceKind = "cpu") -> None:
 
 
 def about_task(task: Task, graph: Graph | None = None, rank: int = 0, pool: str = "") -> MeasuredTask:
-    """Return a measurement of a task that has only its name, kind, role, pool and rank, for `measuring`.
+    """Return a measurement of a task with only its name, kind, role, pool and rank, as `measuring` needs it.
 
-    `graph` is needed for the kind of a run. `pool` replaces the pool of the task, for a sync that is measured at its
-    source.
+    `graph` is the graph of the program; it is needed for the kind of a run of nodes. `pool` replaces the pool of the
+    task, for a weight sync that is measured at its source.
     """
     role = task.role if isinstance(task, Run) else ""
     return MeasuredTask(task_name(task), kind_of(task, graph), role, pool or pool_of(task), rank)
@@ -174,10 +174,10 @@ def bytes_of(item: Any) -> int:
 
 
 def begin_peak(device: DeviceKind = "cpu") -> Callable[[], int]:
-    """Reset the process's peak memory to the current memory, and return a function that returns the peak in bytes.
+    """Reset the peak memory of this process to the memory that it uses now, and return a function that reads the peak.
 
-    If the system cannot reset the peak, that function returns the resident memory at the time of its call, a lower
-    bound.
+    That function returns bytes. On a GPU, they are the device's memory. If the system cannot reset the peak, it returns
+    the resident memory at the time of its call, a lower bound.
     """
     if device == "cuda":
         import torch

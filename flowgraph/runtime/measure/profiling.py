@@ -22,7 +22,7 @@ FOLDER = "profile"
 
 
 def profiled_steps(text: str) -> frozenset[int]:
-    """Return the steps in the value of `--profile`, a comma-separated list, counted from 0 as in `metrics.jsonl`.
+    """Return the steps to profile, counted from 0, in the value of `--profile`, a comma-separated list.
 
     Raises UsageError for anything else.
 

@@ -38,11 +38,11 @@ def start(
     session: Session,
     profiles: Profiles = NO_PROFILES,
 ) -> RayPlaces:
-    """Start all processes of a program's plan and return its places, ready to run any of `graphs`.
+    """Start all processes of a program's plan on Ray, load the models, and return places that can run any of `graphs`.
 
     `flows` contains the same graphs as JSON in the same order. `models` describes the models to load; `profiles`, the
-    steps to profile. If the machines lack resources, raises ResourceError before anything is started. If loading fails,
-    ends everything that was started and raises the error.
+    steps to profile. If the machines lack resources, raises ResourceError before anything is started. If starting or
+    loading fails, ends everything that was started and raises the error.
     """
     import ray
 

@@ -28,7 +28,7 @@ Spots = Mapping[str, Sequence[DeviceLocation]]
 
 
 def same_devices(source: Home, target: Home) -> bool:
-    """Return whether each server of `target` is on the devices of the `source` members that send to it.
+    """Return whether weights from `source` to the servers of `target` stay on the same devices.
 
     That is so if both homes are in one pool and the servers use no more devices than the source has.
 

@@ -206,7 +206,7 @@ def _file_fault(folder: Path, name: str, size: int, digest: str) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or folder to the disk (fsync)."""
+    """Flush a file or folder to the disk, and return when it is there (fsync). Raises OSError if the disk fails."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

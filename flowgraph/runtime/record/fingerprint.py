@@ -40,7 +40,7 @@ def layouts_text(plan: Plan) -> str:
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return one line for each entry in which the fingerprints `then` and `now` differ.
+    """Return a line of text for each entry in which two fingerprints differ; a missing entry is `none`.
 
     >>> differences({"torch": "2.11.0", "cpu": "AVX2"}, {"torch": "2.12.0", "cpu": "AVX2"})
     ['torch was 2.11.0, is 2.12.0']

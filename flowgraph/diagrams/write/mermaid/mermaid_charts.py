@@ -67,7 +67,7 @@ _SYNTAX = re.compile(r"""["`#;:&<>%\\]""")
 
 
 def mermaid_sequence(diagram: SequenceDiagram) -> str:
-    """Return a sequence diagram as Mermaid text, with numbered messages."""
+    """Return a sequence diagram as Mermaid text; Mermaid numbers its messages."""
     lines = [_SEQUENCE, "sequenceDiagram", f"    accTitle: {escaped(diagram.title)}"]
     for actor in diagram.actors:
         label = "<br/>".join(map(escaped, [*actor.label, *([actor.pool] if actor.pool else [])]))

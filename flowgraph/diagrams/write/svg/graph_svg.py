@@ -120,7 +120,7 @@ def _arrow(laid: LaidArrow, *, is_diff: bool) -> Mark:
 
 
 def curve(points: Sequence[Point]) -> str:
-    """Return the data of an SVG path of cubic Bézier curves through `points`.
+    """Return the data of an SVG path of cubic Bézier curves; `points` are a start, then three points for each curve.
 
     >>> curve([(0.0, 0.0), (0.0, 2.0), (0.0, 4.0), (0.0, 6.5)])
     'M0 0C0 2 0 4 0 6.5'

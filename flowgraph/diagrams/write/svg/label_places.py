@@ -18,7 +18,10 @@ BAND_PX = 60.0  # about a label's height
 
 @dataclass(frozen=True)
 class Label:
-    """A label: its size, the curves of its arrow, and the middle of the room that Graphviz kept for it, if any."""
+    """The label of an arrow: its size, and the curves of its arrow.
+
+    `room` is the centre of the space that Graphviz left for it, if any.
+    """
 
     width: float
     height: float

@@ -96,9 +96,9 @@ def by_pool(lanes: Sequence[Lane]) -> list[Lane]:
 
 
 def bar_rows(lane: Lane) -> list[tuple[Bar, int]]:
-    """Return the bars of a lane sorted by start, each with a row index such that bars in a row do not overlap.
+    """Return the bars of a lane sorted by start, each with the row, from 0, in which it is drawn.
 
-    Without overlapping bars, every index is 0.
+    Bars in one row do not overlap; without overlapping bars, every row is 0.
 
     >>> lane = Lane("a", "a", tuple(Bar(start, start + 2, "a", "update") for start in range(3)))
     >>> [row for _, row in bar_rows(lane)]

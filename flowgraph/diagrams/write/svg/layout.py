@@ -173,7 +173,10 @@ def plate_width_px(box: Box) -> float:
 
 
 def box_lines(box: Box) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the wrapped lines of a box's label: those of its name (bold), and those of its details (smaller)."""
+    """Return the lines of a box's label: those of its name, which is bold, and those of its details, which are smaller.
+
+    A line has at most 190 pixels; a name has at most 2 lines, and each detail at most 3.
+    """
     name, *details = box.label
     smaller = (line for text in details for line in wrapped(text, BOX_ROOM_PX, "small", max_lines=LINES_MAX))
     return wrapped(signed_label(name, box.status), BOX_ROOM_PX, "strong", max_lines=2), tuple(smaller)

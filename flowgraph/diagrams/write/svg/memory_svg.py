@@ -102,7 +102,7 @@ def over_text(phase: Phase, store: MemoryColumn) -> str:
 
 @dataclass(frozen=True)
 class ColumnPart:
-    """What one role holds in a column: its place in the legend, its area, and the text in it if there is room."""
+    """The memory of one role in a column: its place in the legend, its area, and the text in it if there is room."""
 
     place: int
     size_bytes: int

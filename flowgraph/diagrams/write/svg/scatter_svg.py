@@ -38,7 +38,7 @@ GIB, MIB = float(2**30), float(2**20)
 
 @dataclass(frozen=True)
 class DotStyle:
-    """How a mark is drawn: its radius, its name and sample in the legend, and the classes of its candidates' names."""
+    """The look of a kind of candidates: the radius of dots, name and sample in the legend, and CSS classes of names."""
 
     radius: float
     name: str
@@ -74,7 +74,7 @@ def _log(value: float) -> float:
 
 @dataclass(frozen=True)
 class CandidateDot:
-    """A candidate on the picture; `row` is its place in the data."""
+    """A candidate in the picture; `row` is its index in the data."""
 
     row: int
     dot: Dot

@@ -31,7 +31,7 @@ NAMES: Mapping[MessageStyle, str] = {
 
 @dataclass(frozen=True)
 class Sheet:
-    """Where everything is: the middle and the width of each actor's box, the heights between which lines run."""
+    """The layout of a sequence diagram: the centre and width of each actor's box, and the heights of lifelines."""
 
     width: float
     legend: Mark

@@ -36,7 +36,7 @@ SWATCH_WIDTH, SWATCH_HEIGHT, SWATCH_GAP, ROW, NAME_MAX = 20.0, 14.0, 18.0, 20.0,
 
 @dataclass(frozen=True)
 class Look:
-    """What is around a picture: `embedded` in a page that has the style, and the names of the page's pools in order."""
+    """The surroundings of a picture: whether it is `embedded` in a page with a style, and the page's pools in order."""
 
     embedded: bool = False
     pools: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def svg_document(
 
 @dataclass(frozen=True)
 class Entry:
-    """What a swatch shows: the classes of what it stands for, its name, and the short key that stands in its shapes."""
+    """An entry of a legend: the CSS classes of its sample, its name, and a short key that is written in the sample."""
 
     classes: str
     name: str

@@ -95,7 +95,9 @@ def widest(texts: Iterable[str], classes: str = "") -> float:
 
 
 def baseline(middle: float, classes: str = "") -> float:
-    """Return the y coordinate of the baseline of a text that is centred vertically on `middle`.
+    """Return the y coordinate of the baseline of a text whose vertical centre is `middle`, in pixels.
+
+    `classes` are the CSS classes of the text.
 
     >>> baseline(100.0, "small")
     103.96

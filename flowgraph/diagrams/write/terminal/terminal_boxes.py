@@ -179,7 +179,7 @@ def _is_rail(arrow: Arrow, place: dict[str, int]) -> bool:
 
 
 def arrows_without_rail(picture: Picture) -> list[Arrow]:
-    """Return the arrows that cannot be drawn as rails: to the next step, or to an earlier line."""
+    """Return the arrows of a picture that cannot be drawn as rails: those to the next step or to an earlier line."""
     place = {box.id: number for number, box in enumerate(reading_order(picture))}
     return [arrow for arrow in picture.arrows if not _is_rail(arrow, place)]
 
