@@ -116,6 +116,6 @@ def plan_of(target: Target) -> Plan | None:
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan from a JSON file. Raises PlanError for a file that cannot be read or holds no plan."""
+    """Return the plan in a JSON file. Raises PlanError for a file that cannot be read or holds no plan."""
     text = text_of(path, "plan", lambda why: PlanError.unreadable(str(path), "", why))
     return Plan.from_json(text, str(path))
