@@ -105,7 +105,7 @@ def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, f
 def faults_of(
     plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
 ) -> Iterator[FlowError]:
-    """Yield an error for each fault of a plan, on its own cluster or on another: broken laws, its forecast, seconds, bytes.
+    """Yield an error for each fault of a plan, on its own cluster or on another: in laws, forecast, seconds and bytes.
 
     `where` names the plan in errors. Seconds and bytes are checked only if the laws and the forecast have no fault.
     `ran` says that another system ran the plan.
@@ -115,7 +115,10 @@ def faults_of(
 
 
 def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:
-    """Yield an error for each law that a plan breaks in its problem; memory and seconds in the plan's file are ignored."""
+    """Yield an error for each law that a plan breaks in its problem.
+
+    Memory and seconds in the plan's file are ignored.
+    """
     return laws.faults("placed", PlacedGraph(problem.graph, plan, where, experts_of(problem)))
 
 
@@ -198,7 +201,10 @@ class ComparedPlans:
 
 
 def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
-    """Return plans with their names, to compare. Raises UsageError for fewer than two, and PlanError for a broken plan."""
+    """Return plans with their names, to compare.
+
+    Raises UsageError for fewer than two, and PlanError for a broken plan.
+    """
     if len(plans) < 2:
         raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
     saved = [NamedPlan.of(plan) for plan in plans]
@@ -253,7 +259,7 @@ class ExplainedPlan:
 
 
 def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
-    """Return the reasons for the place of each role of a plan, or of `role` only: the seconds of a step with it elsewhere.
+    """Return why each role of a plan, or only `role`, is where it is: the seconds of a step with it elsewhere.
 
     Raises UsageError for an unknown role.
     """
