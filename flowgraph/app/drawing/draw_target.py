@@ -98,10 +98,10 @@ class DrawTarget:
 
 
 def find_target(request: Request, say: Say) -> DrawTarget:
-    """Return the target that a request's flow names: a run's folder, a JSON file, or a flow.
+    """Return what `draw` can draw of the text that a request has as its flow: a run's folder, a JSON file, or a flow.
 
-    The file holds a plan, a program or a picture. Raises UsageError for any other JSON file, and for options of a flow
-    together with a run's folder or a file, which record them.
+    The file holds a plan, a program or a picture. `say` receives each note of planning. Raises UsageError for any other
+    JSON file, and for options of a flow together with a run's folder or a file, which record them.
     """
     name, path, is_name = request.flow, Path(request.flow), isinstance(request.workload.flow, str)
     is_run = is_name and ((path / "run.json").is_file() or (path.is_dir() and name != path.name))  # flows are one word
@@ -132,7 +132,10 @@ def find_target(request: Request, say: Say) -> DrawTarget:
 
 
 def plan_target(plan: Plan | PlanResult, where: str, say: Say) -> DrawTarget:
-    """Return the target for a plan in memory; `where` is its name in errors and titles."""
+    """Return what `draw` can draw of a plan in memory; `where` is its name in errors and titles.
+
+    `say` receives notes when the plan is forecast again, which happens when a picture first needs it.
+    """
     if isinstance(plan, PlanResult):
         return DrawTarget(name=where, kind="plan", flow=lambda: plan.graph, placed=lambda: _drawn(plan))
 

@@ -100,10 +100,11 @@ class ExportResult:
 
 
 def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
-    """Return a plan as the flags and files of another system; version "" is the newest known version.
+    """Return a plan as the flags and files of another system, with a forecast of it on that system.
 
-    If the plan does not fit as that system runs it, the fastest layouts that fit are written instead, and a note says
-    so. Raises PlanError for a plan that does not record what it was made for, or with a role on a part of its pool.
+    `system` is "verl", "openrlhf" or "nemo-rl"; `version` "" is the newest known version. If the plan does not fit as
+    that system runs it, the fastest layouts that fit are written instead, and a note says so. Raises PlanError for a
+    plan that does not record what it was made for, or with a role on a part of its pool.
     """
     saved = NamedPlan.of(plan_like)
     plan, where = saved.plan, saved.where
@@ -125,10 +126,10 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
         return ExportResult(export(plan, system, version, graph=graph, notes=[unknown]), None)
 
 
-def exported(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
-    """Return the files of a plan for another system, with the longest prompts and responses of its planning problem.
+def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
+    """Return the files of a plan for another system, whose limits are the longest prompts and responses of its problem.
 
-    Raises the errors of `export`.
+    `notes` are added to those of the export. Raises the errors of `export`.
     """
     setting = prepared.setting
     response = int(setting.response.most) if setting.response is not None else None
@@ -141,7 +142,7 @@ def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
 
     Raises the errors of `export`.
     """
-    files = exported(prepared, plan, target, notes)
+    files = exported_files(prepared, plan, target, notes)
     if files.system_run is None:
         return ExportResult(files, None)
     return ExportResult(files, *as_run.forecast_run(prepared.setting, files.system_run, prepared.assumed))
@@ -183,10 +184,11 @@ class ExportSearch:
     fastest: ExportResult | None
 
 
-def searched(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
-    """Search for the fastest plan that the target system can run on the devices of a run; None if no plan fits.
+def search_exportable_plan(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
+    """Search for plans of a problem, and for the fastest of them that the target system can run; None if no plan fits.
 
-    Plans are exported from the fastest on, until no later plan can be faster than one that the system runs.
+    Plans are exported in ascending order of their seconds, until no later plan can be faster than one that the system
+    runs. If it runs none of them, the fastest plan is exported in the layouts that fit.
     """
     try:
         search = search_plan(prepared.setting)

@@ -25,11 +25,11 @@ LOG_BYTES = 2**26  # of a log or a trace: as much as a profile of ours has at mo
 def calibrate_runs(
     paths: Sequence[Path], plan: Path | None, measured: Sequence[str], say: Say
 ) -> calibration.CalibrationResult:
-    """Fit scales to measured seconds.
+    """Fit scales of the forecast to measured seconds, and return the result with its intervals.
 
     The seconds come from run folders, from logs of runs of `plan`, or from `measured`, texts `name=seconds` for one
-    plan's file. Raises UsageError for `measured` with several paths, and for a name for which the plan forecasts no
-    seconds.
+    plan's file. `say` receives each note. Raises UsageError for `measured` with several paths, and for a name for which
+    the plan forecasts no seconds.
     """
     if measured and len(paths) > 1:
         what = "belongs to one plan, but several files are given"

@@ -75,9 +75,10 @@ Check = Callable[[PreparedProblem], None]
 
 
 def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
-    """Search a plan for a request on its cluster, or forecast the plan that the request names on that plan's cluster.
+    """Return a plan for a request: searched on its cluster, or the plan that it names, with a new forecast.
 
-    `check` is called with the prepared problem first, and may raise. If `fits`, a named plan that does not fit raises.
+    A named plan is forecast on its own cluster. `check` is called with the prepared problem first, and may raise. If
+    `fits`, a named plan that does not fit raises. `say` receives each note.
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)

@@ -13,7 +13,7 @@ from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.model.quantities import show_s
 from flowgraph.errors import PlanError
 from flowgraph.language.notebook import mimebundle
-from flowgraph.runtime.record.fingerprint import without_bits
+from flowgraph.runtime.record.fingerprint import irreproducible_parts
 from placements import report
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ class PlanResult:
 
     def _batch_lines(self) -> list[str]:
         lines = report.batch_lines(self.batch)
-        if loose := without_bits(self.plan):
-            alike = "repeated and resumed runs are statistically equivalent"
-            lines += ["not bit-reproducible", *report.indented([f"{', '.join(loose)}: {alike}"])]
+        if loose := irreproducible_parts(self.plan):
+            alike = "the same command, or `resume`, gives a run alike on average"
+            lines += ["no same bits", *report.indented([f"{', '.join(loose)}: {alike}"])]
         return lines
 
     def __repr__(self) -> str:
@@ -116,6 +116,6 @@ def plan_of(target: Target) -> Plan | None:
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan from a JSON file. Raises PlanError for a file that cannot be read or holds no plan."""
+    """Return the plan in a JSON file. Raises PlanError for a file that cannot be read or holds no plan."""
     text = text_of(path, "plan", lambda why: PlanError.unreadable(str(path), "", why))
     return Plan.from_json(text, str(path))

@@ -86,8 +86,9 @@ def saved_plan(
 def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, fits: bool = True) -> PlanResult:
     """Return a saved plan with a new forecast.
 
-    Raises the first law that the plan breaks. If `fits`, raises also if a role cannot run, if the sizes of a step do
-    not go together, or if a device's memory overflows.
+    `where` names the plan in errors, and `say` receives each note. Raises the first law that the plan breaks. If
+    `fits`, raises also if a role cannot run, if the sizes of a step do not go together, or if a device's memory
+    overflows.
     """
     for line in core_warnings(prepared.setting.cluster):
         say(line)
@@ -104,17 +105,20 @@ def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, f
 def faults_of(
     plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
 ) -> Iterator[FlowError]:
-    """Yield the faults of a plan on its own cluster or on another: broken laws, its forecast, seconds and bytes.
+    """Yield an error for each fault of a plan, on its own cluster or on another: in laws, forecast, seconds and bytes.
 
-    Seconds and bytes are checked only if the laws and the forecast have no fault. `ran` says that another system ran
-    it.
+    `where` names the plan in errors. Seconds and bytes are checked only if the laws and the forecast have no fault.
+    `ran` says that another system ran the plan.
     """
     broken = [*law_faults(plan, prepared.setting, where)] or [*check_forecast(plan, where)]
     yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
 def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:
-    """Yield the laws that a plan breaks in its problem. Memory and seconds in the plan's file are ignored."""
+    """Yield an error for each law that a plan breaks in its problem.
+
+    Memory and seconds in the plan's file are ignored.
+    """
     return laws.faults("placed", PlacedGraph(problem.graph, plan, where, experts_of(problem)))
 
 
@@ -132,7 +136,7 @@ def refuse(faults: Iterator[FlowError]) -> None:
 
 
 def experts_of(problem: PlanningProblem) -> dict[str, int]:
-    """Return the number of experts per layer of each model; 0 for a model without experts."""
+    """Return the number of experts per layer of each model, by parameter; 0 for a model without experts."""
     return {name: shape.experts for name, shape in problem.shapes.items()}
 
 
@@ -170,7 +174,10 @@ class SimulatedPlan:
 
 
 def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
-    """Simulate `steps` steps of a plan. Raises PlanError for a broken plan, or one without known seconds."""
+    """Simulate `steps` steps of a plan, and return when each pool works and what it waits for.
+
+    Raises PlanError for a broken plan, or one without known seconds.
+    """
     saved = NamedPlan.of(plan)
     refuse_broken(saved.plan, saved.where)
     step, step_s = saved.plan.step, known_step_s(saved.plan.step, saved.where)
@@ -194,7 +201,10 @@ class ComparedPlans:
 
 
 def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
-    """Return plans to compare. Raises UsageError for fewer than two, and PlanError for a broken plan."""
+    """Return plans with their names, to compare.
+
+    Raises UsageError for fewer than two, and PlanError for a broken plan.
+    """
     if len(plans) < 2:
         raise UsageError("compare needs two plans or more", where="compare", hint="compare A.json B.json")
     saved = [NamedPlan.of(plan) for plan in plans]
@@ -249,7 +259,7 @@ class ExplainedPlan:
 
 
 def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
-    """Explain the place of each role of a plan, or of `role` only, by the seconds of a step with it elsewhere.
+    """Return why each role of a plan, or only `role`, is where it is: the seconds of a step with it elsewhere.
 
     Raises UsageError for an unknown role.
     """
@@ -284,7 +294,10 @@ class CheckedPlan:
 
 
 def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
-    """Return the faults of a plan's file: whether it is for its flow and fits its cluster, or the given cluster."""
+    """Return the faults of a plan's file: whether it is for its flow and fits its cluster, or the given `cluster`.
+
+    `cluster` is a short form or a TOML file. Faults are returned, and not raised, unless the file holds no plan.
+    """
     saved = NamedPlan.of(path)
     plan, where = saved.plan, saved.where
     elsewhere = None if cluster is None else cluster_of(cluster)

@@ -38,8 +38,8 @@ class ModelUnderTest:
 def model_under_test(request: Request, verb: str) -> ModelUnderTest:
     """Return the model that a request samples from: the saved weights of a run's folder, or a model by name.
 
-    Raises UsageError if no model is named, or if a run has several and none is chosen; RunFolderError for a run without
-    weights. `verb` is the command, for the error's text.
+    `verb` is the name of the command in errors. Raises UsageError if no model is named, for `param` with a model that
+    is not a run's, and if a run has several models and none is chosen; RunFolderError for a run without weights.
     """
     text, param, cache = request.sampling.subject, request.sampling.param, cache_folder(request.workload.cache)
     if text is None:

@@ -50,10 +50,11 @@ def read_logits(logits: Tensor, tokens: Tensor, names: Sequence[str], temperatur
 def stats_head(
     model: Any, reads: Tensor, tokens: Tensor, names: Sequence[str], temperature: float, chunk_tokens: int | None
 ) -> Generator[None]:
-    """Make a language model return statistics [1, n, names] instead of logits inside the `with` block.
+    """Make a language model return statistics [1, n, len(names)] instead of logits inside the `with` block.
 
     They are statistics of the tokens `tokens` [n] under the logits at the positions `reads` [n] of the packed row.
-    `chunk_tokens` is the largest number of tokens in a chunk; None: as many as give 2**24 logits.
+    `names` and `temperature` are those of `read_logits`. `chunk_tokens` is the largest number of tokens in a chunk;
+    None: as many as give 2**24 logits.
     """
     head, config = model.get_output_embeddings(), model.config.get_text_config()
     original = head.forward

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from flowgraph.engines.forward_pass.decode import decode
-from flowgraph.engines.model_state.optimizers import Optimizers, descend
+from flowgraph.engines.model_state.optimizers import Optimizers, run_backward
 from flowgraph.engines.model_state.torch_handle import TorchHandle
 from flowgraph.errors import LawError
 from flowgraph.language.handle import Completion, Ranks, SampleRequest, SingleRank
@@ -88,7 +88,7 @@ class LocalModel(TorchHandle):
                     future.set_result(completion)
 
     def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
-        return descend(losses, self._optimizers.at)
+        return run_backward(losses, self._optimizers.at)
 
     def save(self, folder: Path) -> None:
         """Write weights and tokenizer as a folder that transformers can load; only rank 0 writes.

@@ -22,8 +22,8 @@ UNCHANGED: dict[str, float | int] = {
 """Settings under which a server samples from the model's own distribution; no setting is left to its defaults."""
 
 
-def seed(request: SampleRequest) -> int:
-    """Return the random seed of a sample, a 63-bit integer derived from the request's key, prompt and sample."""
+def sample_seed(request: SampleRequest) -> int:
+    """Return the random seed of a sample: a 63-bit integer that depends only on its key, prompt and sample number."""
     return request.key.bits(request.prompt, request.sample)[0] >> 1
 
 
@@ -64,7 +64,11 @@ class SampleAnswer(BaseModel):
 
 
 def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
-    """Parse the JSON `text` as a `form`; raise WorkerError, which names the server, if it does not fit."""
+    """Return a server's JSON answer as an object of the pydantic model `form`.
+
+    `name` is the server's name. Raises WorkerError, which names the server and the wrong field, if the answer does not
+    fit.
+    """
     try:
         return form.model_validate_json(text)
     except ValidationError as error:
@@ -75,7 +79,7 @@ def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
 
 
 def read_answer(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Parse and check the answer to a request for a sample.
+    """Return the parsed and checked answer of server `name` to a request for a sample.
 
     Raises WorkerError, with the name of the server and the fault, if the answer has another form, has no tokens or too
     many, or ended for another reason than an end token or `max_tokens`.

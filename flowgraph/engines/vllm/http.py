@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from flowgraph.engines.servers.sample_answer import UNCHANGED, SampleAnswer, parse_answer, read_answer, seed
+from flowgraph.engines.servers.sample_answer import UNCHANGED, SampleAnswer, parse_answer, read_answer, sample_seed
 from flowgraph.engines.servers.server_control import SHOWN, ServerControl
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest
@@ -115,7 +115,7 @@ def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
             "max_tokens": request.max_tokens,
             "stop_token_ids": list(ends),
             "ignore_eos": True,  # `stop_token_ids` are all the ends there are
-            "seed": seed(request),
+            "seed": sample_seed(request),
             "logprobs": 0,  # of the sampled token, and of no others
             "detokenize": False,
             "n": 1,
@@ -125,10 +125,9 @@ def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
 
 
 def read_sample(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Parse and check the answer to a request for a sample.
+    """Return the parsed and checked answer of the vLLM server `name` to a request for a sample.
 
-    Raises WorkerError, with the name of the server `name`, for another form and for the faults that `read_answer`
-    checks.
+    Raises WorkerError, with the name of the server, for another form and for the faults that `read_answer` checks.
     """
     (choice,) = parse_answer(_GenerateAnswer, name, text).choices
     spans = choice.weight_versions

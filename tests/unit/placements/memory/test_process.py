@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flowgraph.analysis.roles import Role
 from flowgraph.cluster.plan import Layout, RoleSettings
 from flowgraph.engines.forward_pass.forward import forward_stats
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.language.handle import ResponseRows
 from flowgraph.models.sizes import ModelShape, shape_of
 from placements.hardware.topology import classes
@@ -360,7 +360,7 @@ def test_activations_are_the_tensors_that_autograd_saves(
 ) -> None:
     """Contexts of 21 tokens, of which the last is read with the response, and so a forecast reads one more."""
     contexts = [[5 + row] * (21 - row % 2) for row in range(rows)]
-    assert choose(llama) is not None
+    assert choose_packing(llama) is not None
     weights = {parameter.untyped_storage().data_ptr() for parameter in llama.parameters()}
     saved: dict[int, torch.Tensor] = {}
 

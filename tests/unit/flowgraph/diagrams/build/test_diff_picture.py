@@ -18,8 +18,8 @@ from flowgraph.diagrams.build.flow_picture import flow_picture
 from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
 from flowgraph.diagrams.write.formats import text_in
-from flowgraph.diagrams.write.tables import table_of
-from flowgraph.flows.settings import align_shown_settings
+from flowgraph.diagrams.write.tables import picture_table
+from flowgraph.flows.settings import settings_compared
 from flowgraph.lowering.lower import lower
 from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph_text import graph_text
@@ -128,7 +128,7 @@ def test_no_status_is_told_by_colour_alone(name: str) -> None:
 def test_a_table_says_which_arrows_are_gone() -> None:
     ends = Box("x", ("a",), "host"), Box("y", ("b",), "host")
     one, other = Picture("p", ends, (), (Arrow("x", "y", "Mask"),)), Picture("p", ends, (), ())
-    assert table_of(diff_picture(one, other)).rows[1][3].text == "- Mask from a"
+    assert picture_table(diff_picture(one, other)).rows[1][3].text == "- Mask from a"
 
 
 def test_a_box_in_another_frame_is_another_box() -> None:

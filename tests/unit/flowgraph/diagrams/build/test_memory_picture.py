@@ -10,7 +10,7 @@ import pytest
 from flowgraph import Graph
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import PhasePeak, Plan, Pool, PoolForecast
-from flowgraph.diagrams.build.memory_picture import memory_picture, parts_of
+from flowgraph.diagrams.build.memory_picture import bytes_by_role, memory_picture
 from placements.memory.footprint import FILLS, FITS_SHARE
 from tests.unit.placements.small_settings import found_of, setting_of
 
@@ -113,5 +113,5 @@ def test_a_plan_that_does_not_say_who_holds_what_still_reads_and_stays_as_it_is(
 
 def test_parts_that_are_not_all_of_an_edited_peak_are_not_shown() -> None:
     peak = PhasePeak(phase="update", role="a", memory_bytes=3, held={"a": 1, "b": 1})
-    assert parts_of(peak) == (("a", 3),)
-    assert parts_of(peak.model_copy(update={"memory_bytes": 2})) == (("a", 1), ("b", 1))
+    assert bytes_by_role(peak) == (("a", 3),)
+    assert bytes_by_role(peak.model_copy(update={"memory_bytes": 2})) == (("a", 1), ("b", 1))
