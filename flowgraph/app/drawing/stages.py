@@ -163,7 +163,7 @@ def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
 
 
 def values_text(values: Sequence[ValueFacts]) -> str:
-    """Return a plain-text table of what is known of each value.
+    """Return a plain-text table of facts of each value.
 
     Its columns are the value's type, its kind, whose rows it has, which mask aligns its tokens, and which weights
     computed it, at which temperature.

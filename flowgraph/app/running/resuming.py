@@ -59,7 +59,7 @@ def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
     It runs up to `request.workload.steps` steps in total, by default as many as the run was to have. The plan or
     cluster of the request replaces that of the run; by default, the run's saved plan is used. A flow in the request
     replaces the run's flow, and must be equal to it. A run that is finished is reported and not continued. Raises
-    NotResumableError if the flow, rows or weights have changed, RunFolderError for a folder that holds no run.
+    NotResumableError if the flow, rows or weights have changed, RunFolderError for a folder that is not a run folder.
     """
     if isinstance(request.target.plan, Path):
         request = request.changed(plan=request.target.plan.absolute())
@@ -133,7 +133,7 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
         for line in folder.damage(checkpoint.state().get(RECORDS, {})):
             say(f"a record of the steps before is damaged: {line}")
         report_changes(ready, checkpoint, say)
-        say(f"going on after step {start} of {ready.job.steps}")
+        say(f"continuing after step {start} of {ready.job.steps}")
 
     def begin() -> None:
         program, chosen = ready.job.program, ready.chosen

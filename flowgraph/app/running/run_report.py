@@ -101,7 +101,7 @@ class RunReport:
 def report_run(path: Path) -> RunReport:
     """Return the report of a run's folder, and write its curves to `curves.svg` in that folder.
 
-    Raises RunFolderError for a folder that holds no run, and UsageError if the picture cannot be written.
+    Raises RunFolderError for a folder that is not a run folder, and UsageError if the picture cannot be written.
     """
     run = RunFolder.open(path)
     picture, drawn = curves_picture(run), run.path / "curves.svg"

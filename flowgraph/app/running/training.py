@@ -253,7 +253,7 @@ def train_and_record(
             facts = folder.facts()
             steps_done = int(facts["steps_done"])
             when = f"in the middle of step {steps_done + 1}" if facts.get("timings") else "while it was starting"
-            say(f"stopped {when}; {folder.path} holds what was recorded{resume_hint(folder)}")
+            say(f"stopped {when}; the records are in {folder.path}{resume_hint(folder)}")
             return ended("interrupted", steps_done)
         except Exception as error:
             failed_after = _fail(folder, error, say)
@@ -269,7 +269,7 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
         with contextlib.suppress(OSError):  # the disk may be what failed
             folder.note(status="failed", error=str(error))
         hint, steps_done = resume_hint(folder), folder.facts().get("steps_done", 0)
-        say(f"the run failed after step {steps_done}; {folder.path} holds what was recorded{hint}")
+        say(f"the run failed after step {steps_done}; the records are in {folder.path}{hint}")
     else:
         say(f"the run failed before it began; {folder.path} is not kept")
         folder.discard()

@@ -64,9 +64,9 @@ def padding_reason(model: Any) -> str:
 def _probe(model: Any) -> tuple[Packing | None, str]:
     name, head, names = type(model).__name__, head_of(model), GIVES[head_of(model)]
     if head == "score":
-        return None, f"{name} gives a number for a whole text: texts are read padded"
+        return None, f"{name} gives one number for a whole text, so texts are padded"
     if why := attention_obstacle(model):
-        return None, f"{name} reads padded rows: {why}"
+        return None, f"{name} uses padded rows: {why}"
     ways: list[Way] = ["segments"]  # the fastest first
     if next(model.parameters()).device.type == "cuda":
         half = torch.is_autocast_enabled("cuda") or model.dtype in (torch.float16, torch.bfloat16)

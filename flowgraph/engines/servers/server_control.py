@@ -137,6 +137,6 @@ def refusal(name: str, path: str, status: int, text: str) -> WorkerError:
     `name` is the server's name, `path` the path of the call, and `text` the answer, whose first 300 characters are
     shown.
     """
-    hint = "the key is another than the server's" if status in (401, 403) else ""
+    hint = "the key does not match the server's" if status in (401, 403) else ""
     notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []
     return WorkerError(f"{name} answers {path} with status {status}", notes=notes, hint=hint)
