@@ -138,8 +138,8 @@ def stream_full_weights(handle: Any) -> Iterator[tuple[str, Tensor]]:
     Adapters are merged into their base weights. Of a sharded model, every rank must exhaust the iterator, because
     weights are gathered one at a time.
     """
-    if adapted(handle.model):
-        yield from merged(handle.model, handle.whole()).items()
+    if has_adapters(handle.model):
+        yield from merged_weights(handle.model, handle.whole()).items()
     else:
         yield from handle.stream()
 

@@ -19,7 +19,7 @@ from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.model.picture import Arrow, Box, Frame, Picture
 from flowgraph.diagrams.write.formats import text_in
 from flowgraph.diagrams.write.tables import picture_table
-from flowgraph.flows.settings import settings_compared
+from flowgraph.flows.settings import align_shown_settings
 from flowgraph.lowering.lower import lower
 from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph_text import graph_text
