@@ -21,7 +21,7 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 from flowgraph.app import make_request  # noqa: E402 - after the path above
 from flowgraph.app.planning.problem import prepare  # noqa: E402
 from placements.search.pool_options import PoolOptions  # noqa: E402
-from placements.search.search import PlanRequest, find, problem  # noqa: E402
+from placements.search.search import PlanRequest, assignment_problem, find  # noqa: E402
 from placements.solver.solve import solve  # noqa: E402
 from placements.workload.planning_problem import PlanningProblem  # noqa: E402
 
@@ -50,8 +50,8 @@ CASES = (
 )
 
 
-def setting(case: Case) -> PlanningProblem:
-    """Return the setting of a case: every model of 8B, prompts of 512 tokens, responses of 1k on average."""
+def problem(case: Case) -> PlanningProblem:
+    """Return the planning problem of a case: every model of 8B, prompts of 512 tokens, responses of 1k on average."""
     request = make_request(
         flow=str(FLOWS / f"{case.flow}.py"),
         model=f"policy={MODEL}",
@@ -60,7 +60,7 @@ def setting(case: Case) -> PlanningProblem:
         prompt_tokens=512,
         response_tokens="mean=1k,max=4k",
     )
-    return prepare(request).setting
+    return prepare(request).problem
 
 
 def forget() -> None:
@@ -79,7 +79,7 @@ def searched(fresh: PlanningProblem) -> tuple[float, float]:
     """Return the CPU seconds of a search, and of one whose plans are played and set beside the named placements."""
     forget()
     began = time.process_time()
-    answer = solve(problem(fresh, PoolOptions(fresh), PlanRequest()))
+    answer = solve(assignment_problem(fresh, PoolOptions(fresh), PlanRequest()))
     search_s = time.process_time() - began
     assert answer is not None, "an 8B model fits on 128 devices"
     forget()
@@ -96,7 +96,7 @@ def main() -> int:
     taken: dict[str, list[tuple[float, float]]] = {case.name: [] for case in CASES}
     for _ in range(rounds):
         for case in CASES:
-            taken[case.name].append(searched(setting(case)))
+            taken[case.name].append(searched(problem(case)))
     print("CPU seconds             search   with plans played and named placements   search to stay within")
     for case in CASES:
         search, whole = (median(each[part] for each in taken[case.name]) for part in (0, 1))

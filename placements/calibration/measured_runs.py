@@ -62,7 +62,7 @@ class MeasuredRun:
     """One run: its name, the problem and placements of its plan, and its timings."""
 
     name: str
-    setting: PlanningProblem
+    problem: PlanningProblem
     homes: tuple[RolePlacement, ...]
     timings: tuple[Timing, ...]
 
@@ -96,7 +96,7 @@ class MeasuredRun:
 
     @cached_property
     def _problem(self) -> PlanningProblem:
-        return replace(self.setting, calibration=None)
+        return replace(self.problem, calibration=None)
 
     @cached_property
     def _step(self) -> StepForecast:

@@ -29,7 +29,7 @@ def staleness_text(options: Sequence[StalenessOption], chosen: int) -> str:
     for option in options:
         best, counts = option.search.best, Counter[str]()
         for block, pool in best.blocks:
-            uses = {option.search.setting.roles[place].use for place in block} & {"sample", "train"}
+            uses = {option.search.problem.roles[place].use for place in block} & {"sample", "train"}
             if uses:
                 counts["do both" if len(uses) == 2 else uses.pop()] += sum(pool.devices)
         ratio = ", ".join(f"{count} {use}" for use in ("do both", "sample", "train") if (count := counts[use]))

@@ -55,14 +55,14 @@ def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Compa
         strips.insert(0, Strip(BEST, search.best.step_s, _ranked_parts(search.best), "the best"))
     how = _how(search, chosen)
     strips.insert(0, Strip(", ".join(labels), period_s(chosen), plan_parts(chosen), how, chosen=True))
-    devices = sum(len(node.devices) for node in search.setting.cluster.nodes)
+    devices = sum(len(node.devices) for node in search.problem.cluster.nodes)
     timed = [(strip.seconds, strip.label) for strip in strips if strip.seconds is not None]
     (shortest_s, fastest), (longest_s, slowest) = min(timed), max(timed)
     about = f"The fastest is {fastest}: {show_s(shortest_s)} a step."
     about += f" The slowest that fits is {slowest}: {show_s(longest_s)}." if slowest != fastest else ""
     if unfit := [strip.label for strip in strips if strip.seconds is None]:
         about += f" {'; '.join(unfit)} would not fit."
-    return Comparison(f"placements of {search.setting.graph.name}", tuple(strips), devices, about)
+    return Comparison(f"placements of {search.problem.graph.name}", tuple(strips), devices, about)
 
 
 def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
@@ -70,7 +70,7 @@ def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
 
     They are equal if the same roles share pools of the same size, with the same engines, layouts and settings.
     """
-    return _role_settings(homes_of(ranked.setting, ranked.blocks)) == _role_settings(homes_by(ranked.setting, plan))
+    return _role_settings(homes_of(ranked.problem, ranked.blocks)) == _role_settings(homes_by(ranked.problem, plan))
 
 
 def period_s(plan: Plan) -> float | None:
@@ -99,7 +99,7 @@ def _how(search: SearchResult, plan: Plan) -> str:
 
 
 def _ranked_parts(ranked: RankedPlan) -> tuple[PoolShare, ...]:
-    homes = homes_of(ranked.setting, ranked.blocks)
+    homes = homes_of(ranked.problem, ranked.blocks)
     devices, roles = {home.pool: home.seat.devices for home in homes}, dict[str, list[str]]()
     for home in homes:
         roles.setdefault(home.pool, []).append(f"{home.role.name} {layout_text(home.layout)}")
@@ -143,7 +143,7 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
         about += f" The least memory is {show_bytes(smallest.memory_bytes)}, at {show_s(smallest.seconds)} a step."
     front = sum(dot.mark != "other" for dot in dots)
     about += f" {many(front, 'of them has', 'of them have')} no other that takes less of both."
-    return Scatter(f"plans of {search.setting.graph.name}", tuple(dots), about)
+    return Scatter(f"plans of {search.problem.graph.name}", tuple(dots), about)
 
 
 def candidates(search: SearchResult) -> list[RankedPlan]:
@@ -157,7 +157,7 @@ def candidates(search: SearchResult) -> list[RankedPlan]:
 
 def fullest_bytes(ranked: RankedPlan) -> int:
     """Return the peak memory, in bytes, of the fullest device of a plan; 0 if no memory is forecast."""
-    forecasts = forecasts_of(ranked.setting, homes_of(ranked.setting, ranked.blocks))
+    forecasts = forecasts_of(ranked.problem, homes_of(ranked.problem, ranked.blocks))
     return max((forecast.worst.memory_bytes for forecast in forecasts if forecast.worst is not None), default=0)
 
 

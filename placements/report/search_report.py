@@ -58,14 +58,14 @@ class ObjectiveMeasure:
 
 def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
     """Return the report of a search as text; `plan` is its best plan, `top` the number of plans to list."""
-    measure, roles = MEASURES[search.objective], relied_on(search.setting, plan)
+    measure, roles = MEASURES[search.objective], relied_on(search.problem, plan)
     texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
     logits = f"logits come in chunks, a fused loss: all at once they do not fit, {texts}"
     return "\n".join(
         [
             *_head(search, measure),
             "",
-            *_problem(search.setting, plan),
+            *_problem(search.problem, plan),
             "",
             *_pools(plan),
             *(broken(logits, ", ") if roles else ()),
@@ -98,7 +98,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _head(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
-    problem, best = search.setting, search.best
+    problem, best = search.problem, search.best
     generated = sum(load.rows * load.row_tokens for load in problem.loads if load.phase == "generate")
     tokens = generated or max(load.tokens.tokens for load in problem.loads)
     yield f"{problem.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
@@ -266,7 +266,7 @@ def _ranked(search: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterat
     rows = list[list[str]]()
     for number, ranked in enumerate(search.ranked[:top], 1):
         difference = "" if number == 1 else _difference(ranked, search.best, measure, "tie")
-        name = name_of(ranked.setting.graph, ranked.parts()).partition(":")[0]
+        name = name_of(ranked.problem.graph, ranked.parts()).partition(":")[0]
         rows.append([str(number), *_figures(ranked, measure), difference, name, pools_of(ranked)])
     yield from flowing(rows, " | ")
     if search.regrets:
@@ -304,7 +304,7 @@ def pools_of(ranked: RankedPlan) -> str:
 
     Kinds of device are named if there are several.
     """
-    kinds = [devices.model or devices.kind for devices in ranked.setting.classes]
+    kinds = [devices.model or devices.kind for devices in ranked.problem.classes]
     texts = list[str]()
     for part, (_, option) in zip(ranked.parts(), ranked.blocks, strict=True):
         counts = [f"{count} {kind}" for count, kind in zip(option.devices, kinds, strict=True) if count]
@@ -339,7 +339,7 @@ def by_name(search: SearchResult) -> list[tuple[PlacementVariant, RankedPlan | N
 
 def sorted_parts(search: SearchResult, variant: PlacementVariant) -> tuple[tuple[str, ...], ...]:
     """Return the pools of a named placement, as sorted tuples of role names; they are equal for equal pools."""
-    return tuple(sorted(variant.parts_of(search.setting.graph)))
+    return tuple(sorted(variant.parts_of(search.problem.graph)))
 
 
 def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
@@ -391,7 +391,7 @@ def what_if_text(search: SearchResult, what_ifs: Sequence[WhatIf]) -> str:
             continue
         best = what_if.search.best
         pools = "the same pools" if pools_of(best) == pools_of(search.best) else pools_of(best)
-        if what_if.search.setting.ratio is not None and not best.disaggregated:
+        if what_if.search.problem.ratio is not None and not best.disaggregated:
             pools += ", so no ratio applies: rollout and training share a pool"
         rows.append([what_if.change, *_figures(best, measure), f"{_more(best, search.best, measure):+.0%}", pools])
     return "\n".join(["what if, each with its own best plan", *flowing(rows, " | ")])

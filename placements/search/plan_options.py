@@ -45,7 +45,7 @@ class StalenessOption:
     @property
     def ratio(self) -> tuple[int, int]:
         """Return the numbers of rollout and training devices; devices of a pool that does both count in both."""
-        roles = self.search.setting.roles
+        roles = self.search.problem.roles
         generate = train = 0
         for block, option in self.search.best.blocks:
             uses = {roles[place].use for place in block}
@@ -57,17 +57,17 @@ class StalenessOption:
     def sync_every(self) -> int:
         """Return the number of updates between two weight syncs."""
         best = self.search.best
-        return synced_every(best.setting, homes_of(best.setting, best.blocks))
+        return synced_every(best.problem, homes_of(best.problem, best.blocks))
 
 
 def stalenesses(
-    setting: PlanningProblem, at_most: int, request: PlanRequest | None = None
+    problem: PlanningProblem, at_most: int, request: PlanRequest | None = None
 ) -> tuple[StalenessOption, ...]:
     """Return the best plan for each candidate staleness up to `at_most` updates, if one fits."""
     options = list[StalenessOption]()
     for staleness in sorted({*(candidate for candidate in CANDIDATES if candidate < at_most), at_most}):
         try:
-            options.append(StalenessOption(staleness, find(replace(setting, staleness=staleness), request)))
+            options.append(StalenessOption(staleness, find(replace(problem, staleness=staleness), request)))
         except ResourceError:
             continue
     return tuple(options)

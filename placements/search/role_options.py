@@ -65,7 +65,7 @@ class RoleOptions:
     `exhaustive`.
     """
 
-    setting: PlanningProblem
+    problem: PlanningProblem
     role: Role
     group: DeviceGroup
     exhaustive: bool = False
@@ -77,7 +77,7 @@ class RoleOptions:
         if self.role.use == "sample":
             layouts = list(self._rollout_layouts())
         else:  # of the first engine that runs any
-            engines = self.setting.engines_of(self.role.use)
+            engines = self.problem.engines_of(self.role.use)
             layouts = next(filter(None, (list(self._pass_layouts(engine)) for engine in engines)), [])
         return tuple(sorted(layouts, key=lambda timed: (sum(timed.stages_s), timed.layout.tensor)))
 
@@ -90,7 +90,7 @@ class RoleOptions:
         if not self.timed or any(slower_somewhere(self.timed[0].stages_s, timed.stages_s) for timed in self.timed):
             return ()
         options = [self._option(self.timed[0])]
-        for timed in self.timed[1:] if self.role.name in self.setting.synced else ():
+        for timed in self.timed[1:] if self.role.name in self.problem.synced else ():
             option = self._option(timed)
             if all(option.ready_s < faster.ready_s - NEGLIGIBLE * sum(faster.stages_s) for faster in options):
                 options.append(option)
@@ -110,16 +110,16 @@ class RoleOptions:
 
     @cached_property
     def _loads(self) -> list[NodeWorkload]:
-        return self.setting.loads_of(self.role)
+        return self.problem.loads_of(self.role)
 
     @property
     def _shape(self) -> ModelShape:
-        return self.setting.shape(self.role)
+        return self.problem.shape(self.role)
 
     @cached_property
     def _max_ranks(self) -> int:
         """Return over how many ranks rows can be shared: not at all where a node reads all of them together."""
-        return 1 if self.setting.whole_rows.intersection(self.role.nodes) else self.setting.most_ranks
+        return 1 if self.problem.whole_rows.intersection(self.role.nodes) else self.problem.most_ranks
 
     @cached_property
     def _longest_tokens(self) -> int:
@@ -131,7 +131,7 @@ class RoleOptions:
         Each tensor group is inside one NVLink domain and its size divides the number of heads; with several domains,
         tensor groups fill each of them. If a rollout engine's weights fit in no domain, its tensor groups span several.
         """
-        of, devices, support = self.group.of, self.group.devices, self.setting.support_of(engine)
+        of, devices, support = self.group.of, self.group.devices, self.problem.support_of(engine)
         if of.kind not in support.devices:
             return
         maximum = min(MAX_TENSOR, of.reach)
@@ -204,10 +204,10 @@ class RoleOptions:
         if self.group.of.kind != "gpu":
             yield 1
             return
-        heads = 0 if self.setting.training_of(engine).ring else self._shape.heads // tensor
+        heads = 0 if self.problem.training_of(engine).ring else self._shape.heads // tensor
         degrees = [s for s in POWERS if s <= min(ranks, support.sequence) and ranks % s == heads % s == 0]
         in_domain = max(1, self.group.of.reach // tensor)
-        first = next((s for s in degrees if s <= in_domain and ranks // s <= self.setting.most_ranks), 1)
+        first = next((s for s in degrees if s <= in_domain and ranks // s <= self.problem.most_ranks), 1)
         yield first
         for fewer, degree in pairwise(s for s in degrees if s >= first):
             checkpointed = degree > in_domain or support.tensor > 1
@@ -249,7 +249,7 @@ class RoleOptions:
             previous_s = best_s
 
     def _passes_in(self, engine: str, layout: Layout) -> Iterator[TimedLayout]:
-        loads = self.setting.loads_of(self.role, engine)
+        loads = self.problem.loads_of(self.role, engine)
         if layout.data > self._max_ranks:
             return
         local_tokens = max(load.tokens.tokens for load in loads) / layout.data
@@ -259,14 +259,14 @@ class RoleOptions:
             for load in loads:
                 key = load.node, running.micro_batch_tokens
                 if key not in forward or load.phase == "update":
-                    forward[key] = passing_seconds(self.setting, self.group, engine, layout, running, load)
+                    forward[key] = passing_seconds(self.problem, self.group, engine, layout, running, load)
                 seconds[load] = forward[key]
             yield from self._timed(engine, layout, running, seconds)
 
     def _runnings(self, engine: str, layout: Layout, local_tokens: float) -> Iterator[RoleSettings]:
         """Yield the ways to compute: on a CPU the executor's default, or less at once; else in mixed precision."""
         trains, longest = self.role.use == "train", self._longest_tokens
-        settings = self.setting.support_of(engine).settings
+        settings = self.problem.support_of(engine).settings
         if self.group.of.kind == "cpu":
             yield RoleSettings()
             if trains and settings is not None and "micro_batch_tokens" in settings:
@@ -309,9 +309,9 @@ class RoleOptions:
 
     def _rollout_layouts(self) -> Iterator[TimedLayout]:
         """Yield the layouts to generate, each with the least cache in which no row waits, else the largest."""
-        batches = self.setting.lag + 1 if streams(self.setting, self.role) else 1
-        for engine in self.setting.engines_of("sample"):
-            serving, max_replicas = self.setting.serving_of(engine), inf if is_server(engine) else self._max_ranks
+        batches = self.problem.lag + 1 if streams(self.problem, self.role) else 1
+        for engine in self.problem.engines_of("sample"):
+            serving, max_replicas = self.problem.serving_of(engine), inf if is_server(engine) else self._max_ranks
             for layout in self._layouts(engine):
                 if layout.data > max_replicas:
                     continue
@@ -333,19 +333,19 @@ class RoleOptions:
     def _rollouts(self, engine: str, layout: Layout, share: float | None) -> Iterator[TimedLayout]:
         running = RoleSettings()
         if is_server(engine) or ENGINES[engine].supported is None:
-            precision = self.setting.sampling_precision
+            precision = self.problem.sampling_precision
             running = RoleSettings(precision=precision, cache_share=share, sleeps=share is not None)
         awake = running.model_copy(update={"sleeps": False})  # as in a pool of its own
-        place = self.setting, self.group, engine, layout, awake
+        place = self.problem, self.group, engine, layout, awake
         yield from self._timed(engine, layout, running, {load: sampling_seconds(*place, load) for load in self._loads})
 
     def _cache_room(self, engine: str, layout: Layout, share: float) -> int:
-        serving, precision = self.setting.serving_of(engine), self.setting.sampling_precision
+        serving, precision = self.problem.serving_of(engine), self.problem.sampling_precision
         return cache_tokens(self._shape, self.group.links.device, layout.tensor, share, serving, precision)
 
     def _timed(self, engine: str, layout: Layout, running: RoleSettings, seconds: LoadSeconds) -> Iterator[TimedLayout]:
         """Yield the layout with the seconds of its stages; nothing where those of a load are not known."""
-        stages = [0.0] * (self.setting.stages + 1)
+        stages = [0.0] * (self.problem.stages + 1)
         for load, load_s in seconds.items():
             if load_s is None or load_s.total_s is None:
                 return
@@ -371,7 +371,7 @@ class RoleOptions:
             return  # host memory is the device's own
         yield self._option(replace(timed, running=timed.running.model_copy(update={"sleeps": True})), footprint)
         if footprint.peak_bytes > TIGHT_SHARE * self.group.of.memory_bytes:
-            changes, settings = list[dict[str, object]](), self.setting.support_of(timed.engine).settings
+            changes, settings = list[dict[str, object]](), self.problem.support_of(timed.engine).settings
             if settings is None or not settings.get("offload") or ALL_OFFLOADED in settings["offload"]:
                 changes.append({"offload": ALL_OFFLOADED})
             # An optimizer that steps on the host is not offered with weights that are sharded.
@@ -382,7 +382,7 @@ class RoleOptions:
 
     def _footprint(self, timed: TimedLayout) -> Footprint:
         if timed not in self._footprints:
-            place = self.setting, self.role, self.group
+            place = self.problem, self.role, self.group
             self._footprints[timed] = footprint(*place, timed.engine, timed.layout, timed.running)
         return self._footprints[timed]
 
@@ -396,7 +396,7 @@ class RoleOptions:
             moved = woken + (offloaded.total_s or 0.0)
         stages[self._loads[-1].stage] += moved
         wakes_bytes, ready_s = waking_bytes(footprint) if running.sleeps else 0, 0.0
-        if self.role.name in self.setting.synced:
+        if self.role.name in self.problem.synced:
             device, ranks = self.group.links.device, timed.layout.tensor * timed.layout.pipeline
             installed_bytes = WRITTEN * (WEIGHT_BYTES * self._shape.trained) / ranks
             ready_s = offload_seconds(wakes_bytes, device) + installed_bytes / device.memory_bytes_per_s

@@ -29,7 +29,7 @@ from placements.solver.option_table import (
     tables_of,
 )
 from placements.solver.partition_bounds import covers_of, narrowed_covers, opened_covers
-from placements.solver.problem import Assignment, Problem, Solution, assignment_of, rank
+from placements.solver.problem import Assignment, AssignmentProblem, Solution, assignment_of, rank
 
 KEPT = 50
 WITHIN = 0.1  # share of the best value: work that waits for stages here may overlap in the simulated step
@@ -43,7 +43,7 @@ Keys = tuple[float, float]
 
 
 def solve_exact(
-    problem: Problem, *, kept: int = KEPT, within: float = WITHIN, examined_at_most: int = EXAMINED_AT_MOST
+    problem: AssignmentProblem, *, kept: int = KEPT, within: float = WITHIN, examined_at_most: int = EXAMINED_AT_MOST
 ) -> Solution | None:
     """Return the best choice, with a proof, and other good choices; None if no choice fits.
 
@@ -73,7 +73,7 @@ def solve_exact(
 
 
 class _PartitionSearch:
-    def __init__(self, problem: Problem, tables: Sequence[OptionTable], kept: int, within: float) -> None:
+    def __init__(self, problem: AssignmentProblem, tables: Sequence[OptionTable], kept: int, within: float) -> None:
         self.problem, self.tables, self.kept, self.within = problem, tables, kept, within
         self.solved: list[tuple[Indices, CoverPlans]] = []
         self.firsts: list[float] = []
@@ -149,7 +149,7 @@ class RankedAssignments:
     open_keys: Keys
 
 
-def keys_of(problem: Problem, choice: Assignment) -> Keys:
+def keys_of(problem: AssignmentProblem, choice: Assignment) -> Keys:
     """Return the keys that rank a choice: its value, then its seconds if the objective is devices, else 0."""
     return choice.value, choice.step_s if problem.objective == "devices" else 0.0
 
@@ -164,7 +164,7 @@ def is_below(keys: Keys, bound: Keys) -> bool:
     return first[-1] < second[-1] * (1 - ROUNDING)
 
 
-def assignments_below(problem: Problem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> RankedAssignments:
+def assignments_below(problem: AssignmentProblem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> RankedAssignments:
     """Return every choice whose keys are below `below` by more than a rounding error, in order of their keys.
 
     Only partitions that may have such a choice are enumerated, block by block. The bound of a partial choice assumes

@@ -28,7 +28,7 @@ from placements.solver.option_table import (
     tables_of_block,
 )
 from placements.solver.partition_bounds import fewest_devices, least_value
-from placements.solver.problem import Assignment, Option, Problem, Solution, assignment_of, fused, rank
+from placements.solver.problem import Assignment, AssignmentProblem, Option, Solution, assignment_of, fused, rank
 
 KEPT = 50
 BOUNDED_ROLES = 12  # more have too many blocks for a bound that holds for every partition
@@ -39,7 +39,7 @@ Partition = tuple[int, ...]
 
 
 def solve_greedy(
-    problem: Problem, *, width: int = 1, settled: int = 0, kept: int = KEPT, bounded: bool = True
+    problem: AssignmentProblem, *, width: int = 1, settled: int = 0, kept: int = KEPT, bounded: bool = True
 ) -> Solution | None:
     """Return a good choice by local search from two partitions: one pool for all roles, and a pool for each role.
 
@@ -145,7 +145,7 @@ def _gains(
 
 
 class _LocalSearch:
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: AssignmentProblem) -> None:
         self.problem, self.goal = problem, objective_arrays(problem)
         self.units = tuple(bits(block) for block in fused(problem.together, len(problem.roles)))
         self.rank = partial(rank, problem)

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from placements.solver.problem import Block, Objective, Option, Problem
+from placements.solver.problem import AssignmentProblem, Block, Objective, Option
 
 Numbers = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -117,7 +117,7 @@ class JoinedTables:
         raise IndexError(row)
 
 
-def objective_arrays(problem: Problem) -> ObjectiveArrays:
+def objective_arrays(problem: AssignmentProblem) -> ObjectiveArrays:
     """Return the objective of a problem as functions of arrays."""
     return ObjectiveArrays(problem.objective, problem.tokens)
 
@@ -138,13 +138,13 @@ def block_of(roles: int) -> Block:
 
 
 @lru_cache(maxsize=8)
-def tables_of(problem: Problem) -> tuple[OptionTable, ...]:
+def tables_of(problem: AssignmentProblem) -> tuple[OptionTable, ...]:
     """Return the option tables of every block that the pins allow. Raises ValueError for an invalid option."""
     blocks = range(1, 1 << len(problem.roles))
     return tuple(table for roles in blocks for table in tables_of_block(problem, block_of(roles)))
 
 
-def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
+def tables_of_block(problem: AssignmentProblem, block: Block) -> Iterator[OptionTable]:
     """Yield a table of the options of one block for each class of device on which it can run.
 
     Options that need more devices than the class has are left out. Raises ValueError for an invalid option.
@@ -167,7 +167,7 @@ def tables_of_block(problem: Problem, block: Block) -> Iterator[OptionTable]:
             yield OptionTable(bits(block), device_class, counts[chosen], seconds, cost[chosen], chosen, options)
 
 
-def _checked(problem: Problem, options: Sequence[Option]) -> tuple[Numbers, Numbers, Numbers]:
+def _checked(problem: AssignmentProblem, options: Sequence[Option]) -> tuple[Numbers, Numbers, Numbers]:
     """Return devices [class, option], seconds [stage, option] and cost [option]."""
     lengths = {(len(option.devices), len(option.stages_s)) for option in options}
     if len(lengths) > 1 or next(iter(lengths))[0] != len(problem.capacity) or not options[0].stages_s:

@@ -47,7 +47,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Problem:
+class AssignmentProblem:
     """Roles to divide into blocks, with one option to choose for each block, and the number of devices of each class.
 
     Roles are numbered from 0; a block is a set of these numbers. `options` must be a pure function; it returns no
@@ -80,7 +80,7 @@ class Problem:
         if pinned := {role for pin in (*self.together, *self.apart) for role in pin} - set(range(len(self.roles))):
             raise ValueError(f"pins name roles {sorted(pinned)}, but there are {len(self.roles)}, from 0")
 
-    def remembering(self) -> Problem:
+    def remembering(self) -> AssignmentProblem:
         """Return the same problem with cached options, so that each block is computed once."""
         return self if hasattr(self.options, "cache_info") else replace(self, options=cache(self.options))
 
@@ -158,7 +158,7 @@ def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
     return max(stages / tokens, max((pool.busy_s for pool in pools), default=0.0)) if tokens > 1 else stages
 
 
-def assignment_of(problem: Problem, blocks: Iterable[tuple[Block, Option]]) -> Assignment:
+def assignment_of(problem: AssignmentProblem, blocks: Iterable[tuple[Block, Option]]) -> Assignment:
     """Return the choice of these blocks and options with its value, seconds, devices and cost.
 
     Sums are exact (`fsum`), so the order of blocks and the names of roles do not change the result.
@@ -171,7 +171,7 @@ def assignment_of(problem: Problem, blocks: Iterable[tuple[Block, Option]]) -> A
     return Assignment(ordered, value, step_s, devices, cost)
 
 
-def rank(problem: Problem, choice: Assignment) -> tuple[object, ...]:
+def rank(problem: AssignmentProblem, choice: Assignment) -> tuple[object, ...]:
     """Return the sort key of a choice: value, number of pools, devices, seconds, cost, and properties of its blocks.
 
     If the objective is devices, seconds come directly after the value. Values count as equal if their first twelve

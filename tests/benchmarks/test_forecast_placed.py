@@ -14,10 +14,10 @@ from benchmarks.forecast.placed import (
     drawing_seconds,
     losses,
     placements,
+    problem_of,
     published,
     read_testbed,
     seconds,
-    setting_of,
     sizes_of,
     text,
 )
@@ -41,14 +41,14 @@ def test_a_testbed_has_the_network_of_a_machine_not_of_a_device() -> None:
     found = read_testbed(ORDINAL[0])
     assert not isinstance(found, str)
     assert found.network_bytes_per_s == 25e9
-    (of,) = setting_of(found).classes
+    (of,) = problem_of(found).classes
     assert of.network_bytes_per_s == 25e9 / 8
 
 
 def test_a_step_of_the_testbed_has_as_many_optimizer_steps_as_published() -> None:
     found = read_testbed(ORDINAL[0])
     assert not isinstance(found, str)
-    assert {load.steps for load in setting_of(found).loads if load.phase == "update"} == {8}
+    assert {load.steps for load in problem_of(found).loads if load.phase == "update"} == {8}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_only_facts_of_the_best_placement_have_one() -> None:
 def test_each_placement_keeps_apart_what_its_name_says() -> None:
     found = read_testbed(ORDINAL[0])
     assert not isinstance(found, str)
-    graph = setting_of(found).graph
+    graph = problem_of(found).graph
     for name, ranked in placements(found).items():
         assert ranked is not None
         parts = {frozenset(part) for part in variant(PLACEMENTS[name]).parts_of(graph)}

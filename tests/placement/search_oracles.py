@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from placements.solver.problem import Block, Objective, Option, Problem
+from placements.solver.problem import AssignmentProblem, Block, Objective, Option
 
 OBJECTIVES: tuple[Objective, ...] = ("step", "step", "devices", "cost")
 
 
-def table_problem(tables: Mapping[Block, Sequence[Option]], capacity: Sequence[int], **settings: Any) -> Problem:
+def table_problem(
+    tables: Mapping[Block, Sequence[Option]], capacity: Sequence[int], **settings: Any
+) -> AssignmentProblem:
     """Return the problem whose options are listed; a block that is not cannot run."""
     roles = 1 + max(role for block in tables for role in block)
     names = tuple(f"role{role}" for role in range(roles))
-    return Problem(names, tuple(capacity), lambda block: tables.get(block, ()), **settings)
+    return AssignmentProblem(names, tuple(capacity), lambda block: tables.get(block, ()), **settings)
 
 
 def blocks_of(roles: int) -> Iterator[Block]:
@@ -29,7 +31,7 @@ def blocks_of(roles: int) -> Iterator[Block]:
         yield Block(role for role in range(roles) if number >> role & 1)
 
 
-def random_problem(seed: int, roles_at_most: int = 6) -> Problem:
+def random_problem(seed: int, roles_at_most: int = 6) -> AssignmentProblem:
     """Make up to six roles on one or two classes, tables without order or by work, blocks that cannot run, and pins."""
     rng = np.random.default_rng(seed)
     roles, classes, stages = int(rng.integers(1, roles_at_most + 1)), int(rng.integers(1, 3)), int(rng.integers(1, 5))
@@ -94,7 +96,7 @@ class Least:
     """How many choices of this kind there are, those that do not fit left out."""
 
 
-def every_choice(problem: Problem) -> dict[Kind, Least]:
+def every_choice(problem: AssignmentProblem) -> dict[Kind, Least]:
     """Weigh every choice of a problem, and give the best of each kind; nothing if none fits."""
     found = dict[Kind, Least]()
     for blocks in partitions(range(len(problem.roles))):
@@ -105,7 +107,9 @@ def every_choice(problem: Problem) -> dict[Kind, Least]:
     return found
 
 
-def _of_partition(problem: Problem, options: Sequence[Sequence[Option]]) -> Iterator[tuple[tuple[int, ...], Least]]:
+def _of_partition(
+    problem: AssignmentProblem, options: Sequence[Sequence[Option]]
+) -> Iterator[tuple[tuple[int, ...], Least]]:
     places = np.indices([len(each) for each in options]).reshape(len(options), -1)
     chosen = list(zip(options, places, strict=True))
     devices = np.array([np.array([each.devices for each in some])[at] for some, at in chosen])
@@ -122,7 +126,7 @@ def _of_partition(problem: Problem, options: Sequence[Sequence[Option]]) -> Iter
         yield each, Least(float(value[best]), float(step_s[best]), int(count[best]), here.size)
 
 
-def by_milp(problem: Problem) -> float | None:
+def by_milp(problem: AssignmentProblem) -> float | None:
     """Solve the step as a set-partition program, a binary for each option of each block; None: nothing fits.
 
     Whatever block a role is in, the slowest block of a stage is no faster: that is a row for each role and stage.
@@ -160,7 +164,7 @@ def by_milp(problem: Problem) -> float | None:
 
 def program_problem(
     seed: int, roles: Sequence[int] = (7, 8), sizes: Sequence[int] = (1, 2, 4, 8, 12, 16, 24)
-) -> Problem:
+) -> AssignmentProblem:
     """Make 7 or 8 roles with a share of work and of fixed seconds in each stage, on one class of device or on two."""
     rng = np.random.default_rng(seed)
     count, stages = int(rng.choice(roles)), int(rng.integers(2, 5))

@@ -22,7 +22,7 @@ from placements.step.step_forecast import schedule_of
 from placements.step.timeline import play
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
-from tests.unit.placements.small_settings import SHIPPED, graph_of, setting_of
+from tests.unit.placements.small_problems import SHIPPED, graph_of, problem_of
 
 CLUSTERS = {
     "1x8xh100": "Qwen/Qwen3-0.6B",
@@ -44,8 +44,8 @@ def watched(graph: Graph) -> Graph:
 @cache
 def found_of(flow: str, cluster: str) -> SearchResult:
     """Return what is found for a flow, as the command line asks for it."""
-    setting = setting_of(flow, cluster, model=CLUSTERS[cluster])
-    return find(replace(setting, watched=watched(setting.graph)))
+    problem = problem_of(flow, cluster, model=CLUSTERS[cluster])
+    return find(replace(problem, watched=watched(problem.graph)))
 
 
 def plans_of(flow: str, cluster: str) -> Iterator[Plan]:
@@ -54,15 +54,15 @@ def plans_of(flow: str, cluster: str) -> Iterator[Plan]:
     for ranked in {each.blocks: each for each in (*found.ranked, *(each for _, each in found.named if each))}.values():
         plan = ranked.plan()
         yield plan
-        yield from edited(found.setting, plan)
+        yield from edited(found.problem, plan)
 
 
-def edited(setting: PlanningProblem, plan: Plan) -> Iterator[Plan]:
+def edited(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
     """Yield a plan in which nothing sleeps, and one in which what samples does so in another layout."""
     awake = [
         each.model_copy(update={"running": each.running.model_copy(update={"sleeps": False})}) for each in plan.placed
     ]
-    yield forecast_again(setting, plan.model_copy(update={"placed": tuple(awake)}))
+    yield forecast_again(problem, plan.model_copy(update={"placed": tuple(awake)}))
     sizes = {pool.name: len(pool.devices) for pool in plan.pools}
     cut = [
         each.model_copy(update={"layout": Layout(data=sizes[each.pool] // 2, tensor=2)})
@@ -70,7 +70,7 @@ def edited(setting: PlanningProblem, plan: Plan) -> Iterator[Plan]:
         else each
         for each in plan.placed
     ]
-    yield forecast_again(setting, plan.model_copy(update={"placed": tuple(cut)}))
+    yield forecast_again(problem, plan.model_copy(update={"placed": tuple(cut)}))
 
 
 @EVERY
@@ -107,9 +107,9 @@ def _names(step: object) -> set[str]:
 def test_nothing_trains_before_what_it_trains_on_was_generated(flow: str, cluster: str) -> None:
     """Also where steps overlap, as they may if it is asked for: in the first steps there are no rows to train on."""
     found = found_of(flow, cluster)
-    settings = [found.setting, replace(found.setting, staleness=1), replace(found.setting, staleness=2)]
-    for setting in settings if found.setting.synced else settings[:1]:
-        step = replace(found.best, setting=setting).step
+    problems = [found.problem, replace(found.problem, staleness=1), replace(found.problem, staleness=2)]
+    for problem in problems if found.problem.synced else problems[:1]:
+        step = replace(found.best, problem=problem).step
         played = play(schedule_of(step.tasks, step.waits), steps=4)
         kinds = {each.name: each.kind for each in step.tasks}
         shifts = {each.name: each.shift for each in step.tasks}

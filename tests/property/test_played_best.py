@@ -12,7 +12,7 @@ SETTINGS, MANY = 8, 500
 def refuse_nothing_better(seeds: range) -> None:
     """Judge the settings of seeds: no plan is better than the answer beyond its gap, none fits that was refused."""
     judged = [judge(seed) for seed in seeds]
-    faults = [f"setting {each.seed}: {fault}" for each in judged for fault in each.faults]
+    faults = [f"problem {each.seed}: {fault}" for each in judged for fault in each.faults]
     assert not faults, "\n".join(faults)
     assert any(each.answer is None for each in judged) or len(seeds) < MANY
     assert sum(each.whole for each in judged) > len(seeds) / 4, "every plan was played in few settings"

@@ -37,7 +37,7 @@ def make_plan(request: Request, say: Say) -> PlanResult:
             what = f"{', '.join(map(option, names))}: no effect: nothing is searched where a plan is given"
             raise UsageError(what, where=f"--plan {request.target}", hint=hint)
         result = planned_for(request, note)
-        for line in report.scale_notes(result.setting):
+        for line in report.scale_notes(result.problem):
             note(line)
     else:
         search = request.search.model_dump(include={field.name for field in fields(PlanOptions)})
@@ -47,7 +47,7 @@ def make_plan(request: Request, say: Say) -> PlanResult:
         answer = _answer(prepared, options, note, prepared.notes)
         prepared = replace(
             prepared,
-            setting=answer.problem,
+            problem=answer.problem,
             assumed=answer.plan.assumed or prepared.assumed,
             notes=(*prepared.notes, *answer.notes),
         )
@@ -59,15 +59,15 @@ def make_plan(request: Request, say: Say) -> PlanResult:
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
     """Search for the fastest plan of a problem. Raises ResourceError if nothing fits."""
     answer = _answer(prepared, PlanOptions(placement=target.placement), say)
-    check_plan(answer.plan, prepared.setting.graph, f"plan of {answer.plan.flow}")
+    check_plan(answer.plan, prepared.problem.graph, f"plan of {answer.plan.flow}")
     return PlanResult(prepared=prepared, plan=answer.plan, where=str(target), answer=answer)
 
 
 def _answer(prepared: PreparedProblem, options: PlanOptions, say: Say, notes: Iterable[str] = ()) -> report.PlanAnswer:
-    options.request(prepared.setting)  # refuses what cannot be asked, before any note
-    for line in (*warnings_for(prepared.setting.cluster), *notes):
+    options.request(prepared.problem)  # refuses what cannot be asked, before any note
+    for line in (*warnings_for(prepared.problem.cluster), *notes):
         say(line)
-    return options.answer(prepared.setting, prepared.assumed, cluster_of, say)
+    return options.answer(prepared.problem, prepared.assumed, cluster_of, say)
 
 
 Check = Callable[[PreparedProblem], None]

@@ -40,9 +40,9 @@ class PlanResult:
     workload: Workload | None = None
 
     @property
-    def setting(self) -> PlanningProblem:
+    def problem(self) -> PlanningProblem:
         """Return the planning problem that the plan solves."""
-        return self.prepared.setting
+        return self.prepared.problem
 
     @property
     def search(self) -> report.SearchResult | None:
@@ -52,7 +52,7 @@ class PlanResult:
     @property
     def graph(self) -> Graph:
         """Return the flow's graph after passes."""
-        return self.setting.graph
+        return self.problem.graph
 
     @property
     def inputs(self) -> FlowInputs | None:
@@ -67,7 +67,7 @@ class PlanResult:
     @property
     def batch(self) -> report.BatchSizes:
         """Return the sizes of a step: rows, rows per rank, minibatches. Raises BatchError if they disagree."""
-        return self.setting.batch_sizes(self.plan, **({} if self.inputs is None else self.inputs.row_origins()))
+        return self.problem.batch_sizes(self.plan, **({} if self.inputs is None else self.inputs.row_origins()))
 
     def to_json(self) -> str:
         """Return the plan as JSON, in the form that `run`, `draw` and `export` read."""

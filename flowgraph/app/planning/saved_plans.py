@@ -72,9 +72,9 @@ def saved_plan(
 
     `ran` says that another system ran the plan. Raises the first law that the plan breaks.
     """
-    refuse(law_faults(plan, prepared.setting, where))
+    refuse(law_faults(plan, prepared.problem, where))
     return SavedPlan(
-        problem=prepared.setting,
+        problem=prepared.problem,
         plan=plan,
         assumed=prepared.assumed,
         where=where,
@@ -89,7 +89,7 @@ def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, f
     Raises the first law that the plan breaks. If `fits`, raises also if a role cannot run, if the sizes of a step do
     not go together, or if a device's memory overflows.
     """
-    for line in warnings_for(prepared.setting.cluster):
+    for line in warnings_for(prepared.problem.cluster):
         say(line)
     saved = saved_plan(plan, prepared, where)
     if fits:
@@ -109,7 +109,7 @@ def faults_of(
     Seconds and bytes are checked only if the laws and the forecast have no fault. `ran` says that another system ran
     it.
     """
-    broken = [*law_faults(plan, prepared.setting, where)] or [*forecast_faults(plan, where)]
+    broken = [*law_faults(plan, prepared.problem, where)] or [*forecast_faults(plan, where)]
     yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
@@ -255,7 +255,7 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
     """
     saved = NamedPlan.of(plan)
     prepared, where = saved.prepare(), saved.where
-    roles = [role.name for role in prepared.setting.roles]
+    roles = [role.name for role in prepared.problem.roles]
     if role is not None and role not in roles:
         raise UsageError(f"no role `{role}`", where=f"explain {where}", hint=nearest(role, roles))
     checked = saved_plan(saved.plan, prepared, where)
@@ -265,7 +265,7 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
         layouts=role is not None,
         step_s=step_s,
         faults=tuple(map(str, checked.overflows(forecast))),
-        explanation=explain(prepared.setting, forecast),
+        explanation=explain(prepared.problem, forecast),
     )
 
 

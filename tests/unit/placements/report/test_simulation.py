@@ -13,7 +13,7 @@ from placements.report.simulation import Simulation, simulate
 from placements.step.idle_time import OVER
 from placements.step.schedule import Schedule, ScheduledTask, TaskWait
 from placements.step.timeline import play
-from tests.unit.placements.small_settings import found_of
+from tests.unit.placements.small_problems import found_of
 
 
 def is_whole(lane: Lane, end_s: float) -> bool:

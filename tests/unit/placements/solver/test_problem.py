@@ -9,9 +9,9 @@ import pytest
 from placements.solver.option_table import tables_of
 from placements.solver.problem import (
     Assignment,
+    AssignmentProblem,
     Block,
     Option,
-    Problem,
     Solution,
     assignment_of,
     fused,
@@ -21,9 +21,9 @@ from placements.solver.problem import (
 from tests.looped import looped
 
 
-def problem(options: Any = lambda _: (), **settings: Any) -> Problem:
+def problem(options: Any = lambda _: (), **settings: Any) -> AssignmentProblem:
     asked = {"roles": ("policy.train", "policy.sample"), "capacity": (8,), "options": options, **settings}
-    return Problem(**asked)
+    return AssignmentProblem(**asked)
 
 
 @looped(

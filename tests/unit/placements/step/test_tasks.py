@@ -36,7 +36,7 @@ from placements.workload.node_workload import node_workloads
 from tests.examples.flows.two_agents import show_first, two_agents
 from tests.flows.ppo_shaped import ppo_shaped
 from tests.looped import looped
-from tests.unit.placements.small_settings import SHIPPED, Of, graph_of, lagging, prompt
+from tests.unit.placements.small_problems import SHIPPED, Of, graph_of, lagging, prompt
 
 TRAINED_ALONE = {"policy.sample": "draws"}
 TIMES = {"policy.generate": 10.0, "ref.logprobs": 1.0, "policy.update": 6.0}
