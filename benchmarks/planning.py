@@ -20,8 +20,9 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from flowgraph.app import make_request  # noqa: E402 - after the path above
 from flowgraph.app.planning.problem import prepare  # noqa: E402
+from placements.search.plan_request import PlanRequest  # noqa: E402
 from placements.search.pool_options import PoolOptions  # noqa: E402
-from placements.search.search import PlanRequest, assignment_problem, find  # noqa: E402
+from placements.search.search import assignment_problem, find  # noqa: E402
 from placements.solver.solve import solve  # noqa: E402
 from placements.workload.planning_problem import PlanningProblem  # noqa: E402
 

@@ -6,7 +6,7 @@ Lines have at most 100 columns unless a name is long; longer cells continue on t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import fsum, inf
 
@@ -22,7 +22,6 @@ from placements.search.dominance import CARRIED_AT_MOST
 from placements.search.named_placements import PlacementVariant, name_of
 from placements.search.plan_builder import RankedPlan
 from placements.search.search import COST_ERROR, DRAWS, TIED_SHARE, SearchResult, value_of
-from placements.search.what_if import WhatIf
 from placements.solver.problem import Objective
 from placements.step.memory_forecast import footprint_of
 from placements.step.role_placements import homes_by
@@ -380,18 +379,18 @@ def why_slower(slow: Played, fast: Played) -> str:
     return "its pools wait for each other" if len(pools) > 1 else "all of it takes turns on one pool"
 
 
-def what_if_text(search: SearchResult, what_ifs: Sequence[WhatIf]) -> str:
+def what_if_text(search: SearchResult) -> str:
     """Return a table of what-ifs: the objective of the best plan after each change, and the difference in percent."""
     measure = MEASURES[search.objective]
     blank = [""] * (2 if measure.unit == "currency" else 1)
     rows = list[list[str]]()
-    for what_if in what_ifs:
-        if what_if.search is None:
-            rows.append([what_if.change, "does not fit", *blank, ""])
+    for change, changed in search.what_ifs:
+        if changed is None:
+            rows.append([change, "does not fit", *blank, ""])
             continue
-        best = what_if.search.best
+        best = changed.best
         pools = "the same pools" if pools_of(best) == pools_of(search.best) else pools_of(best)
-        if what_if.search.problem.ratio is not None and not best.disaggregated:
+        if changed.problem.ratio is not None and not best.disaggregated:
             pools += ", so no ratio applies: rollout and training share a pool"
-        rows.append([what_if.change, *_figures(best, measure), f"{_more(best, search.best, measure):+.0%}", pools])
+        rows.append([change, *_figures(best, measure), f"{_more(best, search.best, measure):+.0%}", pools])
     return "\n".join(["what if, each with its own best plan", *flowing(rows, " | ")])

@@ -78,7 +78,7 @@ def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
     seat, room = home.seat, room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
     options = [
         (option.layout, option.running)
-        for option in RoleOptions(problem, home.role, seat).timed
+        for option in RoleOptions(problem, home.role, seat).on_devices
         if footprint(problem, home.role, seat, option.engine, option.layout, option.running).peak_bytes <= room
     ]
     pools = [role.pool for role in plan.placed]

@@ -81,9 +81,9 @@ class PoolOptions:
         """
         options = list[Option]()
         for devices, group in self.groups:
-            timed = [self.role_options(place, group).timed for place in block]
+            by_role = [self.role_options(place, group).on_devices for place in block]
             # No way to run a role goes below its fastest by itself, with nothing put away.
-            if sum(sum(ways[0].stages_s) if ways else inf for ways in timed) <= max_s:
+            if sum(sum(ways[0].stages_s) if ways else inf for ways in by_role) <= max_s:
                 options += self._options(block, devices, group)
         return tuple(options)
 

@@ -5,9 +5,9 @@ A pure function of its arguments: files, printing and pictures are for the comma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations, dropwhile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import dropwhile
 from math import fsum, inf
 from time import perf_counter
 
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placements.search.infeasibility import class_counts, nothing_fits, overflows
-from placements.search.named_placements import VARIANTS, Parts, PlacementVariant, variant
+from placements.search.named_placements import VARIANTS, Parts, PlacementVariant
 from placements.search.plan_builder import Block, RankedPlan, has_room
+from placements.search.plan_request import PlanRequest, pinned
 from placements.search.pool_options import PoolOptions, pool_option_of
 from placements.solver.exact import ROUNDING, WITHIN, Keys, assignments_below, is_below, keys_of
 from placements.solver.problem import Assignment, AssignmentProblem, Objective, Option, Solution, assignment_of
@@ -24,7 +25,6 @@ from placements.solver.solve import Method, is_exact, solve
 from placements.step.barriers import barriers_of
 from placements.workload.planning_problem import PlanningProblem
 
-Pairs = tuple[frozenset[int], ...]
 REPLAYED = 25  # solutions of the lowest bounds that are played as steps in any case
 PLAYED_AT_MOST = 60  # more, of those that may be better than the best so far
 PROMISING = 20  # of these, how many are played first: those of the fewest seconds if all stages were barriers
@@ -51,20 +51,6 @@ class Regret:
 
 
 @dataclass(frozen=True)
-class PlanRequest:
-    """A request for a search: the objective, the search method, and constraints on the placement.
-
-    `pins` maps roles to pool names: roles with the same name share a pool, roles with different names do not.
-    `placement` is the name of a named placement, "" for any.
-    """
-
-    objective: Objective = "step"
-    method: Method = "auto"
-    pins: Mapping[str, str] = field(default_factory=dict[str, str])
-    placement: str = ""
-
-
-@dataclass(frozen=True)
 class SearchResult:
     """The result of a search: plans in the order of their simulated objective, and the named placements.
 
@@ -72,11 +58,12 @@ class SearchResult:
     `bound_s` bounds the seconds of a step: for the objective devices, of plans with as few devices; None for money.
     Both are None if nothing is known. `played` counts the simulated plans. `regrets` belong to the ranked plans if a
     robust plan was requested; the plan with the least regret then comes first. `cut` is True if roles that share a pool
-    have more options than were combined; the fastest were combined, and the bound is for these.
+    have more options than were combined; the fastest were combined, and the bound is for these. `stalenesses` are the
+    searches with other staleness that `auto` tried, `what_ifs` each change and its search, None if nothing fits.
     """
 
     problem: PlanningProblem
-    answer: Solution
+    solution: Solution
     ranked: tuple[RankedPlan, ...]
     named: tuple[tuple[PlacementVariant, RankedPlan | None], ...]
     seconds: float
@@ -86,6 +73,8 @@ class SearchResult:
     played: int
     regrets: tuple[Regret, ...] = ()
     cut: bool = False
+    stalenesses: tuple[SearchResult, ...] = ()
+    what_ifs: tuple[tuple[str, SearchResult | None], ...] = ()
 
     @property
     def best(self) -> RankedPlan:
@@ -115,8 +104,8 @@ class SearchResult:
         return tuple(plan for plan in self.ranked if plan.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
-def find(problem: PlanningProblem, request: PlanRequest | None = None, *, robust: bool = False) -> SearchResult:
-    """Search for the best plan; if `robust`, for the one with the least regret when seconds differ from the forecast.
+def find(problem: PlanningProblem, request: PlanRequest | None = None) -> SearchResult:
+    """Search for the best plan; if a robust one is requested, for the one with the least regret.
 
     Raises ResourceError if nothing fits, with the memory that is missing and the smallest changes that would help.
     """
@@ -127,18 +116,18 @@ def find(problem: PlanningProblem, request: PlanRequest | None = None, *, robust
 
     pools = PoolOptions(problem)
     assignments = assignment_problem(problem, pools, request).remembering()
-    answer = solve(assignments, method=request.method)
-    if answer is None:
+    solution = solve(assignments, method=request.method)
+    if solution is None:
         raise nothing_fits(problem, fits)
     cut, played = pools.cut, _PlayedPlans(problem, request.objective)
-    played.add([answer.best, *answer.runners_up][:REPLAYED])
+    played.add([solution.best, *solution.runners_up][:REPLAYED])
     played.add(waiting_at_stages(assignments, pools, request.method)[:PROMISING])
     named = tuple((form, solved(problem, pools, form.parts_of(problem.graph), request.objective)) for form in VARIANTS)
     if not (request.placement or request.pins):
         played.add_ranked(plan for _, plan in named if plan is not None)
-    minimum = played.play_below(assignments, answer, exactly=is_exact(assignments, request.method))
+    minimum = played.play_below(assignments, solution, exactly=is_exact(assignments, request.method))
     ranked, regretted = played.ranked(), list[Regret]()
-    if robust:
+    if request.robust:
         ranked = [plan for plan in ranked if has_room(problem, plan.blocks)] or ranked[:1]
         # Where devices count, only of the plans with the fewest, which come first.
         alike = [plan for plan in ranked if request.objective != "devices" or plan.devices == ranked[0].devices]
@@ -154,7 +143,7 @@ def find(problem: PlanningProblem, request: PlanRequest | None = None, *, robust
     bound_s = {"step": bound, "cost": None, "devices": of_fewest}[request.objective]
     return SearchResult(
         problem=problem,
-        answer=answer,
+        solution=solution,
         ranked=tuple(ranked),
         named=named,
         seconds=perf_counter() - began,
@@ -200,7 +189,7 @@ class _PlayedPlans:
         return sorted(self._by_blocks.values(), key=order)
 
     def play_below(
-        self, assignments: AssignmentProblem, answer: Solution, *, exactly: bool, at_most: int = PLAYED_AT_MOST
+        self, assignments: AssignmentProblem, solution: Solution, *, exactly: bool, at_most: int = PLAYED_AT_MOST
     ) -> Keys | None:
         """Simulate up to `at_most` choices that may be better than the best plan so far, the most promising first.
 
@@ -220,7 +209,7 @@ class _PlayedPlans:
         if not exactly:
             while not self._best_has_room():
                 pass
-            return None if answer.bound is None else min((answer.bound, 0.0), self._best_keys())
+            return None if solution.bound is None else min((solution.bound, 0.0), self._best_keys())
         first = len(self)
         while True:
             listing = assignments_below(assignments, self._best_keys())
@@ -272,8 +261,8 @@ def waiting_at_stages(assignments: AssignmentProblem, pools: PoolOptions, method
     def bounded(block: frozenset[int], waiting: Option) -> Option:
         return next(option for option in assignments.options(block) if option.key is waiting.key)
 
-    answer = solve(replace(assignments, options=waiting), method=method)
-    choices = [answer.best, *answer.runners_up] if answer else []
+    solution = solve(replace(assignments, options=waiting), method=method)
+    choices = [solution.best, *solution.runners_up] if solution else []
     return [
         assignment_of(assignments, ((block, bounded(block, option)) for block, option in choice.blocks))
         for choice in choices
@@ -333,36 +322,19 @@ def _in_ratio(
     return options
 
 
-def pinned(problem: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs]:
-    """Return the pairs of roles that must share a pool, and the pairs that must not, by index.
-
-    They follow from the pins of `request` and from its named placement.
-    """
-    groups = variant(request.placement).parts_of(problem.graph) if request.placement else ()
-    pools = dict.fromkeys(request.pins.values())
-    pins = tuple(tuple(role for role, name in request.pins.items() if name == pool) for pool in pools)
-    place = {role.name: number for number, role in enumerate(problem.roles)}
-    together, apart = list[frozenset[int]](), list[frozenset[int]]()
-    for parts in (groups, pins):
-        numbered = [numbers for part in parts if (numbers := [place[name] for name in part if name in place])]
-        together += [frozenset((first, number)) for first, *rest in numbered for number in rest]
-        apart += [frozenset((a[0], b[0])) for a, b in combinations(numbered, 2)]
-    return tuple(together), tuple(apart)
-
-
 def solved(
     problem: PlanningProblem, pools: PoolOptions, parts: Parts, objective: Objective = "step"
 ) -> RankedPlan | None:
     """Return the best simulated plan in which roles share pools exactly as in `parts`; None if none fits."""
     pins = {role: str(number) for number, part in enumerate(parts) for role in part}
-    assignments = assignment_problem(problem, pools, PlanRequest(objective, pins=pins)).remembering()
-    answer = solve(assignments)
-    if answer is None:
+    assignments = assignment_problem(problem, pools, PlanRequest(objective=objective, pins=pins)).remembering()
+    solution = solve(assignments)
+    if solution is None:
         return None
     played = _PlayedPlans(problem, objective)
-    played.add([answer.best, *answer.runners_up][:NAMED_REPLAYED])
+    played.add([solution.best, *solution.runners_up][:NAMED_REPLAYED])
     played.add(waiting_at_stages(assignments, pools)[:NAMED_REPLAYED])
-    played.play_below(assignments, answer, exactly=is_exact(assignments), at_most=NAMED_AT_MOST)
+    played.play_below(assignments, solution, exactly=is_exact(assignments), at_most=NAMED_AT_MOST)
     return next((plan for plan in played.ranked() if not played.lacks_room(plan)), None)
 
 

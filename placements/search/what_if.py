@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import get_args
 
 from flowgraph.cluster.cluster import Cluster, amount_bytes_per_s
 from flowgraph.cluster.plan import Precision
 from flowgraph.errors import SettingError, UnknownNameError
-from placements.search.search import SearchResult
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 
 WHERE = "--what-if"
 DEVICES = "devices"
-
-
-@dataclass(frozen=True)
-class WhatIf:
-    """A change of a problem, and the search for the changed problem; None if nothing fits."""
-
-    change: str
-    search: SearchResult | None
 
 
 def changed(problem: PlanningProblem, text: str, clusters: Callable[[str], Cluster] | None = None) -> PlanningProblem:

@@ -28,7 +28,7 @@ from nodes.mismatch import watch_engines
 from placements.search.infeasibility import overflows
 from placements.search.named_placements import VARIANTS
 from placements.search.plan_builder import forecast_again
-from placements.search.search import PlanRequest as Wanted
+from placements.search.plan_request import PlanRequest
 from placements.search.search import find
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
@@ -105,7 +105,7 @@ def test_any_plan_that_is_found_fits_lowers_and_names_what_runs(
     trained = [role.param for role in roles(graph) if role.use == "train"]
     problem = replace(problem, watched=watch_engines(graph, trained)) if trained and cluster != CPUS[0] else problem
     try:
-        found = find(problem, Wanted(placement=placement))
+        found = find(problem, PlanRequest(placement=placement))
     except ResourceError:
         event("nothing fits")
         return

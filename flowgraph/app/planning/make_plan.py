@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from flowgraph.analysis.placed_graph import check_plan
@@ -13,7 +13,7 @@ from flowgraph.app.planning.saved_plans import plan_again, prepare_again
 from flowgraph.app.request import Request, Say, Search, Target, option
 from flowgraph.cluster.this_machine import warnings_for
 from flowgraph.errors import UsageError
-from placements import PlanOptions, report
+from placements import PlanRequest, answer, read_ratio, read_request, report
 
 
 def make_plan(request: Request, say: Say) -> PlanResult:
@@ -40,34 +40,43 @@ def make_plan(request: Request, say: Say) -> PlanResult:
         for line in report.scale_notes(result.problem):
             note(line)
     else:
-        search = request.search.model_dump(include={field.name for field in fields(PlanOptions)})
-        options = PlanOptions(placement=request.target.placement, **search)
-        prepared = prepare(request)
-        prepared = prepared.having(streamed=options.streamed, ratio=options.devices_ratio())
-        answer = _answer(prepared, options, note, prepared.notes)
-        prepared = replace(
-            prepared,
-            problem=answer.problem,
-            assumed=answer.plan.assumed or prepared.assumed,
-            notes=(*prepared.notes, *answer.notes),
+        prepared, search = prepare(request), request.search
+        prepared = prepared.having(streamed=search.streamed, ratio=read_ratio(search.ratio))
+        asked = read_request(
+            prepared.problem,
+            objective=search.objective,
+            method=search.method,
+            pin=search.pin,
+            placement=request.target.placement,
+            robust=search.robust,
+            staleness=search.staleness,
+            what_if=search.what_if,
         )
-        result = PlanResult(prepared=prepared, plan=answer.plan, where=str(request.target), answer=answer)
+        result = _searched(prepared, asked, request.target, note, prepared.notes)
         _ = result.batch  # refuses sizes that do not go together
     return replace(result, notes=tuple(notes), workload=request.workload)
 
 
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
     """Search for the fastest plan of a problem. Raises ResourceError if nothing fits."""
-    answer = _answer(prepared, PlanOptions(placement=target.placement), say)
-    check_plan(answer.plan, prepared.problem.graph, f"plan of {answer.plan.flow}")
-    return PlanResult(prepared=prepared, plan=answer.plan, where=str(target), answer=answer)
+    result = _searched(prepared, read_request(prepared.problem, placement=target.placement), target, say)
+    check_plan(result.plan, prepared.problem.graph, f"plan of {result.plan.flow}")
+    return result
 
 
-def _answer(prepared: PreparedProblem, options: PlanOptions, say: Say, notes: Iterable[str] = ()) -> report.PlanAnswer:
-    options.request(prepared.problem)  # refuses what cannot be asked, before any note
+def _searched(
+    prepared: PreparedProblem, asked: PlanRequest, target: Target, say: Say, notes: Iterable[str] = ()
+) -> PlanResult:
+    """Return the best plan, whose problem has the chosen staleness, and the notes on it."""
     for line in (*warnings_for(prepared.problem.cluster), *notes):
         say(line)
-    return options.answer(prepared.problem, prepared.assumed, cluster_of, say)
+    search = answer(prepared.problem, asked, cluster_of, say)
+    if asked.staleness is not None:
+        later = (line for line in report.planner_notes(search.problem) if line not in prepared.notes)
+        prepared = prepared.having(staleness=search.problem.staleness)
+        prepared = replace(prepared, problem=search.problem, notes=(*prepared.notes, *later))
+    plan = search.best.plan(prepared.assumed, asked.pins)
+    return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 
 
 Check = Callable[[PreparedProblem], None]

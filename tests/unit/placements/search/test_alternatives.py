@@ -47,7 +47,7 @@ def test_a_move_changes_the_pool_of_one_role_only(role: str, name: str) -> None:
 def test_no_move_from_the_best_plan_is_better_by_the_searchs_figure(of: Of) -> None:
     """The best of all partitions is better than each that differs in one role."""
     problem, found = problem_of(of, "2x8xh100"), found_of(of, "2x8xh100")
-    best = next(each for each in found.ranked if each.bound == found.answer.value)
+    best = next(each for each in found.ranked if each.bound == found.solution.value)
     for role in problem.roles:
         for each in alternative_pools(problem, best.parts(), role.name):
             assert each.ranked is None or each.ranked.bound >= best.bound * (1 - 1e-9)

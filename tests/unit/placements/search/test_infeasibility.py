@@ -14,7 +14,8 @@ from flowgraph.errors import ResourceError
 from placements.memory.footprint import FITS_SHARE
 from placements.search.infeasibility import SmallestOption, larger_problems, smallest_option
 from placements.search.memory_reductions import fewest, with_machines
-from placements.search.search import PlanRequest, find
+from placements.search.plan_request import PlanRequest
+from placements.search.search import find
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 from tests.examples.flows.parts import attempts

@@ -10,16 +10,9 @@ import pytest
 
 from placements.search.infeasibility import overflows
 from placements.search.named_placements import VARIANTS, name_of, variant
+from placements.search.plan_request import PlanRequest, pinned
 from placements.search.pool_options import PoolOptions, pool_option_of
-from placements.search.search import (
-    PlanRequest,
-    SearchResult,
-    assignment_problem,
-    find,
-    pinned,
-    solved,
-    waiting_at_stages,
-)
+from placements.search.search import SearchResult, assignment_problem, find, solved, waiting_at_stages
 from placements.solver.exact import solve_exact
 from placements.solver.problem import Option, Solution, step_seconds
 from placements.workload.planning_problem import PlanningProblem
@@ -43,9 +36,9 @@ def test_the_same_setting_gives_the_same_plans(of: Of) -> None:
 @EVERY
 def test_no_named_placement_is_better_than_the_best_by_the_searchs_own_figure(of: Of) -> None:
     found = found_of(of, "2x8xh100")
-    assert found.answer.exact
+    assert found.solution.exact
     for _, ranked in found.named:
-        assert ranked is None or ranked.bound >= found.answer.value * (1 - 1e-9)
+        assert ranked is None or ranked.bound >= found.solution.value * (1 - 1e-9)
 
 
 @EVERY
@@ -54,14 +47,14 @@ def test_no_plan_that_was_played_beats_the_one_that_comes_first(of: Of) -> None:
     assert found.best.step_s == min(each.step_s for each in found.ranked)
     assert all(each.bound <= each.step_s * (1 + 1e-9) for each in found.ranked)
     assert found.bound is not None
-    assert found.answer.value <= found.bound * (1 + 1e-9)
+    assert found.solution.value <= found.bound * (1 + 1e-9)
     assert found.bound <= found.best.step_s * (1 + 1e-9)
     assert found.best in found.ties()
 
 
 @EVERY
 def test_more_machines_never_make_the_searchs_figure_worse(of: Of) -> None:
-    values = [found_of(of, cluster).answer.value for cluster in ("1x8xh100", "2x8xh100", "4x8xh100")]
+    values = [found_of(of, cluster).solution.value for cluster in ("1x8xh100", "2x8xh100", "4x8xh100")]
     assert values == sorted(values, reverse=True)
 
 
@@ -86,7 +79,7 @@ def test_the_best_is_the_best_of_all(of: Of, cluster: str) -> None:
     """Three roles, five cuts; four roles, fifteen: few enough to try each with all its options."""
     problem = problem_of(of, cluster)
     found = find(problem)
-    assert found.answer.value == pytest.approx(least_s(problem), rel=1e-9)
+    assert found.solution.value == pytest.approx(least_s(problem), rel=1e-9)
 
 
 @EVERY
@@ -115,7 +108,7 @@ def _least_by_parts(answer: Solution) -> dict[frozenset[frozenset[int]], float]:
 @EVERY
 def test_greedy_is_never_better_than_exact_and_auto_is_exact(of: Of) -> None:
     problem = problem_of(of, "1x8xh100")
-    exact, greedy, auto = (find(problem, PlanRequest(method=each)).answer for each in ("exact", "greedy", "auto"))
+    exact, greedy, auto = (find(problem, PlanRequest(method=each)).solution for each in ("exact", "greedy", "auto"))
     assert greedy.value >= exact.value * (1 - 1e-9)
     assert auto.value == exact.value
     assert exact.exact
@@ -176,13 +169,13 @@ def test_the_fewest_devices_are_no_more_than_any_other_objective_takes(of: Of) -
     problem = priced(of, "2x8xh100")
     found = {objective: find(problem, PlanRequest(objective=objective)) for objective in ("step", "cost", "devices")}
     assert found["devices"].best.devices == min(each.best.devices for each in found.values())
-    assert found["devices"].answer.value == found["devices"].best.devices
-    assert found["cost"].answer.value <= min(_cost(found["step"]), _cost(found["devices"])) * (1 + 1e-9)
-    assert found["step"].answer.value <= min(each.answer.best.step_s for each in found.values()) * (1 + 1e-9)
+    assert found["devices"].solution.value == found["devices"].best.devices
+    assert found["cost"].solution.value <= min(_cost(found["step"]), _cost(found["devices"])) * (1 + 1e-9)
+    assert found["step"].solution.value <= min(each.solution.best.step_s for each in found.values()) * (1 + 1e-9)
 
 
 def _cost(found: SearchResult) -> float:
-    return found.answer.best.step_s * found.answer.best.cost
+    return found.solution.best.step_s * found.solution.best.cost
 
 
 def test_of_equally_few_devices_the_fastest_comes_first() -> None:
@@ -243,7 +236,7 @@ def test_machines_of_two_kinds_are_both_used_where_that_is_faster() -> None:
     problem = problem_of(lagging, "1x8xh100,1x8xl40s")
     found = find(problem)
     alone = find(problem_of(lagging, "1x8xh100"))
-    assert found.answer.value <= alone.answer.value * (1 + 1e-9)
+    assert found.solution.value <= alone.solution.value * (1 + 1e-9)
     plan = found.best.plan()
     for pool in plan.pools:
         assert len({device.model for place in pool.devices if (device := plan.cluster.device(*place))}) == 1
@@ -316,7 +309,7 @@ def test_an_engine_asked_for_by_name_is_given_stages_and_experts_and_the_default
         return {
             (way.layout.pipeline, way.layout.expert)
             for _, seat in blocks.groups
-            for way in blocks.role_options(role, seat).timed
+            for way in blocks.role_options(role, seat).on_devices
         }
 
     assert layouts("fsdp") == {(1, 1)}

@@ -8,7 +8,8 @@ import pytest
 
 from flowgraph.cluster.cluster import Cluster
 from flowgraph.errors import FlowError
-from placements.search.search import PlanRequest, find, regrets
+from placements.search.plan_request import PlanRequest
+from placements.search.search import find, regrets
 from placements.search.what_if import changed
 from tests.looped import looped
 from tests.unit.placements.small_problems import cluster_of, problem_of
@@ -90,13 +91,13 @@ def test_regrets_are_of_what_was_asked_for() -> None:
         {each.ranked.blocks: each.mean for each in regrets(plans, objective)} for objective in ("cost", "step")
     )
     assert by_cost[small.blocks] < by_step[small.blocks]
-    found = find(priced, PlanRequest(objective="cost"), robust=True)
+    found = find(priced, PlanRequest(objective="cost", robust=True))
     assert [each.mean for each in found.regrets] == sorted(each.mean for each in found.regrets)
     assert found.best.cost_per_step <= 1.1 * min(each.cost_per_step for each in found.ranked)
 
 
 def test_where_devices_count_only_plans_on_the_fewest_are_told_apart_by_regret() -> None:
-    found = find(problem_of("ppo", "2x8xh100", **LENGTHS), PlanRequest(objective="devices"), robust=True)
+    found = find(problem_of("ppo", "2x8xh100", **LENGTHS), PlanRequest(objective="devices", robust=True))
     fewest = min(each.devices for each in found.ranked)
     assert found.best.devices == fewest
     assert {each.ranked.devices for each in found.regrets} == {fewest}

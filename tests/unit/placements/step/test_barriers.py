@@ -12,8 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from placements.search.plan_builder import RankedPlan, has_room
+from placements.search.plan_request import PlanRequest
 from placements.search.pool_options import PoolOptions
-from placements.search.search import PlanRequest, SearchResult, assignment_problem, find, value_of
+from placements.search.search import SearchResult, assignment_problem, find, value_of
 from placements.solver.problem import Assignment, Objective, Option, assignment_of
 from placements.step.barriers import StepBarriers, barriers_of
 from placements.time.host_work import host_work_of

@@ -15,8 +15,9 @@ from flowgraph.analysis.roles import Role
 from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.search.named_placements import variant
 from placements.search.plan_builder import homes_of
+from placements.search.plan_request import PlanRequest
 from placements.search.pool_options import PoolOptions
-from placements.search.search import PlanRequest, SearchResult, find, solved
+from placements.search.search import SearchResult, find, solved
 from placements.step.role_costs import best_in_flight, sampling_seconds, streams
 from placements.step.step_forecast import synced_every
 from placements.time.in_flight import GRAINS, MOST_ADMITTED, InFlight, ways_in_flight

@@ -8,7 +8,7 @@ import pytest
 
 from flowgraph.cluster.plan import Precision
 from flowgraph.errors import SettingError
-from placements.search.plan_options import cautions
+from placements.search.notes import cautions
 from placements.search.what_if import changed
 from placements.workload.lengths import LengthDistribution
 from tests.looped import looped
