@@ -206,39 +206,41 @@ def drawing_seconds(testbed: Setup, trained: int) -> dict[int, float]:
     The cache takes what these leave of a device. No optimizer is offloaded.
     """
     problem = problem_of(testbed)
-    seat = device_group_for(problem, "draw", testbed.devices)
+    group = device_group_for(problem, "draw", testbed.devices)
     role = next(each for each in problem.roles if each.name == "policy.sample")
-    held = sum(_held_bytes(problem, seat, name, trained) for name in ("policy.train", "ref.infer"))
+    held = sum(_held_bytes(problem, group, name, trained) for name in ("policy.train", "ref.infer"))
     found = dict[int, float]()
     for tensor in TENSOR_DEGREES:
         layout = Layout(data=testbed.devices // tensor, tensor=tensor)
         runnings = (
             RoleSettings(precision=problem.sampling_precision, cache_share=share, sleeps=True) for share in CACHE_SHARES
         )
-        fitting = (each for each in runnings if _fits(problem, seat, role, layout, each, held))
+        fitting = (each for each in runnings if _fits(problem, group, role, layout, each, held))
         for running in islice(fitting, 1):
-            drawn = sampling_seconds(problem, seat, "vllm", layout, running, problem.loads_of(role)[0])
+            drawn = sampling_seconds(problem, group, "vllm", layout, running, problem.loads_of(role)[0])
             if drawn is not None and drawn.total_s is not None:
                 found[tensor] = drawn.total_s
     return found
 
 
-def _held_bytes(problem: PlanningProblem, seat: DeviceGroup, role: str, tensor: int) -> int:
+def _held_bytes(problem: PlanningProblem, group: DeviceGroup, role: str, tensor: int) -> int:
     """Return what a role holds on each device while another works: weights, gradients and states cut over `tensor`."""
-    cut = Layout(data=seat.devices // tensor, tensor=tensor, sharding="optimizer" if role.endswith("train") else "none")
+    cut = Layout(
+        data=group.devices // tensor, tensor=tensor, sharding="optimizer" if role.endswith("train") else "none"
+    )
     found = next(each for each in problem.roles if each.name == role)
     return total_bytes(
         footprint(
-            problem, found, seat, problem.engines_of(found.use)[0], cut, RoleSettings(precision="bfloat16")
+            problem, found, group, problem.engines_of(found.use)[0], cut, RoleSettings(precision="bfloat16")
         ).resident
     )
 
 
 def _fits(
-    problem: PlanningProblem, seat: DeviceGroup, role: Role, layout: Layout, running: RoleSettings, held_bytes: int
+    problem: PlanningProblem, group: DeviceGroup, role: Role, layout: Layout, running: RoleSettings, held_bytes: int
 ) -> bool:
-    needed_bytes = footprint(problem, role, seat, problem.engines_of(role.use)[0], layout, running).peak_bytes
-    return fits(held_bytes + needed_bytes, seat.of.memory_bytes)
+    needed_bytes = footprint(problem, role, group, problem.engines_of(role.use)[0], layout, running).peak_bytes
+    return fits(held_bytes + needed_bytes, group.of.memory_bytes)
 
 
 def degrees(rows: Iterable[Row]) -> Iterator[Case]:

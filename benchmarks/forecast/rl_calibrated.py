@@ -12,7 +12,7 @@ from functools import cache
 
 from benchmarks.forecast.report import Case
 from benchmarks.forecast.rl_rows import Read
-from benchmarks.forecast.rl_steps import PHASES, homes_of, problem_of, seconds_of
+from benchmarks.forecast.rl_steps import PHASES, homes_of_workload, problem_of, seconds_of
 from benchmarks.forecast.rl_workloads import Workload, from_toml, to_toml
 from flowgraph.cluster.calibration import PHASES as SCALED
 from flowgraph.cluster.calibration import Calibration, Scale
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def _keys(self) -> tuple[Key, ...]:
-        where = {home.role.name: home.seat.of.model for home in self.homes}
+        where = {home.role.name: home.group.of.model for home in self.homes}
         found: list[Key] = [
             (LOAD_PHASES[load.phase], load.role.name, where[load.role.name]) for load in self.problem.loads
         ]
@@ -91,7 +91,7 @@ def _placed(text: str) -> tuple[PlanningProblem, tuple[RolePlacement, ...]] | No
     workload = from_toml(text)
     try:
         problem = problem_of(workload)
-        homes = homes_of(workload, problem)
+        homes = homes_of_workload(workload, problem)
     except FlowError:
         return None
     return None if isinstance(homes, str) else (problem, tuple(homes))

@@ -14,7 +14,7 @@ from itertools import combinations
 from benchmarks.forecast.report import Case, Row
 from benchmarks.forecast.rl_names import LLAMA, Degrees, device, machine_devices
 from benchmarks.forecast.rl_rows import read_end_to_end
-from benchmarks.forecast.rl_steps import homes_of, problem_of, step
+from benchmarks.forecast.rl_steps import homes_of_workload, problem_of, step
 from benchmarks.forecast.rl_workloads import Seated, Workload
 from flowgraph.errors import FlowError
 from placements.hardware.engine_constants import bounds
@@ -170,7 +170,7 @@ def _step_s(workload: Workload, system: System) -> float | None:
     if system.symmetric:
         cut = Seated("all", Degrees(tensor=problem.classes[0].node_devices))
         alike = replace(workload, pools={"all": workload.devices}, roles={role.name: cut for role in problem.roles})
-        homes = homes_of(alike, problem, rows=MICRO_BATCH_ROWS)
+        homes = homes_of_workload(alike, problem, rows=MICRO_BATCH_ROWS)
         return None if isinstance(homes, str) else step_of(problem, homes).period_s
     if not system.placement:
         return find(problem).best.step_s

@@ -1,6 +1,6 @@
 """What the planner says of a published run: its step, with every role where the run had it, and its phases.
 
-The same path as `flowgraph plan`: a question is posed, and roles get the seats and layouts that the run states. What it
+The same path as `flowgraph plan`: a question is posed, roles get the devices and layouts that the run states. What it
 does not state is the planner's choice for that pool. Not here: what was measured (`rl_rows`).
 """
 
@@ -67,7 +67,7 @@ def _step(text: str) -> StepForecast | str:
     workload = from_toml(text)
     try:
         problem = _planning_problem(text)
-        homes = homes_of(workload, problem)
+        homes = homes_of_workload(workload, problem)
     except FlowError as error:
         return str(error).splitlines()[0]
     return homes if isinstance(homes, str) else step_of(problem, homes)
@@ -82,12 +82,14 @@ def step_with(workload: Workload, moved: Mapping[str, Mapping[str, float]]) -> S
 @cache
 def _homes(text: str) -> list[RolePlacement] | str:
     try:
-        return homes_of(from_toml(text), _planning_problem(text))
+        return homes_of_workload(from_toml(text), _planning_problem(text))
     except FlowError as error:
         return str(error).splitlines()[0]
 
 
-def homes_of(workload: Workload, problem: PlanningProblem, rows: Sequence[int] = (1,)) -> list[RolePlacement] | str:
+def homes_of_workload(
+    workload: Workload, problem: PlanningProblem, rows: Sequence[int] = (1,)
+) -> list[RolePlacement] | str:
     """Return where each role of a run lives; where one cannot, say which.
 
     A micro-batch of a role whose layout is stated has the best of `rows` of the greatest length: one is what engines
@@ -96,17 +98,17 @@ def homes_of(workload: Workload, problem: PlanningProblem, rows: Sequence[int] =
     found = list[RolePlacement]()
     for pool, devices in workload.pools.items():
         here = [role for role in problem.roles if workload.roles[role.name].pool == pool]
-        seat, shared = device_group_for(problem, pool, devices), any(role.use == "sample" for role in here)
+        group, shared = device_group_for(problem, pool, devices), any(role.use == "sample" for role in here)
         alone = shared and len(here) == 1
-        chosen = _chosen(problem, here, seat, {role.name: workload.roles[role.name].cut for role in here})
+        chosen = _chosen(problem, here, group, {role.name: workload.roles[role.name].cut for role in here})
         ways = _Ways(rows, alone, workload.checkpointing)
         for role in here:
             cut = workload.roles[role.name].cut
-            way = chosen.get(role.name) if cut is None else _stated(problem, role, seat, cut, ways)
+            way = chosen.get(role.name) if cut is None else _stated(problem, role, group, cut, ways)
             if way is None:
                 return f"{role.name} does not fit {devices} devices as it is said to run"
             engine, lag = problem.engines_of(role.use)[0], problem.lag_of(role)
-            found.append(RolePlacement(role, pool, seat, engine, *way, shared=shared, lag=lag))
+            found.append(RolePlacement(role, pool, group, engine, *way, shared=shared, lag=lag))
     return found
 
 
@@ -114,13 +116,13 @@ Way = tuple[Layout, RoleSettings]
 
 
 def _chosen(
-    problem: PlanningProblem, here: list[Role], seat: DeviceGroup, cuts: Mapping[str, Degrees | None]
+    problem: PlanningProblem, here: list[Role], group: DeviceGroup, cuts: Mapping[str, Degrees | None]
 ) -> dict[str, Way]:
     """Return the planner's own choice for the roles of a pool; none where all are told, or nothing fits."""
     if all(cuts.values()):
         return {}
     places = [place for place, role in enumerate(problem.roles) if role in here]
-    fitting = PoolOptions(problem).pool_options(frozenset(places), seat)
+    fitting = PoolOptions(problem).pool_options(frozenset(places), group)
     chosen: tuple[RoleOption, ...] = fitting[0].roles if fitting else ()
     return {problem.roles[place].name: (way.layout, way.running) for place, way in zip(places, chosen, strict=False)}
 
@@ -151,30 +153,30 @@ class _Ways:
                 yield running.model_copy(update={"checkpointing": "full"})
 
 
-def _stated(problem: PlanningProblem, role: Role, seat: DeviceGroup, cut: Degrees, ways: _Ways) -> Way | None:
+def _stated(problem: PlanningProblem, role: Role, group: DeviceGroup, cut: Degrees, ways: _Ways) -> Way | None:
     """Return a layout of stated degrees, and the fastest way to run it that fits; None if none does."""
-    layout = cut.layout(seat.devices, problem.engines_of(role.use)[0], trains=role.use == "train")
+    layout = cut.layout(group.devices, problem.engines_of(role.use)[0], trains=role.use == "train")
     if layout is None:
         return None
     if role.use == "sample":
         layout = Layout(data=layout.data, tensor=layout.tensor, pipeline=layout.pipeline, expert=layout.expert)
-    fitting = [each for each in ways.runnings(problem, role) if _fits(problem, role, seat, layout, each)]
+    fitting = [each for each in ways.runnings(problem, role) if _fits(problem, role, group, layout, each)]
     if role.use == "sample" or not fitting:
         return (layout, fitting[0]) if fitting else None
-    return layout, min(fitting, key=lambda each: _busy_s(problem, role, seat, layout, each))
+    return layout, min(fitting, key=lambda each: _busy_s(problem, role, group, layout, each))
 
 
-def _fits(problem: PlanningProblem, role: Role, seat: DeviceGroup, layout: Layout, running: RoleSettings) -> bool:
+def _fits(problem: PlanningProblem, role: Role, group: DeviceGroup, layout: Layout, running: RoleSettings) -> bool:
     return fits(
-        footprint(problem, role, seat, problem.engines_of(role.use)[0], layout, running).peak_bytes,
-        seat.of.memory_bytes,
+        footprint(problem, role, group, problem.engines_of(role.use)[0], layout, running).peak_bytes,
+        group.of.memory_bytes,
     )
 
 
-def _busy_s(problem: PlanningProblem, role: Role, seat: DeviceGroup, layout: Layout, running: RoleSettings) -> float:
+def _busy_s(problem: PlanningProblem, role: Role, group: DeviceGroup, layout: Layout, running: RoleSettings) -> float:
     loads = problem.loads_of(role)
     return sum(
-        passing_seconds(problem, seat, problem.engines_of(role.use)[0], layout, running, load).total_s or inf
+        passing_seconds(problem, group, problem.engines_of(role.use)[0], layout, running, load).total_s or inf
         for load in loads
     )
 

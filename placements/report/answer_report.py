@@ -9,7 +9,7 @@ from typing import Any
 from flowgraph.cluster.plan import Plan
 from placements.format import COLUMNS, broken, table
 from placements.report.search_report import MEASURES, search_report, show_s, what_if_text
-from placements.search.plan_builder import RankedPlan, homes_of
+from placements.search.plan_builder import RankedPlan
 from placements.search.search import SearchResult, value_of
 from placements.solver.problem import Objective
 from placements.step.step_forecast import synced_every
@@ -36,7 +36,10 @@ def staleness_text(searches: Sequence[SearchResult], chosen: int) -> str:
         ratio = ", ".join(f"{count} {use}" for use in ("do both", "sample", "train") if (count := counts[use]))
         if len(best.blocks) == 1 and counts["do both"]:
             ratio = f"all on {counts['do both']}"
-        staleness, every = search.problem.staleness, synced_every(best.problem, homes_of(best.problem, best.blocks))
+        staleness, every = (
+            search.problem.staleness,
+            synced_every(best.problem, best.homes),
+        )
         mark, slower = "→" if staleness == chosen else "", f"{best.step_s / searches[0].best.step_s - 1:+.0%}"
         syncs = f"synced every {every} updates" if every > 1 else "synced after each update"
         rows.append([mark, str(staleness), show_s(best.step_s), slower, ratio, syncs])
@@ -97,7 +100,7 @@ def _staleness_data(search: SearchResult) -> dict[str, Any]:
         "step_s": best.step_s,
         "devices_that_draw": devices["sample"],
         "devices_that_train": devices["train"],
-        "sync_every": synced_every(best.problem, homes_of(best.problem, best.blocks)),
+        "sync_every": synced_every(best.problem, best.homes),
     }
 
 

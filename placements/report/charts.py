@@ -14,10 +14,10 @@ from flowgraph.language.graph import Graph
 from flowgraph.lowering.task_names import numbered
 from placements.report.search_report import MEASURES, against, by_name, pools_of, sorted_parts
 from placements.search.named_placements import PlacementVariant
-from placements.search.plan_builder import RankedPlan, homes_of
+from placements.search.plan_builder import RankedPlan
 from placements.search.search import SearchResult
 from placements.step.memory_forecast import forecasts_of
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.workload.graph_workload import StepWorkload
 from placements.workload.step_facts import step_facts
 from placements.workload.value_bytes import sent_number_bytes
@@ -70,7 +70,7 @@ def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
 
     They are equal if the same roles share pools of the same size, with the same engines, layouts and settings.
     """
-    return _role_settings(homes_of(ranked.problem, ranked.blocks)) == _role_settings(homes_by(ranked.problem, plan))
+    return _role_settings(ranked.homes) == _role_settings(homes_of_plan(ranked.problem, plan))
 
 
 def period_s(plan: Plan) -> float | None:
@@ -82,7 +82,8 @@ def _role_settings(homes: Sequence[RolePlacement]) -> dict[str, object]:
     """Return how each role runs and which roles share its pool, whatever pools and machines are called."""
     shared = {home.pool: frozenset(mate.role.name for mate in homes if mate.pool == home.pool) for home in homes}
     return {
-        home.role.name: (shared[home.pool], home.seat.devices, home.engine, home.layout, home.running) for home in homes
+        home.role.name: (shared[home.pool], home.group.devices, home.engine, home.layout, home.running)
+        for home in homes
     }
 
 
@@ -99,8 +100,8 @@ def _how(search: SearchResult, plan: Plan) -> str:
 
 
 def _ranked_parts(ranked: RankedPlan) -> tuple[PoolShare, ...]:
-    homes = homes_of(ranked.problem, ranked.blocks)
-    devices, roles = {home.pool: home.seat.devices for home in homes}, dict[str, list[str]]()
+    homes = ranked.homes
+    devices, roles = {home.pool: home.group.devices for home in homes}, dict[str, list[str]]()
     for home in homes:
         roles.setdefault(home.pool, []).append(f"{home.role.name} {layout_text(home.layout)}")
     return tuple(PoolShare(pool, devices[pool], tuple(names)) for pool, names in roles.items())
@@ -157,7 +158,7 @@ def candidates(search: SearchResult) -> list[RankedPlan]:
 
 def fullest_bytes(ranked: RankedPlan) -> int:
     """Return the peak memory, in bytes, of the fullest device of a plan; 0 if no memory is forecast."""
-    forecasts = forecasts_of(ranked.problem, homes_of(ranked.problem, ranked.blocks))
+    forecasts = forecasts_of(ranked.problem, ranked.homes)
     return max((forecast.worst.memory_bytes for forecast in forecasts if forecast.worst is not None), default=0)
 
 

@@ -24,7 +24,7 @@ from placements.search.plan_builder import RankedPlan
 from placements.search.search import COST_ERROR, DRAWS, TIED_SHARE, SearchResult, value_of
 from placements.solver.problem import Objective
 from placements.step.memory_forecast import footprint_of
-from placements.step.role_placements import homes_by
+from placements.step.role_placements import homes_of_plan
 from placements.step.task_rows import task_rows
 from placements.workload.batch_partition import many
 from placements.workload.planning_problem import PlanningProblem
@@ -233,14 +233,14 @@ def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
     if problem.kind != "gpu":
         return {}
     more_bytes = dict[str, int]()
-    for home in homes_by(problem, plan):
+    for home in homes_of_plan(problem, plan):
         if home.role.use == "sample" or home.running.logits != "chunked":
             continue
         unchunked = replace(home, running=home.running.model_copy(update={"logits": "whole"}))
         added = footprint_of(problem, unchunked).peak_bytes - footprint_of(problem, home).peak_bytes
         peaks = [peak for pool in plan.forecast if pool.pool == home.pool for peak in pool.peaks]
         highest = max((peak.memory_bytes for peak in peaks if peak.role == home.role.name), default=0)
-        if highest + added > room_bytes(home.seat.of.memory_bytes):
+        if highest + added > room_bytes(home.group.of.memory_bytes):
             more_bytes[home.role.name] = added
     return more_bytes
 

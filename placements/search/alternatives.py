@@ -15,7 +15,7 @@ from placements.search.pool_options import PoolOptions
 from placements.search.role_options import RoleOptions
 from placements.search.search import solved
 from placements.step.role_costs import footprint
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.step.step_forecast import switching_of, work_of
 from placements.workload.planning_problem import PlanningProblem
 
@@ -79,10 +79,10 @@ def alternative_layouts(problem: PlanningProblem, plan: Plan, role: str) -> tupl
     The best one of a layout is the fastest that fits; if none fits, the fastest. Layouts with unknown seconds are left
     out.
     """
-    home = next(home for home in homes_by(problem, plan) if home.role.name == role)
+    home = next(home for home in homes_of_plan(problem, plan) if home.role.name == role)
     current = home.layout, home.running
     runnings = dict[Layout, list[RoleSettings]]()
-    every = RoleOptions(problem, home.role, home.seat, exhaustive=True).all
+    every = RoleOptions(problem, home.role, home.group, exhaustive=True).all
     for option in sorted(every, key=lambda option: sum(option.stages_s)):
         runnings.setdefault(option.layout, []).append(option.running)
     alternatives = {current: _alternative(problem, plan, home, *current, current=True)}
@@ -109,8 +109,8 @@ def _alternative(
     moved = replace(home, layout=layout, running=running)
     works = [work_of(problem, moved, load).total_s for load in problem.loads_of(home.role)]
     works.append(switching_of(problem, moved).total_s)
-    peak_bytes = footprint(problem, home.role, home.seat, home.engine, layout, running).peak_bytes
-    fits = peak_bytes <= room_bytes(home.seat.of.memory_bytes, home.seat.of.kind)
+    peak_bytes = footprint(problem, home.role, home.group, home.engine, layout, running).peak_bytes
+    fits = peak_bytes <= room_bytes(home.group.of.memory_bytes, home.group.of.kind)
     if fits:  # by itself; the other roles of its pool count too
         placed = tuple(
             role.model_copy(update={"layout": layout, "running": running}) if role.role == home.role.name else role

@@ -21,13 +21,17 @@ Say = Callable[[str], None]
 
 
 def answer(
-    problem: PlanningProblem, request: PlanRequest, clusters: Callable[[str], Cluster], say: Say
+    problem: PlanningProblem,
+    request: PlanRequest | None = None,
+    clusters: Callable[[str], Cluster] | None = None,
+    say: Say = lambda _: None,
 ) -> SearchResult:
     """Search for the best plan, and for the other staleness and what-ifs that are requested.
 
     The result's problem has the chosen staleness. `clusters` reads the clusters of what-ifs from text; `say` receives
-    notes as they arise. Raises UsageError for options that contradict each other, ResourceError if nothing fits.
+    notes as they arise. Raises ResourceError if nothing fits.
     """
+    request = request or PlanRequest()
     earlier, tried, staleness = cautions(problem), tuple[SearchResult, ...](), request.staleness
     if staleness == "auto":
         tried = stalenesses(problem, problem.staleness_bound or MAX_STALENESS, request)
@@ -37,10 +41,7 @@ def answer(
     for note in cautions(problem):
         if note not in earlier:
             say(note)
-    if problem.streamed and not problem.lag:
-        if request.staleness != "auto":
-            why = "a response that continues in the next step has tokens of older weights, and no staleness was"
-            raise UsageError(f"{why} asked for", where="--streamed", hint="--staleness 1, or auto")
+    if request.staleness == "auto" and problem.streamed and not problem.lag:
         say("--streamed changes nothing: no staleness makes the step shorter")
     search = next((search for search in tried if search.problem.staleness == problem.staleness), None)
     if search is None or request.robust:
@@ -71,7 +72,7 @@ def best_staleness(searches: Sequence[SearchResult]) -> SearchResult:
 
 
 def _what_if(
-    problem: PlanningProblem, text: str, request: PlanRequest, clusters: Callable[[str], Cluster]
+    problem: PlanningProblem, text: str, request: PlanRequest, clusters: Callable[[str], Cluster] | None
 ) -> SearchResult | None:
     """Return the search for a problem with one change; None if nothing fits."""
     tried = changed(problem, text, clusters)

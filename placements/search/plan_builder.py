@@ -9,17 +9,14 @@ from functools import cached_property
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.cluster.plan import PlacedRole, Plan, PlanAssumptions, Pool, StepForecast
 from flowgraph.errors import ResourceError
-from placements.hardware.topology import PoolRequest, realise
+from placements.hardware.topology import PoolDemand, realise
 from placements.memory.footprint import room_bytes, total_bytes
 from placements.search.pool_options import pool_option_of
-from placements.solver.problem import Option
+from placements.solver.problem import BlockOption
 from placements.step.memory_forecast import footprint_of, forecast_pool, forecasts_of, peaks_of
-from placements.step.role_placements import RolePlacement, homes_by, in_order
+from placements.step.role_placements import RolePlacement, homes_of_plan, in_order
 from placements.step.step_forecast import period_of, step_of
 from placements.workload.planning_problem import PlanningProblem
-
-Block = tuple[frozenset[int], Option]
-"""The places of the roles that share a pool, and the option that they run as."""
 
 ALL = "all"  # the name of the one pool that all roles share
 
@@ -29,18 +26,23 @@ class RankedPlan:
     """One solution of the search; `bound` is a lower bound of its objective in the simulated step."""
 
     problem: PlanningProblem
-    blocks: tuple[Block, ...]
+    blocks: tuple[BlockOption, ...]
     bound: float
+
+    @cached_property
+    def homes(self) -> list[RolePlacement]:
+        """Return the placement of each role."""
+        return homes_of_blocks(self.problem, self.blocks)
 
     @cached_property
     def step(self) -> StepForecast:
         """Return the forecast of the simulated step."""
-        return step_of(self.problem, homes_of(self.problem, self.blocks))
+        return step_of(self.problem, self.homes)
 
     @cached_property
     def step_s(self) -> float:
         """Return the simulated seconds from one step to the next; the bound if they are not known."""
-        played_s = period_of(self.problem, homes_of(self.problem, self.blocks))
+        played_s = period_of(self.problem, self.homes)
         return self.bound if played_s is None else played_s
 
     @property
@@ -68,11 +70,11 @@ class RankedPlan:
 
         Raises ResourceError if the cluster has no such pools of whole NVLink domains.
         """
-        return plan_from(self.problem, homes_of(self.problem, self.blocks, pins), assumed)
+        return plan_from(self.problem, homes_of_blocks(self.problem, self.blocks, pins), assumed)
 
 
-def homes_of(
-    problem: PlanningProblem, blocks: Sequence[Block], pins: Mapping[str, str] | None = None
+def homes_of_blocks(
+    problem: PlanningProblem, blocks: Sequence[BlockOption], pins: Mapping[str, str] | None = None
 ) -> list[RolePlacement]:
     """Return the placement of each role, pool by pool in the order of their first roles.
 
@@ -131,7 +133,7 @@ def forecast_again(problem: PlanningProblem, plan: Plan, assumed: PlanAssumption
     Raises ResourceError if the speed of the plan's devices is not known.
     """
     plan = plan.model_copy(update={"assumed": assumed}) if assumed else plan
-    return _with_forecast(problem, plan, homes_by(problem, plan))
+    return _with_forecast(problem, plan, homes_of_plan(problem, plan))
 
 
 def _with_forecast(problem: PlanningProblem, plan: Plan, homes: Sequence[RolePlacement]) -> Plan:
@@ -154,17 +156,17 @@ def _with_forecast(problem: PlanningProblem, plan: Plan, homes: Sequence[RolePla
 
 def _pools(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> tuple[Pool, ...]:
     pool_of = {home.role.name: home.pool for home in homes}
-    requests = list[PoolRequest]()
+    demands = list[PoolDemand]()
     for pool in dict.fromkeys(home.pool for home in homes):
         roles = [home for home in homes if home.pool == pool]
-        names, group = {home.role.name for home in roles}, roles[0].seat
+        names, group = {home.role.name for home in roles}, roles[0].group
         synced = (
             pool_of[source if target in names else target]
             for target, source in problem.synced.items()
             if (target in names) != (source in names)
         )
-        requests.append(
-            PoolRequest(
+        demands.append(
+            PoolDemand(
                 name=pool,
                 devices=group.devices,
                 model=group.of.model,
@@ -173,22 +175,22 @@ def _pools(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> tuple[Po
                 synced_with=tuple(synced),
             )
         )
-    return realise(problem.cluster, requests)
+    return realise(problem.cluster, demands)
 
 
-def has_room(problem: PlanningProblem, blocks: Sequence[Block]) -> bool:
+def has_room(problem: PlanningProblem, blocks: Sequence[BlockOption]) -> bool:
     """Return whether the cluster has pools of whole NVLink domains for these blocks and, on CPUs, enough memory.
 
     Pools of whole machines always have room if no domain spans several machines. On CPU devices, memory that freed
     blocks leave in a shared process is counted here; the search of pools ignores it.
     """
-    homes = homes_of(problem, blocks)
+    homes = homes_of_blocks(problem, blocks)
     if problem.kind == "cpu":
-        rooms = {home.pool: room_bytes(home.seat.of.memory_bytes, home.seat.of.kind) for home in homes}
+        rooms = {home.pool: room_bytes(home.group.of.memory_bytes, home.group.of.kind) for home in homes}
         for forecast in forecasts_of(problem, homes):
             if forecast.worst is not None and forecast.worst.memory_bytes > rooms[forecast.pool]:
                 return False
-    groups = [home.seat for home in homes]
+    groups = [home.group for home in homes]
     if all(group.of.domain <= group.of.node_devices and group.devices % group.of.node_devices == 0 for group in groups):
         return True
     try:

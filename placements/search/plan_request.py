@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal, get_args
 
@@ -35,43 +35,35 @@ class PlanRequest:
     staleness: int | Literal["auto"] | None = None
     what_if: tuple[str, ...] = ()
 
+    @classmethod
+    def read(
+        cls,
+        problem: PlanningProblem,
+        *,
+        objective: str = "step",
+        method: str = "auto",
+        pin: Sequence[str] = (),
+        placement: str = "",
+        robust: bool = False,
+        staleness: str = "",
+        what_if: Sequence[str] = (),
+    ) -> PlanRequest:
+        """Return the request of options as a user writes them: `pin` has texts `ROLE=POOL`.
 
-def read_request(
-    problem: PlanningProblem,
-    *,
-    objective: str = "step",
-    method: str = "auto",
-    pin: Sequence[str] = (),
-    placement: str = "",
-    robust: bool = False,
-    staleness: str = "",
-    what_if: Sequence[str] = (),
-) -> PlanRequest:
-    """Return the request of options as a user writes them: `pin` has texts `ROLE=POOL`.
-
-    Raises UsageError or UnknownNameError for unknown values, and what `refuse_impossible` raises.
-    """
-    request = PlanRequest(
-        objective=_one_of("--objective", objective, get_args(Objective)),
-        method=_one_of("--search", method, get_args(Method)),
-        pins=_pins(pin, problem),
-        placement=variant(placement).name if placement else "",
-        robust=robust,
-        staleness=_staleness(staleness, problem),
-        what_if=tuple(what_if),
-    )
-    refuse_impossible(request, problem)
-    return request
-
-
-def read_ratio(text: str) -> tuple[int, int] | None:
-    """Return the ratio of rollout to training devices, `3:1`; None for "". Raises UsageError for an invalid text."""
-    if not text:
-        return None
-    parts = text.split(":")
-    if len(parts) != 2 or not all(map(_is_count, parts)):
-        raise UsageError("should be two whole numbers from 1", where=f"--ratio {text}", hint="--ratio 3:1")
-    return int(parts[0]), int(parts[1])
+        Raises UsageError or UnknownNameError for unknown values and options that contradict each other, and what
+        `refuse_impossible` raises.
+        """
+        request = cls(
+            objective=_one_of("--objective", objective, get_args(Objective)),
+            method=_one_of("--search", method, get_args(Method)),
+            pins=_pins(pin, problem),
+            placement=variant(placement).name if placement else "",
+            robust=robust,
+            staleness=_staleness(staleness, problem),
+            what_if=tuple(what_if),
+        )
+        refuse_impossible(request, problem)
+        return request
 
 
 def pinned(problem: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs]:
@@ -91,10 +83,6 @@ def pinned(problem: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs
     return tuple(together), tuple(apart)
 
 
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0
-
-
 def _one_of(option: str, text: str, choices: Sequence[Any]) -> Any:
     if text not in choices:
         raise UsageError(f"no `{text}`", where=option, hint=nearest(text, choices))
@@ -102,16 +90,23 @@ def _one_of(option: str, text: str, choices: Sequence[Any]) -> Any:
 
 
 def _staleness(text: str, problem: PlanningProblem) -> int | Literal["auto"] | None:
-    """Return the updates of a text, "auto" or None. Raises UsageError for more than the flow corrects for."""
-    if not text or text == "auto":
-        return "auto" if text else None
-    if text != "0" and not _is_count(text):
+    """Return the updates of a text, "auto" or None.
+
+    Raises UsageError for more than the flow corrects for, and for none if rollouts are streamed.
+    """
+    if text == "auto":
+        return "auto"
+    if text not in ("", "0") and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise UsageError(f"`{text}` is not a number of updates", where="--staleness", hint="a whole number, or auto")
     bound = problem.staleness_bound
-    if bound and int(text) > bound:
+    if bound and text and int(text) > bound:
         what = f"{problem.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
         raise UsageError(what, where=f"--staleness {text}", hint=f"--staleness {bound}, or auto")
-    return int(text)
+    staleness = int(text) if text else None
+    if problem.streamed and not (problem if staleness is None else replace(problem, staleness=staleness)).lag:
+        why = "a response that continues in the next step has tokens of older weights, and no staleness was"
+        raise UsageError(f"{why} asked for", where="--streamed", hint="--staleness 1, or auto")
+    return staleness
 
 
 def _pins(texts: Sequence[str], problem: PlanningProblem) -> Mapping[str, str]:

@@ -172,7 +172,7 @@ class PoolOptions:
                 spans_s[0] += sync_s if target in barriers.syncs else 0.0
         return Option(
             devices=devices,
-            stages_s=tuple(barriers.share * max(span) for span in zip(spans_s, barriers.host_s, strict=True)),
+            spans_s=tuple(barriers.share * max(span) for span in zip(spans_s, barriers.host_s, strict=True)),
             cost=(group.of.price_per_hour or 0.0) / 3600 * group.devices,
             key=pooled,
             pool_s=busy_s if barriers.tokens > 1 else None,

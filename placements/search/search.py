@@ -16,11 +16,19 @@ from numpy.typing import NDArray
 
 from placements.search.infeasibility import class_counts, nothing_fits, overflows
 from placements.search.named_placements import VARIANTS, Parts, PlacementVariant
-from placements.search.plan_builder import Block, RankedPlan, has_room
+from placements.search.plan_builder import RankedPlan, has_room
 from placements.search.plan_request import PlanRequest, pinned
 from placements.search.pool_options import PoolOptions, pool_option_of
 from placements.solver.exact import ROUNDING, WITHIN, Keys, assignments_below, is_below, keys_of
-from placements.solver.problem import Assignment, AssignmentProblem, Objective, Option, Solution, assignment_of
+from placements.solver.problem import (
+    Assignment,
+    AssignmentProblem,
+    BlockOption,
+    Objective,
+    Option,
+    Solution,
+    assignment_of,
+)
 from placements.solver.solve import Method, is_exact, solve
 from placements.step.barriers import barriers_of
 from placements.workload.planning_problem import PlanningProblem
@@ -162,8 +170,8 @@ class _PlayedPlans:
     def __init__(self, problem: PlanningProblem, objective: Objective) -> None:
         self.problem = problem
         self.objective: Objective = objective
-        self._without_room = set[tuple[Block, ...]]()
-        self._by_blocks: dict[tuple[Block, ...], RankedPlan] = {}
+        self._without_room = set[tuple[BlockOption, ...]]()
+        self._by_blocks: dict[tuple[BlockOption, ...], RankedPlan] = {}
         self._best: Keys | None = None
 
     def __len__(self) -> int:
@@ -256,7 +264,7 @@ def waiting_at_stages(assignments: AssignmentProblem, pools: PoolOptions, method
         return []
 
     def waiting(block: frozenset[int]) -> list[Option]:
-        return [replace(option, stages_s=pool_option_of(option).stages_s) for option in assignments.options(block)]
+        return [replace(option, spans_s=pool_option_of(option).stages_s) for option in assignments.options(block)]
 
     def bounded(block: frozenset[int], waiting: Option) -> Option:
         return next(option for option in assignments.options(block) if option.key is waiting.key)
@@ -352,7 +360,7 @@ def regrets(
         barriers = barriers_of(plan.problem)
         slowest, busiest = np.zeros((draws, barriers.spans)), np.zeros(draws)
         for block, option in plan.blocks:
-            spans_s, busy_s = np.tile(option.stages_s, (draws, 1)), np.full(draws, option.busy_s)
+            spans_s, busy_s = np.tile(option.spans_s, (draws, 1)), np.full(draws, option.busy_s)
             for place, role in zip(sorted(block), pool_option_of(option).roles, strict=True):
                 random = np.random.default_rng((SEED, place, sum(option.devices)))
                 change = random.uniform(1 - error, 1 + error, draws) - 1

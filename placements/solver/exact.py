@@ -3,8 +3,8 @@
 HybridFlow walks all partitions and all splits of the devices (Sheng and others, 2024, arXiv 2409.19256, algorithm 1);
 the number of splits grows as the number of devices to the power of the pools. Giving devices one by one to the block
 that gains most is optimal for a sum of convex functions of one block each (Fox, 1966, Management Science 13:210-216),
-but a step is a sum over stages of the slowest block, for which it is not. A branch and bound over the seconds of stages
-(`branch_and_bound`) has as many dimensions as there are stages, however many blocks and devices there are, and proves
+but a step is a sum over spans of the slowest block, for which it is not. A branch and bound over the seconds of spans
+(`branch_and_bound`) has as many dimensions as there are spans, however many blocks and devices there are, and proves
 its answer.
 """
 
@@ -32,7 +32,7 @@ from placements.solver.partition_bounds import covers_of, narrowed_covers, opene
 from placements.solver.problem import Assignment, AssignmentProblem, Solution, assignment_of, rank
 
 KEPT = 50
-WITHIN = 0.1  # share of the best value: work that waits for stages here may overlap in the simulated step
+WITHIN = 0.1  # share of the best value: work that waits for spans here may overlap in the simulated step
 EXAMINED_AT_MOST = 5_000_000
 LISTED_AT_MOST = 300
 TOLERANCE = 1e-12  # share of a value that the order of a sum may change

@@ -1,7 +1,7 @@
 """The greedy solver: a good placement without a proof, by local search over partitions of the roles.
 
 Each block starts with its fewest devices and gets more by marginal gain. That is optimal for a sum of convex functions
-of one block each (Fox, 1966, Management Science 13:210-216), but not for a step, whose stages wait for the slowest
+of one block each (Fox, 1966, Management Science 13:210-216), but not for a step, whose spans wait for the slowest
 block. From each partition, the search continues with the best partition that results from merging two blocks or moving
 a role. The answer has a bound that is valid for every partition, so its gap is known. Not here: the proven answer
 (`exact`).
@@ -75,7 +75,7 @@ def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: Obje
     """Return the option of each block: the fewest devices, then more where they gain most; None if they do not fit.
 
     Source: Fox (1966), Management Science 13:210-216, on marginal allocation; here one gain may be of several devices
-    at once. If no single block shortens the step, one of the slowest blocks of a stage is sped up, so that two equally
+    at once. If no single block shortens the step, one of the slowest blocks of a span is sped up, so that two equally
     slow blocks do not prevent each other's improvement.
     """
     rows = fewest(blocks, capacity)
@@ -121,7 +121,7 @@ def _gains(
 ) -> tuple[Numbers, Numbers]:
     """Return what each option of one block gains by share of devices: of the objective; and seconds where that stays.
 
-    The seconds are those by which it speeds up stages that it holds up; if devices are the objective, those of a step.
+    The seconds are those by which it speeds up spans that it holds up; if devices are the objective, those of a step.
     """
     block, now = blocks[at], rows[at]
     rest_s = np.delete(longest_s, at, axis=0).max(0, initial=0.0)[:, None]

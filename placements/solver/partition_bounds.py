@@ -65,8 +65,8 @@ class Covers:
     """Partitions (covers), each with lower bounds of the devices, money and seconds that its blocks take.
 
     `tables` [cover, block] are indices into the list of tables; the length of that list marks absent blocks. `devices`
-    and `cost` [cover, block] are for the fewest devices that each block can run on. The slowest block of a stage takes
-    at least `low_s` [stage, cover] seconds.
+    and `cost` [cover, block] are for the fewest devices that each block can run on. The slowest block of a span takes
+    at least `low_s` [span, cover] seconds.
     """
 
     tables: Indices
@@ -214,7 +214,7 @@ def _relaxed_bound(
         if (smallest[:-2, everyone] > room).any():
             return FAR
         rest = smallest[:, everyone ^ blocks]
-        # The slowest block of a stage takes no less than each role does in its best block.
+        # The slowest block of a span takes no less than each role does in its best block.
         best_s = np.minimum.reduceat(np.where(fit, options.times_s, FAR), starts, axis=1)
         low_s = np.maximum(low_s, np.where(holds[:, None, :], best_s, FAR).min(2).max(0))
         first, _ = goal.keys(goal.step_s(low_s), *smallest[-2:, everyone])

@@ -97,7 +97,7 @@ class Plans:
         self._options = dict[Block, list[Option]]()
 
     def options(self, block: Block) -> list[Option]:
-        """Return every way to run a block of roles, on any seat."""
+        """Return every way to run a block of roles, on any device group."""
         if block not in self._options:
             self._options[block] = self.blocks.all_options(block)
         return self._options[block]

@@ -16,16 +16,16 @@ Seconds = Mapping[str, Sequence[tuple[int, float, float]]]
 
 
 def flow(roles: Seconds, devices: int, *, least: Mapping[str, int] | None = None, **settings: Any) -> AssignmentProblem:
-    """Make roles that take seconds of work and seconds that do not shrink, (stage, work, fixed), in a pool by turns."""
+    """Make roles that take seconds of work and seconds that do not shrink, (span, work, fixed), in a pool by turns."""
     names = tuple(roles)
 
-    def stages(block: Block, size: int) -> tuple[float, ...]:
+    def spans(block: Block, size: int) -> tuple[float, ...]:
         parts = [part for role in sorted(block) for part in roles[names[role]]]
-        return tuple(sum(w / size + f for stage, w, f in parts if stage == at) for at in range(3))
+        return tuple(sum(w / size + f for span, w, f in parts if span == at) for at in range(3))
 
     def options(block: Block) -> list[Option]:
         smallest = sum((least or {}).get(names[role], 1) for role in block)
-        return [Option((n,), stages(block, n), cost=2.0 * n) for n in SIZES if smallest <= n <= devices]
+        return [Option((n,), spans(block, n), cost=2.0 * n) for n in SIZES if smallest <= n <= devices]
 
     return AssignmentProblem(names, (devices,), options, **settings)
 

@@ -24,10 +24,10 @@ problems = st.integers(0, 10**6).map(lambda seed: random_problem(seed, roles_at_
 def additive_problem(seed: int) -> AssignmentProblem:
     """Make options of a block as sums of those of its roles: a role more makes no block faster or smaller."""
     rng = np.random.default_rng(seed)
-    roles, stages, price = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 5))
+    roles, spans, price = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 5))
 
     def of_role(devices: int) -> Option:
-        return Option((devices,), tuple(map(float, rng.integers(0, 9, size=stages) / devices)), cost=price * devices)
+        return Option((devices,), tuple(map(float, rng.integers(0, 9, size=spans) / devices)), cost=price * devices)
 
     rows = [[of_role(1), *(of_role(int(rng.integers(1, 6))) for _ in range(2))] for _ in range(roles)]
 
@@ -41,8 +41,8 @@ def additive_problem(seed: int) -> AssignmentProblem:
 
 def add(one: Option, other: Option) -> Option:
     """Run two by turns on one pool, large enough for both."""
-    stages_s = tuple(a + b for a, b in zip(one.stages_s, other.stages_s, strict=True))
-    return Option((one.devices[0] + other.devices[0],), stages_s, one.cost + other.cost)
+    spans_s = tuple(a + b for a, b in zip(one.spans_s, other.spans_s, strict=True))
+    return Option((one.devices[0] + other.devices[0],), spans_s, one.cost + other.cost)
 
 
 def solved(problem: AssignmentProblem) -> Solution:
@@ -82,7 +82,7 @@ def test_scaled_seconds_scale_the_step(problem: AssignmentProblem, factor: float
     answer = solved(problem)
 
     def options(block: Block) -> list[Option]:
-        return [replace(each, stages_s=tuple(factor * s for s in each.stages_s)) for each in problem.options(block)]
+        return [replace(each, spans_s=tuple(factor * s for s in each.spans_s)) for each in problem.options(block)]
 
     scaled = solved(replace(problem, options=options))
     expected = 1.0 if problem.objective == "devices" else factor

@@ -13,7 +13,8 @@ from flowgraph.app.planning.saved_plans import plan_again, prepare_again
 from flowgraph.app.request import Request, Say, Search, Target, option
 from flowgraph.cluster.this_machine import warnings_for
 from flowgraph.errors import UsageError
-from placements import PlanRequest, answer, read_ratio, read_request, report
+from placements import PlanRequest, report
+from placements import plan as search_plan
 
 
 def make_plan(request: Request, say: Say) -> PlanResult:
@@ -41,8 +42,8 @@ def make_plan(request: Request, say: Say) -> PlanResult:
             note(line)
     else:
         prepared, search = prepare(request), request.search
-        prepared = prepared.having(streamed=search.streamed, ratio=read_ratio(search.ratio))
-        asked = read_request(
+        prepared = prepared.having(streamed=search.streamed, ratio=_ratio(search.ratio))
+        asked = PlanRequest.read(
             prepared.problem,
             objective=search.objective,
             method=search.method,
@@ -57,9 +58,20 @@ def make_plan(request: Request, say: Say) -> PlanResult:
     return replace(result, notes=tuple(notes), workload=request.workload)
 
 
+def _ratio(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    parts = text.split(":")
+    if len(parts) != 2 or not all(
+        part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0 for part in parts
+    ):
+        raise UsageError("should be two whole numbers from 1", where=f"--ratio {text}", hint="--ratio 3:1")
+    return int(parts[0]), int(parts[1])
+
+
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
     """Search for the fastest plan of a problem. Raises ResourceError if nothing fits."""
-    result = _searched(prepared, read_request(prepared.problem, placement=target.placement), target, say)
+    result = _searched(prepared, PlanRequest.read(prepared.problem, placement=target.placement), target, say)
     check_plan(result.plan, prepared.problem.graph, f"plan of {result.plan.flow}")
     return result
 
@@ -70,7 +82,7 @@ def _searched(
     """Return the best plan, whose problem has the chosen staleness, and the notes on it."""
     for line in (*warnings_for(prepared.problem.cluster), *notes):
         say(line)
-    search = answer(prepared.problem, asked, cluster_of, say)
+    search = search_plan(prepared.problem, asked, cluster_of, say)
     if asked.staleness is not None:
         later = (line for line in report.planner_notes(search.problem) if line not in prepared.notes)
         prepared = prepared.having(staleness=search.problem.staleness)

@@ -113,7 +113,7 @@ def found_of(of: Of, cluster: str = "1x8xh100", **parts: Any) -> SearchResult:
     return find(problem_of(of, cluster, **parts))
 
 
-def seat_of(cluster: str, devices: int) -> DeviceGroup:
+def group_of(cluster: str, devices: int) -> DeviceGroup:
     """Return so many devices of the only class of a cluster."""
     (of,) = classes(cluster_of(cluster))
     links = of.links(devices)

@@ -20,7 +20,7 @@ from placements.calibration.fit_scales import (
 )
 from placements.calibration.measured_runs import MeasuredRun, repair
 from placements.calibration.timings import Timing
-from placements.search.plan_builder import homes_of
+from placements.search.plan_builder import homes_of_blocks
 from placements.search.search import find
 from placements.step.step_forecast import step_of
 from placements.workload.planning_problem import PlanningProblem
@@ -48,7 +48,7 @@ def of_factors(**factors: float) -> Calibration:
 
 def scaled_step(problem: PlanningProblem, calibration: Calibration | None) -> dict[str, float]:
     """Return the seconds of the tasks of the best placement, and of its step, with a calibration."""
-    homes = homes_of(problem, found_of("grpo").best.blocks)
+    homes = homes_of_blocks(problem, found_of("grpo").best.blocks)
     step = step_of(replace(problem, calibration=calibration), homes)
     return {task.name: task.seconds or 0.0 for task in step.tasks} | {"step": step.period_s or 0.0}
 
@@ -106,7 +106,7 @@ def test_extreme_seconds_stay_within_what_a_calibration_may_hold() -> None:
 def test_each_phase_scales_its_own_tasks_alone(phase: Phase) -> None:
     problem = problem_of("grpo")
     kinds = {"generate": "generate", "logprob": "forward", "update": "update", "sync": "sync", "host": "host"}
-    homes = homes_of(problem, found_of("grpo").best.blocks)
+    homes = homes_of_blocks(problem, found_of("grpo").best.blocks)
     tasks = step_of(problem, homes).tasks
     plain, scaled = scaled_step(problem, None), scaled_step(problem, of_factors(**{phase: 2.0}))
     for task in tasks:
@@ -119,17 +119,17 @@ def test_the_search_minimises_scaled_seconds_and_what_it_reports_is_their_step()
     plain = problem_of("grpo", "2x8xh100", model="Qwen/Qwen3-8B")
     scaled = replace(plain, calibration=of_factors(generate=10.0))
     before, after = find(plain), find(scaled)
-    kept = step_of(scaled, homes_of(scaled, before.best.blocks)).period_s
+    kept = step_of(scaled, homes_of_blocks(scaled, before.best.blocks)).period_s
     assert kept is not None and after.best.step_s is not None
     assert after.best.step_s <= kept * (1 + 1e-9)
     assert after.bound_s is None or after.bound_s <= after.best.step_s * (1 + 1e-9)
-    own = step_of(scaled, homes_of(scaled, after.best.blocks)).period_s
+    own = step_of(scaled, homes_of_blocks(scaled, after.best.blocks)).period_s
     assert own == pytest.approx(after.best.step_s)
 
 
 def test_one_measured_step_brings_the_step_of_its_plan_near_what_it_took() -> None:
     problem = problem_of("grpo")
-    homes = tuple(homes_of(problem, found_of("grpo").best.blocks))
+    homes = tuple(homes_of_blocks(problem, found_of("grpo").best.blocks))
     plain_s = scaled_step(problem, None)["step"]
     found = repair([MeasuredRun("run", problem, homes, (Timing("step", 1.6 * plain_s, ("step",)),))], "test")
     repaired_s = scaled_step(problem, found.calibration)["step"]
@@ -139,7 +139,7 @@ def test_one_measured_step_brings_the_step_of_its_plan_near_what_it_took() -> No
 
 def test_a_calibration_that_a_plan_was_made_with_does_not_count_twice() -> None:
     problem = problem_of("grpo")
-    homes = tuple(homes_of(problem, found_of("grpo").best.blocks))
+    homes = tuple(homes_of_blocks(problem, found_of("grpo").best.blocks))
     timings = (Timing("policy.update", 2 * scaled_step(problem, None)["policy.update"], ("policy.update",)),)
     again = replace(problem, calibration=of_factors(update=2.0))
     plain, other = (repair([MeasuredRun("run", each, homes, timings)], "test") for each in (problem, again))

@@ -10,7 +10,7 @@ import pytest
 from flowgraph.errors import DataError
 from placements.calibration.measured_runs import ForecastErrors, MeasuredRun, repair
 from placements.calibration.timings import Timing, recorded_timings
-from placements.search.plan_builder import homes_of
+from placements.search.plan_builder import homes_of_blocks
 from placements.search.search import find
 from placements.step.step_forecast import node_seconds, step_of
 from tests.looped import looped
@@ -70,7 +70,7 @@ def test_what_the_host_took_scales_host_work_and_nothing_else() -> None:
     """Scoring that takes a quarter of what is forecast moves the host's factor near a quarter."""
     problem = problem_of("grpo")
     seconds = 0.25 * problem.loads[0].rows * problem.host.score_row_s
-    homes = tuple(homes_of(problem, found_of("grpo").best.blocks))
+    homes = tuple(homes_of_blocks(problem, found_of("grpo").best.blocks))
     found = repair([MeasuredRun("run", problem, homes, (Timing("score", seconds, ("score",)),))], "run")
     device = problem.classes[0].model
     assert found.calibration.factor_of("host", "", device) == pytest.approx(0.25, rel=0.1)
@@ -80,7 +80,7 @@ def test_what_the_host_took_scales_host_work_and_nothing_else() -> None:
 def test_a_node_is_forecast_as_its_task_in_the_plan_where_rollouts_continue_across_steps() -> None:
     """A rule scores only the last prompt's rows after sampling; an engine has several batches in flight."""
     problem = replace(problem_of("grpo"), staleness=2, streamed=True)
-    homes = homes_of(problem, find(problem).best.blocks)
+    homes = homes_of_blocks(problem, find(problem).best.blocks)
     tasks, nodes = {task.name: task for task in step_of(problem, homes).tasks}, node_seconds(problem, homes)
     for load in problem.loads:
         assert nodes[load.node].total_s == pytest.approx(tasks[load.node].seconds)
@@ -89,7 +89,7 @@ def test_a_node_is_forecast_as_its_task_in_the_plan_where_rollouts_continue_acro
 
 def test_what_is_not_forecast_is_named() -> None:
     problem = problem_of("grpo")
-    homes = tuple(homes_of(problem, found_of("grpo").best.blocks))
+    homes = tuple(homes_of_blocks(problem, found_of("grpo").best.blocks))
     timings = (Timing("policy.update", 9.0, ("policy.update",)), Timing("prompts", 1.0, ("prompts",)))
     found = repair([MeasuredRun("run", problem, homes, timings)], "run")
     assert found.unused == {"run prompts": "no seconds are forecast for prompts"}

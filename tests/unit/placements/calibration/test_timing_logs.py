@@ -13,7 +13,7 @@ from flowgraph.errors import DataError
 from placements.calibration.measured_runs import MeasuredRun, repair
 from placements.calibration.timing_logs import read_log
 from placements.calibration.timing_names import match_timings
-from placements.search.plan_builder import homes_of
+from placements.search.plan_builder import homes_of_blocks
 from tests.looped import looped
 from tests.unit.placements.small_problems import found_of, lagging, problem_of
 
@@ -146,7 +146,7 @@ def test_where_steps_overlap_verls_gen_is_a_wait_and_not_used() -> None:
 
 def test_timers_of_nemo_rl_calibrate_a_plan() -> None:
     problem = problem_of("grpo")
-    homes = tuple(homes_of(problem, found_of("grpo").best.blocks))
+    homes = tuple(homes_of_blocks(problem, found_of("grpo").best.blocks))
     metrics = {
         "generation": 30.0,
         "policy_and_reference_logprobs": 3.0,

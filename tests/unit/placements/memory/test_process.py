@@ -389,7 +389,7 @@ def test_keys_and_values_are_what_the_cache_holds(llama: Any) -> None:
 # ------------------------------------------------------------------------------------------- roles of a process
 
 
-def seat_on(cluster: str) -> DeviceGroup:
+def group_on(cluster: str) -> DeviceGroup:
     """Return all devices of a cluster."""
     (of,) = classes(cluster_of(cluster))
     links = of.links(of.count)
@@ -399,17 +399,17 @@ def seat_on(cluster: str) -> DeviceGroup:
 
 @pytest.mark.parametrize(("cluster", "beside"), [("1xcpu-8GiB", 0), ("4xcpu-8GiB", 40 + 640 / 4)])
 def test_a_process_has_its_share_of_ray_where_there_are_several_devices(cluster: str, beside: float) -> None:
-    problem, seat = problem_of("grpo", cluster), seat_on(cluster)
+    problem, group = problem_of("grpo", cluster), group_on(cluster)
     role = next(each for each in problem.roles if each.use == "infer")
-    found = footprint(problem, role, seat, "local", Layout(data=seat.devices), RoleSettings())
+    found = footprint(problem, role, group, "local", Layout(data=group.devices), RoleSettings())
     assert found.resident["context"] == (504 + beside) * MIB
 
 
 def test_a_server_on_a_cpu_has_weights_a_cache_of_16384_tokens_and_a_process_of_its_own() -> None:
-    problem, seat = problem_of("grpo", "2xcpu-64GiB"), seat_on("2xcpu-64GiB")
+    problem, group = problem_of("grpo", "2xcpu-64GiB"), group_on("2xcpu-64GiB")
     role = next(each for each in problem.roles if each.use == "sample")
     shape = problem.shape(role)
-    found = footprint(problem, role, seat, "sglang", Layout(data=2), RoleSettings())
+    found = footprint(problem, role, group, "sglang", Layout(data=2), RoleSettings())
     assert found.resident == found.asleep == {
         "weights": 4 * shape.parameters,
         "kv_cache": 16384 * 4 * 2 * shape.layers * shape.kv_heads * shape.head_dim,

@@ -36,7 +36,7 @@ from placements.time.transitions import tensors
 from placements.workload.lengths import LengthDistribution
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
-from tests.unit.placements.small_problems import cluster_of, graph_of, problem_of, seat_of, shapes_of
+from tests.unit.placements.small_problems import cluster_of, graph_of, group_of, problem_of, shapes_of
 
 
 def place_of(problem: PlanningProblem, name: str) -> int:
@@ -143,11 +143,11 @@ def test_a_sitting_is_the_sum_of_its_choices_and_fits(roles: tuple[int, ...]) ->
 
     A sync is on the pool that trains, the one that draws, or both.
     """
-    problem, seat = problem_of("ppo"), seat_of("1x8xh100", 8)
+    problem, group = problem_of("ppo"), group_of("1x8xh100", 8)
     draws = any(problem.roles[place].use == "sample" for place in roles)
     names = {problem.roles[place].name for place in roles}
-    sync = sync_s(problem, seat, "policy.train" in names, "policy.sample" in names, "policy.sample")
-    found = PoolOptions(problem).pool_options(frozenset(roles), seat)
+    sync = sync_s(problem, group, "policy.train" in names, "policy.sample" in names, "policy.sample")
+    found = PoolOptions(problem).pool_options(frozenset(roles), group)
     assert found
     for each in found:
         assert len(each.roles) == len(roles)
@@ -161,19 +161,19 @@ def test_a_sitting_is_the_sum_of_its_choices_and_fits(roles: tuple[int, ...]) ->
             )
             last_s = sync + fsum(one.ready_s for one in each.roles)
             assert each.stages_s[stage] == pytest.approx(told + (last_s if stage == problem.stages else 0.0))
-        assert fits(each.peak_bytes, seat.of.memory_bytes)
-        assert each.host_bytes * seat.of.node_devices <= seat.of.host_memory_bytes
+        assert fits(each.peak_bytes, group.of.memory_bytes)
+        assert each.host_bytes * group.of.node_devices <= group.of.host_memory_bytes
 
 
 @looped("roles", [block for block in BLOCKS if len(block) > 1])
 @looped("devices", [1, 8])
 def test_a_role_more_never_makes_a_pool_faster(roles: tuple[int, ...], devices: int) -> None:
     """Syncs aside, which are shorter where one pool both trains and draws."""
-    problem, seat = problem_of("ppo"), seat_of("1x8xh100", devices)
+    problem, group = problem_of("ppo"), group_of("1x8xh100", devices)
     blocks = PoolOptions(problem)
 
     def fastest(block: frozenset[int]) -> float:
-        return min((sum(each.stages_s[:-1]) for each in blocks.pool_options(block, seat)), default=float("inf"))
+        return min((sum(each.stages_s[:-1]) for each in blocks.pool_options(block, group)), default=float("inf"))
 
     for gone in roles:
         assert fastest(frozenset(roles)) >= fastest(frozenset(roles) - {gone})
@@ -182,7 +182,7 @@ def test_a_role_more_never_makes_a_pool_faster(roles: tuple[int, ...], devices: 
 @looped("roles", BLOCKS)
 def test_no_sitting_that_is_offered_is_slower_in_every_stage_than_another(roles: tuple[int, ...]) -> None:
     problem = problem_of("ppo")
-    told = [each.stages_s for each in PoolOptions(problem).pool_options(frozenset(roles), seat_of("1x8xh100", 8))]
+    told = [each.stages_s for each in PoolOptions(problem).pool_options(frozenset(roles), group_of("1x8xh100", 8))]
     for place, one in enumerate(told):
         for other in told[place + 1 :]:
             assert any(a < b for a, b in zip(one, other, strict=True))
@@ -229,26 +229,26 @@ def test_a_pool_is_refused_only_where_no_way_of_each_role_fits_with_those_of_the
     problem = problem_of(of, cluster, model=model)
     problem = replace(problem, prompts=512, response=LengthDistribution.fixed(4096))
     monkeypatch.setattr(CombinedOptions.undominated, "__defaults__", (carried,))
-    blocks, seat = PoolOptions(problem), PoolOptions(problem).groups[-1][1]
+    blocks, group = PoolOptions(problem), PoolOptions(problem).groups[-1][1]
     everyone = frozenset(range(len(problem.roles)))
-    found = blocks.pool_options(everyone, seat)
-    every = all_sittings(blocks, seat)
+    found = blocks.pool_options(everyone, group)
+    every = all_sittings(blocks, group)
     assert bool(found) == bool(len(every))
-    assert all(each.peak_bytes <= room_bytes(seat.of.memory_bytes) for each in found)
+    assert all(each.peak_bytes <= room_bytes(group.of.memory_bytes) for each in found)
     if found and not blocks.cut:
         fastest_s = min(sum(each.stages_s[:-1]) for each in found)
         assert fastest_s == pytest.approx(every.stages_s[:-1].sum(axis=0).min(), rel=1e-9)
 
 
-def all_sittings(blocks: PoolOptions, seat: DeviceGroup) -> CombinedOptions:
+def all_sittings(blocks: PoolOptions, group: DeviceGroup) -> CombinedOptions:
     """Return every way of each role with every way of the others that fits, none of them left out as beaten."""
     problem = blocks.problem
     found, bits = CombinedOptions.nothing(problem.stages + 1), {"fsdp": 1, "sglang": 2}
     for place, role in enumerate(problem.roles):
         slowed = problem.host.slowed_share if role.use == "train" else 1.0
-        ways = RoleOptions(problem, problem.roles[place], seat).all
+        ways = RoleOptions(problem, problem.roles[place], group).all
         found = found.with_one_more(CombinedOptions.of(ways, bits[ways[0].engine], slowed))
-        found = found.fitting(room_bytes(seat.of.memory_bytes), seat.of.host_memory_bytes // seat.of.node_devices)
+        found = found.fitting(room_bytes(group.of.memory_bytes), group.of.host_memory_bytes // group.of.node_devices)
     return found
 
 
@@ -266,9 +266,9 @@ def test_a_block_is_offered_nothing_where_it_does_not_fit() -> None:
 
 
 def test_a_pool_that_both_trains_and_draws_has_no_transfer_to_another() -> None:
-    problem, seat = problem_of("grpo", "2x8xh100", model="Qwen/Qwen3-8B"), seat_of("2x8xh100", 8)
+    problem, group = problem_of("grpo", "2x8xh100", model="Qwen/Qwen3-8B"), group_of("2x8xh100", 8)
     trains, draws, both, neither = (
-        sync_s(problem, seat, *ends, "policy.sample")
+        sync_s(problem, group, *ends, "policy.sample")
         for ends in ((True, False), (False, True), (True, True), (False, False))
     )
     assert neither == 0
@@ -315,7 +315,7 @@ def shown(option: Option) -> object:
 
 def test_an_optimizer_on_the_host_costs_its_seconds_where_its_role_sleeps_too() -> None:
     """Both the bound and the played task count what comes and goes in each step; waking is a task of its own."""
-    problem, seat = problem_of("ppo"), seat_of("1x8xh100", 8)
+    problem, group = problem_of("ppo"), group_of("1x8xh100", 8)
     blocks, place = PoolOptions(problem), place_of(problem, "critic.train")
     role = problem.roles[place]
     layout = Layout(data=8, sharding="optimizer")
@@ -324,12 +324,12 @@ def test_an_optimizer_on_the_host_costs_its_seconds_where_its_role_sleeps_too() 
 
     def update_s(**changes: object) -> float:
         running = there.model_copy(update=changes)
-        home = RolePlacement(role, "pool", seat, "megatron", layout, running, shared=False)
+        home = RolePlacement(role, "pool", group, "megatron", layout, running, shared=False)
         return work_of(problem, home, load).total_s or 0.0
 
     away, asleep = update_s(offload=("optimizer",)), update_s(offload=("optimizer",), sleeps=True)
     assert update_s() == update_s(sleeps=True) < away == asleep
-    ways = blocks.role_options(place, seat).all
+    ways = blocks.role_options(place, group).all
     assert all(each.woken_s == each.moved_s for each in ways if not each.running.offload)
     assert all(bool(each.woken_s) == each.running.sleeps for each in ways)
 

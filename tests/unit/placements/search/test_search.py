@@ -308,8 +308,8 @@ def test_an_engine_asked_for_by_name_is_given_stages_and_experts_and_the_default
         blocks = PoolOptions(problem)
         return {
             (way.layout.pipeline, way.layout.expert)
-            for _, seat in blocks.groups
-            for way in blocks.role_options(role, seat).on_devices
+            for _, group in blocks.groups
+            for way in blocks.role_options(role, group).on_devices
         }
 
     assert layouts("fsdp") == {(1, 1)}

@@ -97,7 +97,7 @@ def test_of_choices_that_are_equal_it_takes_the_fewest_pools_then_the_fewest_dev
 
 
 def rounded(option: Option) -> Option:
-    return replace(option, stages_s=tuple(float(round(each)) for each in option.stages_s))
+    return replace(option, spans_s=tuple(float(round(each)) for each in option.spans_s))
 
 
 def check_program(seed: int) -> None:

@@ -50,7 +50,7 @@ def test_on_rooflines_it_is_near_the_best_and_knows_it(objective: Objective, tok
 
 
 def test_marginal_gains_are_best_for_one_stage_of_convex_seconds() -> None:
-    """One stage and one pool each: the largest of work / devices, where giving one more to the slowest is best."""
+    """One span and one pool each: the largest of work / devices, where giving one more to the slowest is best."""
     works = (12.0, 7.0, 5.0)
     table = {Block({role}): [Option((n,), (work / n,)) for n in range(1, 13)] for role, work in enumerate(works)}
     problem = table_problem(table, (12,))
@@ -63,7 +63,7 @@ def counterexample() -> AssignmentProblem:
     """Return what marginal gains get wrong: more devices for `a` leave too few for `b` and `c` together.
 
     Speeding `a` up by 3 s takes both devices that are left, as does speeding up `b` and `c` by 4 s: they hold up the
-    same stage, so that neither alone gains anything.
+    same span, so that neither alone gains anything.
     """
     table = {
         Block({0}): [Option((1,), (10.0, 0.0)), Option((3,), (7.0, 0.0))],

@@ -13,7 +13,7 @@ from placements.time.seconds import Seconds
 from placements.time.training import forward_seconds, update_seconds
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
-from tests.unit.placements.small_problems import lagging, problem_of, seat_of
+from tests.unit.placements.small_problems import group_of, lagging, problem_of
 
 LAYOUT = Layout(data=8, sharding="full")
 EXPERTS, MICRO = "Qwen/Qwen3-30B-A3B", 512  # few tokens, so that a device waits for launches
@@ -31,8 +31,8 @@ def parts_of(found: Seconds) -> dict[str, float]:
 
 def bare(problem: PlanningProblem, load: NodeWorkload, micro: int) -> Seconds:
     """Return the seconds of a pass at all that its engine attains."""
-    seat, constants = seat_of("1x8xh100", 8), problem.training_of("fsdp")
-    given = problem.shape(load.role), load.tokens_in(micro), LAYOUT, seat.links, constants
+    group, constants = group_of("1x8xh100", 8), problem.training_of("fsdp")
+    given = problem.shape(load.role), load.tokens_in(micro), LAYOUT, group.links, constants
     if load.phase == "update":
         return update_seconds(
             *given, micro_batch_tokens=micro, checkpointing="full", logits=RoleSettings().logits, steps=load.steps
@@ -47,7 +47,7 @@ def test_a_pass_has_a_share_of_the_rates_and_waits_for_launches_as_ever(node: st
     load, attained = load_of(problem, node), getattr(host_constants(), share)
     assert attained < 1.0
     running = RoleSettings(checkpointing="full", micro_batch_tokens=MICRO)
-    told = parts_of(passing_seconds(problem, seat_of("1x8xh100", 8), "fsdp", LAYOUT, running, load))
+    told = parts_of(passing_seconds(problem, group_of("1x8xh100", 8), "fsdp", LAYOUT, running, load))
     expected = {
         name: seconds if name == "launch" else seconds / attained
         for name, seconds in parts_of(bare(problem, load, MICRO)).items()
@@ -71,7 +71,7 @@ def test_rates_of_a_cpu_are_those_of_steps_already() -> None:
 def sampled_s(problem: PlanningProblem) -> float:
     """Return the seconds of drawing on one device with a cache that holds all rows."""
     load, running = load_of(problem, "policy.generate"), RoleSettings(precision="bfloat16", cache_share=0.9)
-    found = sampling_seconds(problem, seat_of("1x4xh100", 4), "sglang", Layout(data=4), running, load)
+    found = sampling_seconds(problem, group_of("1x4xh100", 4), "sglang", Layout(data=4), running, load)
     assert found is not None and found.total_s is not None
     return found.total_s
 

@@ -14,7 +14,7 @@ import pytest
 from flowgraph.analysis.roles import Role
 from flowgraph.cluster.plan import Layout, RoleSettings
 from placements.search.named_placements import variant
-from placements.search.plan_builder import homes_of
+from placements.search.plan_builder import homes_of_blocks
 from placements.search.plan_request import PlanRequest
 from placements.search.pool_options import PoolOptions
 from placements.search.search import SearchResult, find, solved
@@ -23,7 +23,7 @@ from placements.step.step_forecast import synced_every
 from placements.time.in_flight import GRAINS, MOST_ADMITTED, InFlight, ways_in_flight
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
-from tests.unit.placements.small_problems import problem_of, seat_of
+from tests.unit.placements.small_problems import group_of, problem_of
 
 TOKENS = [min(8000, max(1, int(1000 * exp(0.7 * NormalDist().inv_cdf((i + 0.5) / 200))))) for i in range(200)]
 BATCH = 64
@@ -107,7 +107,7 @@ ALONE = RoleSettings(precision="bfloat16", cache_share=0.8)
 def drawn_s(problem: PlanningProblem, running: RoleSettings = ALONE, way: InFlight | None = None) -> dict[str, float]:
     """Return the seconds of generating a step's responses on eight devices, by part."""
     (load,) = (load for load in problem.loads if load.phase == "generate")
-    found = sampling_seconds(problem, seat_of("2x8xh100", 8), "sglang", Layout(data=8), running, load, way)
+    found = sampling_seconds(problem, group_of("2x8xh100", 8), "sglang", Layout(data=8), running, load, way)
     assert found is not None
     return {name: each or 0.0 for name, each in found.parts.items()}
 
@@ -121,7 +121,7 @@ def test_more_staleness_keeps_more_rows_in_flight_so_that_the_weights_are_read_f
 def test_a_busy_trainer_leaves_fewer_batches_in_flight() -> None:
     problem = streamed(1, keeps_caches=True)
     (load,) = (load for load in problem.loads if load.phase == "generate")
-    place = problem, seat_of("2x8xh100", 8), "sglang", Layout(data=8), ALONE, load
+    place = problem, group_of("2x8xh100", 8), "sglang", Layout(data=8), ALONE, load
     alone_s = sum(drawn_s(problem).values())
     idle, busy = (best_in_flight(*place, training_s=share * alone_s) for share in (0.0, 2.0))
     assert (idle.batches, idle.period_s(0.0)) == (1.5, 0.0)
@@ -152,7 +152,7 @@ def apart(problem: PlanningProblem) -> SearchResult:
 def test_a_slow_sync_comes_rarer_and_leaves_fewer_batches_in_flight() -> None:
     problem = streamed(4)
     (load,) = (load for load in problem.loads if load.phase == "generate")
-    place = problem, seat_of("2x8xh100", 8), "sglang", Layout(data=8), ALONE, load
+    place = problem, group_of("2x8xh100", 8), "sglang", Layout(data=8), ALONE, load
     quick, slow = (best_in_flight(*place, sync_s=seconds) for seconds in (0.0, 1000.0))
     assert quick.sync_every < slow.sync_every == 4
     assert quick.batches > slow.batches
@@ -161,11 +161,11 @@ def test_a_slow_sync_comes_rarer_and_leaves_fewer_batches_in_flight() -> None:
 def test_the_sync_of_a_plan_comes_as_seldom_as_what_is_in_flight_lets_it() -> None:
     problem = streamed(4)
     best = apart(problem).best
-    every = synced_every(problem, homes_of(problem, best.blocks))
+    every = synced_every(problem, homes_of_blocks(problem, best.blocks))
     assert 1 <= every <= 4
     drained = replace(problem, streamed=False)
     best = apart(drained).best
-    assert synced_every(drained, homes_of(drained, best.blocks)) == 4
+    assert synced_every(drained, homes_of_blocks(drained, best.blocks)) == 4
 
 
 @pytest.mark.parametrize("lag", [1, 2, 8])
