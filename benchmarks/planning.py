@@ -77,7 +77,7 @@ def forget() -> None:
 
 
 def searched(fresh: PlanningProblem) -> tuple[float, float]:
-    """Return the CPU seconds of a search, and of one whose plans are played and set beside the named placements."""
+    """Return the CPU seconds of a search, and of one whose plans are simulated and set beside the named placements."""
     forget()
     began = time.process_time()
     answer = solve(assignment_problem(fresh, PoolOptions(fresh), PlanRequest()))
@@ -98,7 +98,7 @@ def main() -> int:
     for _ in range(rounds):
         for case in CASES:
             taken[case.name].append(searched(problem(case)))
-    print("CPU seconds             search   with plans played and named placements   search to stay within")
+    print("CPU seconds             search   with plans simulated and named placements   search to stay within")
     for case in CASES:
         search, whole = (median(each[part] for each in taken[case.name]) for part in (0, 1))
         print(f"{case.name:22}  {search:6.2f}   {whole:38.2f}   {case.within_s:21.1f}")

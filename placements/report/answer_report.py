@@ -75,7 +75,7 @@ def answer_data(search: SearchResult, top: int, notes: Sequence[str]) -> dict[st
             "gap": search.gap,
             "proven": search.proven,
             "cut": search.cut,
-            "played": search.played,
+            "simulated": search.simulated,
             "search_s": search.seconds,
         },
         "ranked": [_ranked_data(plan, objective) for plan in search.ranked[:top]],

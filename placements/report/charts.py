@@ -122,12 +122,12 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
     Ranked plans come first, in the order of the search, then named placements that are not among them. The best plan is
     marked. If `plan` is another plan, the caption says how long its step takes.
     """
-    played = candidates(search)
-    points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in played]
+    simulated = candidates(search)
+    points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in simulated]
     names_of = {sorted_parts(search, variant): variant.name for variant, _ in reversed(by_name(search))}
-    labels = numbered([names_of.get(tuple(sorted(candidate.parts())), pools_of(candidate)) for candidate in played])
+    labels = numbered([names_of.get(tuple(sorted(candidate.parts())), pools_of(candidate)) for candidate in simulated])
     dots = list[Dot]()
-    for place, (candidate, point, label) in enumerate(zip(played, points, labels, strict=True)):
+    for place, (candidate, point, label) in enumerate(zip(simulated, points, labels, strict=True)):
         names = [variant.name for variant, best in search.named if best is not None and best.blocks == candidate.blocks]
         named = f"; {listed(names)} at its best" if names else ""
         what = f"{pools_of(candidate)}: {many(candidate.devices, 'device')}{named}"
@@ -136,7 +136,7 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
         mark: DotMark = "best" if place == 0 else "front" if on_front(point, points) else "other"
         dots.append(Dot(*point, label, mark, what, why))
     best, smallest = dots[0], min(dots, key=lambda dot: dot.memory_bytes)
-    about = f"{many(len(dots), 'plan')} played. The best takes {show_s(best.seconds)} a step and at most "
+    about = f"{many(len(dots), 'plan')} simulated. The best takes {show_s(best.seconds)} a step and at most "
     about += f"{show_bytes(best.memory_bytes)} on a device."
     if plan is not None and not is_plan(search.best, plan):
         about += f" This plan is another: it takes {show_s(period_s(plan))} a step."

@@ -36,7 +36,7 @@ BAR_CELLS = 10
 FIRST = "hybrid:verl"  # the named placement that stands for all that are the same for a flow
 
 
-Played = RankedPlan | CurrentPlan
+TimedPlan = RankedPlan | CurrentPlan
 """A plan whose step is known: a candidate of a search, or the plan in a file."""
 
 
@@ -103,7 +103,7 @@ def _head(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
     yield f"{problem.graph.name}: {show_s(best.step_s)} a step, {tokens / best.step_s:,.0f} tokens/s"
     if cost := best.cost_per_step:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
-    yield from broken(f"{_proof(search, measure)}; {many(search.played, 'plan')} played", "; ")
+    yield from broken(f"{_proof(search, measure)}; {many(search.simulated, 'plan')} simulated", "; ")
     if search.regrets and best is not min(search.ranked, key=lambda plan: value_of(plan, search.objective)):
         yield f"it is not the {measure.best} as forecast, but loses least where costs are other than forecast"
 
@@ -260,8 +260,8 @@ MEASURES: Mapping[Objective, ObjectiveMeasure] = {
 
 
 def _ranked(search: SearchResult, top: int, measure: ObjectiveMeasure) -> Iterator[str]:
-    """Yield the best plans as they were played, and how they fare where seconds are off if that was asked for."""
-    yield f"the best {min(top, len(search.ranked))} of {len(search.ranked)} plans that were played"
+    """Yield the best plans as they were simulated, and how they fare where seconds are off if that was asked for."""
+    yield f"the best {min(top, len(search.ranked))} of {len(search.ranked)} plans that were simulated"
     rows = list[list[str]]()
     for number, ranked in enumerate(search.ranked[:top], 1):
         difference = "" if number == 1 else _difference(ranked, search.best, measure, "tie")
@@ -345,8 +345,8 @@ def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure)
     """Return a text that compares the best plan of a named placement with the best plan of the search."""
     excess = _more(ranked, search.best, measure)
     if excess <= 0:
-        played = ranked.blocks in {candidate.blocks for candidate in search.ranked}
-        why = "loses more where costs are other" if search.regrets and played else "your request excludes it"
+        simulated = ranked.blocks in {candidate.blocks for candidate in search.ranked}
+        why = "loses more where costs are other" if search.regrets and simulated else "your request excludes it"
         return "the best" if excess > -0.0005 else f"{excess:+.0%}: {why}"
     difference = _difference(ranked, search.best, measure, "a tie")
     if ranked.step_s <= search.best.step_s:
@@ -354,7 +354,7 @@ def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure)
     return f"{difference}: {why_slower(ranked, search.best)}"
 
 
-def why_slower(slow: Played, fast: Played) -> str:
+def why_slower(slow: TimedPlan, fast: TimedPlan) -> str:
     """Return a text that says why the step of `slow` is longer than that of `fast`.
 
     It names tasks that take longer and tasks that no longer overlap others: at most three of each, and only those that

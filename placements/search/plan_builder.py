@@ -42,8 +42,8 @@ class RankedPlan:
     @cached_property
     def step_s(self) -> float:
         """Return the simulated seconds from one step to the next; the bound if they are not known."""
-        played_s = period_of(self.problem, self.homes)
-        return self.bound if played_s is None else played_s
+        simulated_s = period_of(self.problem, self.homes)
+        return self.bound if simulated_s is None else simulated_s
 
     @property
     def devices(self) -> int:

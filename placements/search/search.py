@@ -33,10 +33,10 @@ from placements.solver.solve import Method, is_exact, solve
 from placements.step.barriers import barriers_of
 from placements.workload.planning_problem import PlanningProblem
 
-REPLAYED = 25  # solutions of the lowest bounds that are played as steps in any case
-PLAYED_AT_MOST = 60  # more, of those that may be better than the best so far
-PROMISING = 20  # of these, how many are played first: those of the fewest seconds if all stages were barriers
-NAMED_REPLAYED = 5  # of the best solutions of each named placement
+SIMULATED = 25  # solutions of the lowest bounds that are simulated as steps in any case
+SIMULATED_AT_MOST = 60  # more, of those that may be better than the best so far
+PROMISING = 20  # of these, how many are simulated first: those of the fewest seconds if all stages were barriers
+NAMED_SIMULATED = 5  # of the best solutions of each named placement
 NAMED_AT_MOST = 10  # more, of those that may be better
 TIED_SHARE = 0.05  # plans nearer than this are ties, as near as forecasts are. Source: HybridFlow's own, section 8
 COST_ERROR = 0.2  # the forecast's own: half of the published steps are nearer than this
@@ -64,7 +64,7 @@ class SearchResult:
 
     No plan of the layouts considered takes less than `bound` of the objective: seconds of a step, money, or devices.
     `bound_s` bounds the seconds of a step: for the objective devices, of plans with as few devices; None for money.
-    Both are None if nothing is known. `played` counts the simulated plans. `regrets` belong to the ranked plans if a
+    Both are None if nothing is known. `simulated` counts the simulated plans. `regrets` belong to the ranked plans if a
     robust plan was requested; the plan with the least regret then comes first. `cut` is True if roles that share a pool
     have more options than were combined; the fastest were combined, and the bound is for these. `stalenesses` are the
     searches with other staleness that `auto` tried, `what_ifs` each change and its search, None if nothing fits.
@@ -78,7 +78,7 @@ class SearchResult:
     objective: Objective
     bound: float | None
     bound_s: float | None
-    played: int
+    simulated: int
     regrets: tuple[Regret, ...] = ()
     cut: bool = False
     stalenesses: tuple[SearchResult, ...] = ()
@@ -127,14 +127,14 @@ def find(problem: PlanningProblem, request: PlanRequest | None = None) -> Search
     solution = solve(assignments, method=request.method)
     if solution is None:
         raise nothing_fits(problem, fits)
-    cut, played = pools.cut, _PlayedPlans(problem, request.objective)
-    played.add([solution.best, *solution.runners_up][:REPLAYED])
-    played.add(waiting_at_stages(assignments, pools, request.method)[:PROMISING])
+    cut, simulated = pools.cut, _SimulatedPlans(problem, request.objective)
+    simulated.add([solution.best, *solution.runners_up][:SIMULATED])
+    simulated.add(waiting_at_stages(assignments, pools, request.method)[:PROMISING])
     named = tuple((form, solved(problem, pools, form.parts_of(problem.graph), request.objective)) for form in VARIANTS)
     if not (request.placement or request.pins):
-        played.add_ranked(plan for _, plan in named if plan is not None)
-    minimum = played.play_below(assignments, solution, exactly=is_exact(assignments, request.method))
-    ranked, regretted = played.ranked(), list[Regret]()
+        simulated.add_ranked(plan for _, plan in named if plan is not None)
+    minimum = simulated.simulate_below(assignments, solution, exactly=is_exact(assignments, request.method))
+    ranked, regretted = simulated.ranked(), list[Regret]()
     if request.robust:
         ranked = [plan for plan in ranked if has_room(problem, plan.blocks)] or ranked[:1]
         # Where devices count, only of the plans with the fewest, which come first.
@@ -142,8 +142,8 @@ def find(problem: PlanningProblem, request: PlanRequest | None = None) -> Search
         regretted = sorted(regrets(alike, request.objective), key=lambda regret: regret.mean)
         ranked = [*(regret.ranked for regret in regretted), *ranked[len(regretted) :]]
     else:
-        ranked = list(dropwhile(lambda plan: plan is not ranked[-1] and played.lacks_room(plan), ranked))
-        if problem.kind == "cpu" and played.lacks_room(ranked[0]):
+        ranked = list(dropwhile(lambda plan: plan is not ranked[-1] and simulated.lacks_room(plan), ranked))
+        if problem.kind == "cpu" and simulated.lacks_room(ranked[0]):
             for fault in overflows(ranked[0].plan(), problem, class_counts(problem)):
                 raise fault
     bound, second = minimum or (None, None)
@@ -158,13 +158,13 @@ def find(problem: PlanningProblem, request: PlanRequest | None = None) -> Search
         objective=request.objective,
         bound=bound,
         bound_s=bound_s,
-        played=len(played),
+        simulated=len(simulated),
         regrets=tuple(regretted),
         cut=cut,
     )
 
 
-class _PlayedPlans:
+class _SimulatedPlans:
     """Simulated plans, each once. Only the best ones are checked for room on the cluster."""
 
     def __init__(self, problem: PlanningProblem, objective: Objective) -> None:
@@ -196,8 +196,8 @@ class _PlayedPlans:
 
         return sorted(self._by_blocks.values(), key=order)
 
-    def play_below(
-        self, assignments: AssignmentProblem, solution: Solution, *, exactly: bool, at_most: int = PLAYED_AT_MOST
+    def simulate_below(
+        self, assignments: AssignmentProblem, solution: Solution, *, exactly: bool, at_most: int = SIMULATED_AT_MOST
     ) -> Keys | None:
         """Simulate up to `at_most` choices that may be better than the best plan so far, the most promising first.
 
@@ -339,11 +339,11 @@ def solved(
     solution = solve(assignments)
     if solution is None:
         return None
-    played = _PlayedPlans(problem, objective)
-    played.add([solution.best, *solution.runners_up][:NAMED_REPLAYED])
-    played.add(waiting_at_stages(assignments, pools)[:NAMED_REPLAYED])
-    played.play_below(assignments, solution, exactly=is_exact(assignments), at_most=NAMED_AT_MOST)
-    return next((plan for plan in played.ranked() if not played.lacks_room(plan)), None)
+    simulated = _SimulatedPlans(problem, objective)
+    simulated.add([solution.best, *solution.runners_up][:NAMED_SIMULATED])
+    simulated.add(waiting_at_stages(assignments, pools)[:NAMED_SIMULATED])
+    simulated.simulate_below(assignments, solution, exactly=is_exact(assignments), at_most=NAMED_AT_MOST)
+    return next((plan for plan in simulated.ranked() if not simulated.lacks_room(plan)), None)
 
 
 def regrets(

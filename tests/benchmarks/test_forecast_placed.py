@@ -91,7 +91,7 @@ def test_each_placement_keeps_apart_what_its_name_says() -> None:
 def test_the_published_placement_is_our_best_or_a_tie_at_five_of_seven_sizes() -> None:
     """Source: Sheng et al. 2024, arXiv 2409.19256, section 8.3: 13B on 16 to 128 A100.
 
-    At 96 and 128 devices our best is all on one pool: a step as it is played does not overlap the next one.
+    At 96 and 128 devices our best is all on one pool: a step as it is simulated does not overlap the next one.
     """
     found = list(agreements(ORDINAL))
     assert len(found) == 7

@@ -127,8 +127,8 @@ def seconds_of(verb: str, flow: str, flowgraph: Run) -> list[float]:
     if verb == "explain":
         return [each["step_s"] for each in told(flowgraph("explain", "plan.json", "--json"))]
     if verb == "simulate":
-        played = told(flowgraph("simulate", "plan.json", "--steps", 24, "--json"))
-        return [played["period_s"], played["played_s"]]
+        simulated = told(flowgraph("simulate", "plan.json", "--steps", 24, "--json"))
+        return [simulated["period_s"], simulated["simulated_s"]]
     if verb == "compare":
         beside = told(flowgraph("compare", "plan.json", "./plan.json", "--json"))
         return [beside["plan.json"]["step"]["period_s"]]

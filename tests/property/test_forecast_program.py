@@ -19,7 +19,7 @@ from placements.search.plan_builder import forecast_again
 from placements.search.search import SearchResult, find
 from placements.step.period import period
 from placements.step.step_forecast import schedule_of
-from placements.step.timeline import play
+from placements.step.timeline import timeline_of
 from placements.workload.planning_problem import PlanningProblem
 from tests.looped import looped
 from tests.unit.placements.small_problems import SHIPPED, graph_of, problem_of
@@ -49,7 +49,7 @@ def found_of(flow: str, cluster: str) -> SearchResult:
 
 
 def plans_of(flow: str, cluster: str) -> Iterator[Plan]:
-    """Yield the plans that were played, those of named placements, and each as a hand would change it."""
+    """Yield the plans that were simulated, those of named placements, and each as a hand would change it."""
     found = found_of(flow, cluster)
     for ranked in {each.blocks: each for each in (*found.ranked, *(each for _, each in found.named if each))}.values():
         plan = ranked.plan()
@@ -89,14 +89,14 @@ def test_the_tasks_of_a_forecast_are_those_of_the_program_and_wait_for_the_same(
 @EVERY
 def test_a_step_begins_once_the_one_before_has_ended(flow: str, cluster: str) -> None:
     step = found_of(flow, cluster).best.step
-    played = play(schedule_of(step.tasks, step.waits), steps=3)
+    simulated = timeline_of(schedule_of(step.tasks, step.waits), steps=3)
     for number in (1, 2):
-        begins = min(run.start_s for run in played.runs if run.step == number)
+        begins = min(run.start_s for run in simulated.runs if run.step == number)
         assert (
             begins
-            >= max(run.end_s for run in played.runs if run.step == number - 1 and run.task in _names(step)) - 1e-9
+            >= max(run.end_s for run in simulated.runs if run.step == number - 1 and run.task in _names(step)) - 1e-9
         )
-    assert step.period_s == pytest.approx(played.period_s) == period(schedule_of(step.tasks, step.waits)).seconds
+    assert step.period_s == pytest.approx(simulated.period_s) == period(schedule_of(step.tasks, step.waits)).seconds
 
 
 def _names(step: object) -> set[str]:
@@ -110,10 +110,10 @@ def test_nothing_trains_before_what_it_trains_on_was_generated(flow: str, cluste
     problems = [found.problem, replace(found.problem, staleness=1), replace(found.problem, staleness=2)]
     for problem in problems if found.problem.synced else problems[:1]:
         step = replace(found.best, problem=problem).step
-        played = play(schedule_of(step.tasks, step.waits), steps=4)
+        simulated = timeline_of(schedule_of(step.tasks, step.waits), steps=4)
         kinds = {each.name: each.kind for each in step.tasks}
         shifts = {each.name: each.shift for each in step.tasks}
-        drawn = {(run.task, run.step): run.end_s for run in played.runs if kinds.get(run.task) == "generate"}
-        for run in (each for each in played.runs if kinds.get(each.task) == "update" and drawn):
+        drawn = {(run.task, run.step): run.end_s for run in simulated.runs if kinds.get(run.task) == "generate"}
+        for run in (each for each in simulated.runs if kinds.get(each.task) == "update" and drawn):
             of_rows = [end_s for (_, number), end_s in drawn.items() if number == run.step - shifts[run.task]]
             assert of_rows and run.start_s >= min(of_rows)

@@ -136,7 +136,7 @@ def experts_of(problem: PlanningProblem) -> dict[str, int]:
     return {name: shape.experts for name, shape in problem.shapes.items()}
 
 
-SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take what they do in the long run
+SETTLED_SHARE = 1e-3  # of a step, within which the steps that are simulated take what they do in the long run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class SimulatedPlan:
     """The simulated steps of a plan, and the seconds from step to step in the steady state (`period_s`)."""
 
     plan: Plan
-    played: report.Simulation
+    simulated: report.Simulation
     period_s: float
 
     def data(self) -> dict[str, Any]:
@@ -152,21 +152,21 @@ class SimulatedPlan:
         event_keys, idle_keys = ("task", "pool", "step", "start_s", "end_s"), ("pool", "start_s", "end_s", "why")
         return {
             "period_s": self.period_s,
-            "played_s": self.played.period_s,
-            "events": [{key: getattr(event, key) for key in event_keys} for event in self.played.events],
-            "bubbles": [{key: getattr(idle, key) for key in idle_keys} for idle in self.played.idle],
+            "simulated_s": self.simulated.period_s,
+            "events": [{key: getattr(event, key) for key in event_keys} for event in self.simulated.events],
+            "bubbles": [{key: getattr(idle, key) for key in idle_keys} for idle in self.simulated.idle],
         }
 
     def text(self, columns: int = 100) -> str:
         """Return a text timeline that is at most `columns` characters wide, and the errors of its forecasts."""
-        lines, played_s = [self.played.text(columns)], self.played.period_s
-        if played_s is None or not isclose(played_s, self.period_s, rel_tol=SETTLED_SHARE):
+        lines, simulated_s = [self.simulated.text(columns)], self.simulated.period_s
+        if simulated_s is None or not isclose(simulated_s, self.period_s, rel_tol=SETTLED_SHARE):
             lines.append(f"a step takes {self.period_s:,.1f} s once steps follow each other")
         return "\n".join([*lines, "\n".join(report.error_lines(self.plan))])
 
     def trace(self) -> str:
         """Return the simulation as a Chrome trace in JSON, for ui.perfetto.dev."""
-        return json.dumps(self.played.trace(f"{self.plan.flow}, predicted"), indent=1) + "\n"
+        return json.dumps(self.simulated.trace(f"{self.plan.flow}, predicted"), indent=1) + "\n"
 
 
 def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
@@ -175,7 +175,7 @@ def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
     refuse_broken(saved.plan, saved.where)
     step, step_s = saved.plan.step, known_step_s(saved.plan.step, saved.where)
     assert step is not None, "its seconds are known"
-    return SimulatedPlan(plan=saved.plan, played=simulate(step, steps), period_s=step_s)
+    return SimulatedPlan(plan=saved.plan, simulated=simulate(step, steps), period_s=step_s)
 
 
 @dataclass(frozen=True)

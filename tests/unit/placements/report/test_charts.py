@@ -1,4 +1,4 @@
-"""What a search played, as dots and as strips: the front is one, and strips fit the cluster."""
+"""What a search simulated, as dots and as strips: the front is one, and strips fit the cluster."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EVERY = pytest.mark.parametrize("of", ["ppo", "grpo", "gpg", lagging], ids=calle
 def test_a_dot_for_each_plan_that_was_played_and_the_best_first(of: Of) -> None:
     found = found_of(of, "2x8xh100")
     picture = search_chart(found)
-    played = candidates(found)
-    assert played[: len(found.ranked)] == list(found.ranked)
-    assert {each.blocks for _, each in found.named if each} <= {each.blocks for each in played}
-    assert [dot.seconds for dot in picture.dots] == [each.step_s for each in played]
+    simulated = candidates(found)
+    assert simulated[: len(found.ranked)] == list(found.ranked)
+    assert {each.blocks for _, each in found.named if each} <= {each.blocks for each in simulated}
+    assert [dot.seconds for dot in picture.dots] == [each.step_s for each in simulated]
     assert [dot.mark for dot in picture.dots].count("best") == 1 and picture.dots[0].mark == "best"
 
 

@@ -18,7 +18,7 @@ from placements.search.plan_builder import RankedPlan, forecast_again
 from placements.search.pool_options import PoolOptions, pool_option_of
 from placements.search.search import solved
 from placements.step.step_forecast import schedule_of
-from placements.step.timeline import play
+from placements.step.timeline import timeline_of
 from placements.time.host_work import host_work_of
 from tests.examples.flows.two_agents import two_agents
 from tests.flows.ppo_shaped import ppo_shaped
@@ -99,8 +99,8 @@ def test_each_tensor_group_lies_in_one_domain(case: Case) -> None:
 @EVERY
 def test_the_period_is_what_the_player_comes_to(case: Case) -> None:
     step = ranked_of(case).step
-    played = play(schedule_of(step.tasks, step.waits), steps=24)
-    assert step.period_s == pytest.approx(played.period_s)
+    simulated = timeline_of(schedule_of(step.tasks, step.waits), steps=24)
+    assert step.period_s == pytest.approx(simulated.period_s)
 
 
 @EVERY

@@ -314,7 +314,7 @@ def shown(option: Option) -> object:
 
 
 def test_an_optimizer_on_the_host_costs_its_seconds_where_its_role_sleeps_too() -> None:
-    """Both the bound and the played task count what comes and goes in each step; waking is a task of its own."""
+    """Both the bound and the simulated task count what comes and goes in each step; waking is a task of its own."""
     problem, group = problem_of("ppo"), group_of("1x8xh100", 8)
     blocks, place = PoolOptions(problem), place_of(problem, "critic.train")
     role = problem.roles[place]

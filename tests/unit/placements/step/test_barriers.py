@@ -1,4 +1,4 @@
-"""The bound of the search: where all pools wait for each other, and that no plan is played in less."""
+"""The bound of the search: where all pools wait for each other, and that no plan is simulated in less."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_where_steps_overlap_as_many_share_the_circle_and_only_its_loads_are_in_
     assert found.spans_s(roles.index("policy.train"), (5.0, 7.0, 9.0)) == [0.0, 5.0, 7.0, 9.0]
 
 
-# ------------------------------------------------------------------------------------------- never above what is played
+# ----------------------------------------------------------------------------------------- never above what is simulated
 
 
 @cache
@@ -130,9 +130,9 @@ def test_no_choice_at_all_is_played_in_less_than_its_bound(
     assume(_within(problem, [option for _, option in picked]))
     assume(has_room(problem, picked))
     choice = assignment_of(assignment_problem(problem, blocks, PlanRequest()), picked)
-    played = RankedPlan(problem, choice.blocks, choice.value)
-    assert played.step.period_s is not None
-    assert choice.step_s <= played.step_s * ROUNDING
+    simulated = RankedPlan(problem, choice.blocks, choice.value)
+    assert simulated.step.period_s is not None
+    assert choice.step_s <= simulated.step_s * ROUNDING
 
 
 def _within(problem: PlanningProblem, taken: Sequence[Option]) -> bool:
@@ -178,7 +178,7 @@ def named(case: tuple[Of, str, int | None]) -> str:
 @looped("objective", ["step", "devices"])
 @looped("case", SMALL)
 def test_a_plan_that_is_called_best_is_the_best_of_all(case: tuple[Of, str, int | None], objective: Objective) -> None:
-    """The least of all, played one by one; of devices the fewest, and on as few the least seconds."""
+    """The least of all, simulated one by one; of devices the fewest, and on as few the least seconds."""
     found, every = found_of(*case, objective), all_played(*case)
     least = min(every, key=lambda each: (value_of(each, objective), each.step_s))
     assert found.bound is not None

@@ -1,7 +1,7 @@
-"""Plans played one by one: every way to place and run the roles of a problem, or many of them drawn at random.
+"""Plans simulated one by one: every way to place and run the roles of a problem, or many of them drawn at random.
 
-The search keeps a few ways of each block of roles, bounds choices and plays the promising ones. Here each block has
-every combination of its roles' ways that fits, and each plan is played. `random_problem` makes problems of each kind.
+The search keeps a few ways of each block of roles, bounds choices and simulates the promising ones. Here each block has
+every combination of its roles' ways that fits, and each plan is simulated. `random_problem` makes some of each kind.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def random_problem(seed: int) -> PlanningProblem:
 
 @dataclass(frozen=True)
 class Judged:
-    """What was seen of one problem: plans played, the best of them, and what the search said of it.
+    """What was seen of one problem: plans simulated, the best of them, and what the search said of it.
 
     `faults` are sentences: a plan below the printed bound, a false refusal, a named placement that is not at its best.
     """
 
     seed: int
-    played: int
+    simulated: int
     whole: bool
     best_s: float
     answer: SearchResult | None
@@ -133,13 +133,13 @@ class Plans:
         options = tuple(rng.choice(self.options(block)) for block in parts)
         return options if self.fits(options) else None
 
-    def played(self, parts: Sequence[Block], options: Sequence[Option]) -> RankedPlan:
-        """Return a plan as it is played."""
+    def simulated(self, parts: Sequence[Block], options: Sequence[Option]) -> RankedPlan:
+        """Return a plan as it is simulated."""
         return RankedPlan(self.problem, tuple(zip(parts, options, strict=True)), 0.0)
 
 
 def judge(seed: int, most: int = 2_000) -> Judged:
-    """Play every plan of a random problem, or about `most` of them, and compare the best with what the search says.
+    """Simulate every plan of a random problem, or about `most` of them, and compare the best with what the search says.
 
     Where there are more plans, some are drawn at random, and from the best of them others that differ in one pool.
     """
@@ -153,11 +153,11 @@ def judge(seed: int, most: int = 2_000) -> Judged:
     parts = list(plans.parts())
     for each in parts:
         if plans.count(each) <= most // 4:
-            played = [plans.played(each, options) for options in plans.every(each)]
+            simulated = [plans.simulated(each, options) for options in plans.every(each)]
         else:
-            whole, played = False, list(_walked(plans, each, rng, max(50, most // len(parts))))
-        number += len(played)
-        placed = next((one for one in sorted(played, key=_step_s) if has_room(problem, one.blocks)), None)
+            whole, simulated = False, list(_walked(plans, each, rng, max(50, most // len(parts))))
+        number += len(simulated)
+        placed = next((one for one in sorted(simulated, key=_step_s) if has_room(problem, one.blocks)), None)
         best |= {frozenset(each): placed} if placed else {}
     first = min(best.values(), key=_step_s, default=None)
     faults = (*_faults(answer, first), *_named_faults(plans, answer, best))
@@ -169,17 +169,17 @@ def _step_s(plan: RankedPlan) -> float:
 
 
 def _walked(plans: Plans, parts: Sequence[Block], rng: random.Random, most: int) -> Iterator[RankedPlan]:
-    """Play plans drawn at random, then, from the best of them, those that differ in one pool's way."""
+    """Simulate plans drawn at random, then, from the best of them, those that differ in one pool's way."""
     drawn = [plans.any(parts, rng) for _ in range(most)]
-    played = [plans.played(parts, options) for options in drawn if options]
-    yield from played
-    at = min(played, key=lambda one: one.step_s, default=None)
+    simulated = [plans.simulated(parts, options) for options in drawn if options]
+    yield from simulated
+    at = min(simulated, key=lambda one: one.step_s, default=None)
     while at is not None:
         now = [option for _, option in at.blocks]
         place = rng.randrange(len(parts))
         others = rng.sample(own := plans.options(parts[place]), min(40, len(own)))
         near = [(*now[:place], other, *now[place + 1 :]) for other in others]
-        tried = [plans.played(parts, options) for options in near if plans.fits(options)]
+        tried = [plans.simulated(parts, options) for options in near if plans.fits(options)]
         yield from tried
         better = min(tried, key=lambda one: one.step_s, default=None)
         at = better if better is not None and better.step_s < at.step_s * (1 - TIED) else None
