@@ -205,9 +205,9 @@ def test_options_name_the_devices_of_one_class_the_price_and_what_they_are_made_
         pooled = pool_option_of(each)
         assert pooled.group.devices == sum(each.devices)
         assert pooled.group.of.model.startswith("h100" if each.devices[0] else "a100")
-        assert len(each.stages_s) == blocks.barriers.spans
+        assert len(each.spans_s) == blocks.barriers.spans
         most_s = sum(pooled.stages_s) + sum(blocks.barriers.host_s)
-        assert 0 < sum(each.stages_s) <= blocks.barriers.share * most_s
+        assert 0 < sum(each.spans_s) <= blocks.barriers.share * most_s
         assert each.cost == pytest.approx(sum(each.devices) * 36 / 8 / 3600)
 
 
@@ -309,7 +309,7 @@ def test_roles_that_can_be_exchanged_are_offered_what_each_would_be_by_itself() 
 def shown(option: Option) -> object:
     """Return all that an option says, but which objects say it."""
     pooled = pool_option_of(option)
-    numbers = option.stages_s, option.pool_s, pooled.stages_s, pooled.peak_bytes, pooled.host_bytes
+    numbers = option.spans_s, option.pool_s, pooled.stages_s, pooled.peak_bytes, pooled.host_bytes
     return option.devices, numbers, pooled.roles, pooled.group.devices
 
 
