@@ -14,7 +14,7 @@ from flowgraph.cluster.plan import Plan, StepForecast
 from flowgraph.errors import DataError
 from placements.calibration.fit_scales import Key, Observation, fit_scales
 from placements.calibration.timings import STEP, SYNC, Timing, refuse_no_seconds
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.step.step_forecast import node_seconds, step_of
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
@@ -62,14 +62,14 @@ class MeasuredRun:
     """One run: its name, the problem and placements of its plan, and its timings."""
 
     name: str
-    setting: PlanningProblem
+    problem: PlanningProblem
     homes: tuple[RolePlacement, ...]
     timings: tuple[Timing, ...]
 
     @classmethod
     def of(cls, name: str, problem: PlanningProblem, plan: Plan, timings: tuple[Timing, ...]) -> MeasuredRun:
         """Return the measured run of a plan; `name` describes the run in texts."""
-        return cls(name, problem, tuple(homes_by(problem, plan)), timings)
+        return cls(name, problem, tuple(homes_of_plan(problem, plan)), timings)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class MeasuredRun:
 
     @cached_property
     def _problem(self) -> PlanningProblem:
-        return replace(self.setting, calibration=None)
+        return replace(self.problem, calibration=None)
 
     @cached_property
     def _step(self) -> StepForecast:
@@ -145,7 +145,7 @@ class MeasuredRun:
             raise DataError.unusable(label, f"the plan has no pool for {load.role.name}")
         if not self._unscaled_s.get(load.node):
             raise DataError.unusable(label, "no seconds are forecast for it, so nothing can be fitted to them")
-        return LOAD_PHASES[load.phase], load.role.name, home.seat.of.model
+        return LOAD_PHASES[load.phase], load.role.name, home.group.of.model
 
     def _seconds(self, names: Sequence[str], calibration: Calibration | None) -> float:
         problem = replace(self._problem, calibration=calibration)

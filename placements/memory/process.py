@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flowgraph.models import ModelShape
     from placements.workload.node_workload import NodeWorkload
 
-Block = tuple[Part, float, float]
+Tensors = tuple[Part, float, float]
 """What a tensor is for, its bytes, and how many of them there are."""
 
 LOGITS_BACKWARD, LOGITS_READ, LOGITS_SAMPLED = 5, 2, 5
@@ -69,8 +69,8 @@ def process_footprint(
         for sampler, tokens in load.responses:
             rollout[sampler] = max(rollout.get(sampler, 0), -(-tokens // layout.data))
         if load.rows:
-            blocks = model.moments(load, sample_rows, forward_tokens)
-            moments.setdefault(load.phase, []).extend(_ProcessPeak.of(block, constants) for block in blocks)
+            tensors = model.moments(load, sample_rows, forward_tokens)
+            moments.setdefault(load.phase, []).extend(_ProcessPeak.of(moment, constants) for moment in tensors)
     # AdamW keeps two moments of each parameter, plain SGD nothing.
     # Source: Kingma and Ba 2015 (Adam), arXiv 1412.6980, algorithm 1.
     optimizers = [load.optimizer for load in loads if load.phase == "update"]
@@ -121,8 +121,8 @@ def gathered_bytes(shape: ModelShape, layout: Layout, *, backward: bool, number_
 
 def kept_blocks(
     shape: ModelShape, rows: RowsPass, *, number_bytes: int = 4, inner: int | None = None
-) -> Iterator[Block]:
-    """Yield the blocks that one layer stores for its backward pass: (part, bytes of a block, number of blocks).
+) -> Iterator[Tensors]:
+    """Yield the tensors that one layer stores for its backward pass: (part, bytes of a tensor, number of tensors).
 
     With h the hidden width, of each token read: of both norms the input, the normalised and the scaled (6 h); queries,
     attention's result, and the same in the order of rows (3 H·d); of the MLP the gate, its activation, the other branch
@@ -151,9 +151,9 @@ class _ProcessPeak:
     kept_bytes: float
 
     @classmethod
-    def of(cls, blocks: Sequence[Block], constants: MemoryConstants) -> _ProcessPeak:
+    def of(cls, tensors: Sequence[Tensors], constants: MemoryConstants) -> _ProcessPeak:
         parts, kept_bytes = dict[Part, float](), 0.0
-        for part, size, count in blocks:
+        for part, size, count in tensors:
             parts[part] = parts.get(part, 0.0) + size * count
             kept_bytes += size * count * (size <= constants.kept_block_bytes)
         return cls(parts, kept_bytes)
@@ -165,7 +165,7 @@ class _ProcessPeak:
 
 @dataclass(frozen=True)
 class _ProcessModel:
-    """A model in a layout, and the blocks that it has at the moments that may be the worst."""
+    """A model in a layout, and the tensors that it has at the moments that may be the worst."""
 
     shape: ModelShape
     layout: Layout
@@ -186,7 +186,7 @@ class _ProcessModel:
     def table_bytes(self) -> float:
         return float(self.number_bytes * self.shape.vocabulary * self.shape.hidden)
 
-    def moments(self, load: NodeWorkload, sample_rows: int, forward_tokens: int) -> Iterator[list[Block]]:
+    def moments(self, load: NodeWorkload, sample_rows: int, forward_tokens: int) -> Iterator[list[Tensors]]:
         ranks, largest_pass = self.layout.data, padded_pass if self.shape.head == "score" else packed_pass
         if load.phase == "generate":
             yield from self._generating(sampled_pass(load, ranks, sample_rows))
@@ -199,16 +199,16 @@ class _ProcessModel:
         else:
             yield from self._reading(largest_pass(load, ranks, forward_tokens), entropy="entropy" in load.stats)
 
-    def _waiting(self, rows: RowsPass) -> list[Block]:
+    def _waiting(self, rows: RowsPass) -> list[Tensors]:
         """Return what waits for the backward pass: of all layers, or their inputs and the layer in progress."""
         layer = list(kept_blocks(self.shape, rows, number_bytes=self.number_bytes, inner=self.inner))
         layers, hidden = self.shape.layers, self.number_bytes * rows.tokens * self.shape.hidden
-        last: list[Block] = [("activations", hidden, 3)]
+        last: list[Tensors] = [("activations", hidden, 3)]
         if self.running.checkpointing == "full":
             return [*layer, *last, ("activations", hidden, layers)]
         return [*((part, size, count * layers) for part, size, count in layer), *last]
 
-    def _updating(self, rows: RowsPass, load: NodeWorkload, *, accumulates: bool) -> Iterator[list[Block]]:
+    def _updating(self, rows: RowsPass, load: NodeWorkload, *, accumulates: bool) -> Iterator[list[Tensors]]:
         """Yield what comes and goes at the loss, in the first layer's backward pass, at its end, and in the step.
 
         Gradients are there from the start where earlier micro-batches have left theirs. AdamW's step makes two numbers
@@ -217,7 +217,7 @@ class _ProcessModel:
         shape, number_bytes, shards = self.shape, self.number_bytes, self.layout.shards
         table = shape.vocabulary * shape.hidden
         if shape.adapters:
-            gradients: list[Block] = [("gradients", 4.0 * shape.hidden, shape.trained / shape.hidden / shards)]
+            gradients: list[Tensors] = [("gradients", 4.0 * shape.hidden, shape.trained / shape.hidden / shards)]
         else:
             matrix = shape.hidden * max(1, self.inner)
             matrices = max(0, shape.parameters - shape.tables * table) / matrix
@@ -227,13 +227,13 @@ class _ProcessModel:
             ]
         waiting, gathered = self._waiting(rows), self._gathered(backward=True)
         earlier = gradients if accumulates else []
-        head: list[Block] = []
+        head: list[Tensors] = []
         if shape.outputs > 1:
             logits = rows.read_out * shape.outputs
             head = [("gradients", self.table_bytes, 1)] if not shape.adapters else []
-            chunk: Block = ("logits", number_bytes * min(logits, CHUNK_LOGITS), LOGITS_BACKWARD)
+            chunk: Tensors = ("logits", number_bytes * min(logits, CHUNK_LOGITS), LOGITS_BACKWARD)
             yield [*waiting, chunk, *(head if logits > CHUNK_LOGITS else []), *earlier, *gathered]
-        layer: list[Block] = [
+        layer: list[Tensors] = [
             ("activations", number_bytes * rows.tokens * shape.hidden, 1),
             ("activations", number_bytes * rows.tokens * self.inner, 2),
         ]
@@ -242,20 +242,20 @@ class _ProcessModel:
         largest = 0.0 if shape.adapters else 4 * max(1.0, table / shards)
         yield [*gradients, ("working", largest, 2 if load.optimizer != "sgd" else 1)]
 
-    def _gathered(self, *, backward: bool) -> list[Block]:
+    def _gathered(self, *, backward: bool) -> list[Tensors]:
         size = gathered_bytes(self.shape, self.layout, backward=backward, number_bytes=self.number_bytes)
         return [("gathered", self.table_bytes, size / self.table_bytes)] if size else []
 
-    def _reading(self, rows: RowsPass, *, entropy: bool) -> Iterator[list[Block]]:
+    def _reading(self, rows: RowsPass, *, entropy: bool) -> Iterator[list[Tensors]]:
         shape, number_bytes = self.shape, self.number_bytes
         gathered = self._gathered(backward=False)
         yield [*self._layer(rows), *gathered]
         if shape.outputs > 1:
             chunk = number_bytes * min(rows.read_out * shape.outputs, CHUNK_LOGITS)
-            hidden: Block = ("activations", number_bytes * rows.tokens * shape.hidden, 2)
+            hidden: Tensors = ("activations", number_bytes * rows.tokens * shape.hidden, 2)
             yield [("logits", chunk, LOGITS_READ + entropy), hidden, *gathered]
 
-    def _layer(self, rows: RowsPass) -> Iterator[Block]:
+    def _layer(self, rows: RowsPass) -> Iterator[Tensors]:
         """Yield what one layer has while tokens pass it without gradients: keys, masks, and numbers of each token."""
         number_bytes, shape = self.number_bytes, self.shape
         numbers, widest = forward_numbers(shape, Layout()), max(shape.hidden, self.inner)
@@ -264,7 +264,7 @@ class _ProcessModel:
         yield "activations", number_bytes * rows.rows * rows.width * shape.kv_heads * shape.head_dim, 2
         yield "activations", number_bytes * groups * rows.read_out * rows.width, 2
 
-    def _generating(self, rows: RowsPass) -> Iterator[list[Block]]:
+    def _generating(self, rows: RowsPass) -> Iterator[list[Tensors]]:
         """Yield what reading the distinct contexts has, and then decoding at full length, on plain whole weights.
 
         The cache of a layer grows by copying keys, then values. Where heads share these and contexts differ in length
@@ -274,11 +274,11 @@ class _ProcessModel:
         contexts = RowsPass(rows.contexts, rows.contexts, rows.prompt_tokens, 0)
         full = shape.cache_numbers(max(1, rows.width)) / tensors
         read = shape.cache_numbers(max(1, rows.prompt_tokens)) / tensors
-        context: Block = ("kv_cache", number_bytes * contexts.rows * read, tensors)
+        context: Tensors = ("kv_cache", number_bytes * contexts.rows * read, tensors)
         yield [context, *self._layer(contexts), ("logits", 4 * shape.outputs * contexts.rows, 2)]
         yield [context, ("kv_cache", number_bytes * rows.rows * read, tensors)]
-        keys: Block = ("kv_cache", number_bytes * rows.rows * full, tensors)
-        copied: Block = ("working", number_bytes * rows.rows * full, 1)
+        keys: Tensors = ("kv_cache", number_bytes * rows.rows * full, tensors)
+        copied: Tensors = ("working", number_bytes * rows.rows * full, 1)
         if shape.heads > shape.kv_heads:
             copied = ("working", number_bytes * rows.rows * rows.width * shape.heads * shape.head_dim, 2)
         yield [keys, copied, ("logits", 4 * shape.outputs * rows.rows, LOGITS_SAMPLED)]

@@ -10,7 +10,7 @@ from flowgraph.cluster.cluster import DeviceKind, show_bytes
 from flowgraph.cluster.plan import Plan
 from placements.format import COLUMNS, flowing, pool_sizes, table
 from placements.memory.footprint import fits
-from placements.report.search_report import Played, show_s, why_slower
+from placements.report.search_report import TimedPlan, show_s, why_slower
 from placements.search.alternatives import (
     AlternativeLayout,
     AlternativePool,
@@ -74,14 +74,14 @@ def explain(problem: PlanningProblem, plan: Plan) -> Explanation:
     return Explanation(problem, plan, CurrentPlan(plan.step, plan.step.period_s, len(plan.used())))
 
 
-def alternatives_text(role: str, home: Sequence[str], current: Played, moved: Sequence[AlternativePool]) -> str:
+def alternatives_text(role: str, home: Sequence[str], current: TimedPlan, moved: Sequence[AlternativePool]) -> str:
     """Return a table of step times with `role` on other pools, fastest first; pools that do not fit come last.
 
     `home` are the names of the roles on its current pool, `current` is the plan to compare with.
     """
     mates = [name for name in home if name != role]
     where = f"shares a pool with {', '.join(mates)}" if mates else "has a pool of its own"
-    played, unfit = list[tuple[float, list[str]]](), list[list[str]]()
+    simulated, unfit = list[tuple[float, list[str]]](), list[list[str]]()
     for move in moved:
         place = f"with {'+'.join(move.neighbours)}" if move.neighbours else "alone"
         if move.ranked is None:
@@ -92,13 +92,13 @@ def alternatives_text(role: str, home: Sequence[str], current: Played, moved: Se
             why = "a tie" if change > -TIED_SHARE else "better than this plan"
             why = why_slower(moved_to, current) if change > TIED_SHARE else why
             why += f", on {many(moved_to.devices, 'device')}" if moved_to.devices != current.devices else ""
-            played.append((moved_to.step_s, [place, show_s(moved_to.step_s), f"{change:+.1%}", why]))
-    played.sort(key=lambda row: row[0])
+            simulated.append((moved_to.step_s, [place, show_s(moved_to.step_s), f"{change:+.1%}", why]))
+    simulated.sort(key=lambda row: row[0])
     head = f"{role} {where}: {show_s(current.step_s)} a step"
-    return "\n".join([head, *flowing([*(cells for _, cells in played), *unfit], "; ")])
+    return "\n".join([head, *flowing([*(cells for _, cells in simulated), *unfit], "; ")])
 
 
-def fastest_text(current: Played, best: Played | None) -> str:
+def fastest_text(current: TimedPlan, best: TimedPlan | None) -> str:
     """Return a line that compares a plan with `best`, the fastest plan with the same pools of roles.
 
     Returns "" if `best` is None or is faster by less than 0.05%.

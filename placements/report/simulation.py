@@ -13,7 +13,7 @@ from flowgraph.diagrams.model.quantities import listed, many, show_s
 from placements.hardware.engine_constants import HOST
 from placements.step.idle_time import OVER, IdleSpan, causes, idle_spans
 from placements.step.step_forecast import schedule_of
-from placements.step.timeline import Timeline, TimelineEvent, play
+from placements.step.timeline import Timeline, TimelineEvent, timeline_of
 
 IDLE = "·"
 STEP_COLUMNS = 4  # the fewest in which a step can be told from the next
@@ -22,7 +22,7 @@ DRAWN_SHARE = 1e-3  # of a step: a shorter run is not drawn
 
 def simulate(step: StepForecast, steps: int) -> Simulation:
     """Simulate the first `steps` steps of a plan, given its forecast step; all seconds of the step must be known."""
-    return Simulation(play(schedule_of(step.tasks, step.waits), steps=steps))
+    return Simulation(timeline_of(schedule_of(step.tasks, step.waits), steps=steps))
 
 
 @dataclass(frozen=True)

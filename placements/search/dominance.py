@@ -76,16 +76,6 @@ class RoleOption:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class TimedLayout:
-    """One layout of a role on an engine with all its state on its devices, and the seconds of each stage."""
-
-    engine: str
-    layout: Layout
-    running: RoleSettings
-    stages_s: tuple[float, ...]
-
-
 def slower_somewhere(stages_s: Sequence[float], compared_s: Sequence[float]) -> bool:
     """Return whether `stages_s` is longer than `compared_s` in any stage."""
     return any(a > b for a, b in zip(stages_s, compared_s, strict=True))

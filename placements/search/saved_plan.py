@@ -16,7 +16,7 @@ from placements.memory.footprint import FITS_SHARE
 from placements.search.infeasibility import overflows
 from placements.search.plan_builder import forecast_again, plan_from
 from placements.step.period import period
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.step.step_forecast import schedule_of
 from placements.time.decode import cache_tokens
 from placements.workload.batch_partition import many
@@ -58,7 +58,7 @@ class SavedPlan:
     @property
     def homes(self) -> list[RolePlacement]:
         """Return the placement of each role."""
-        return homes_by(self.problem, self.plan)
+        return homes_of_plan(self.problem, self.plan)
 
     def role_faults(self) -> Iterator[FlowError]:
         """Yield errors for roles that cannot run as placed.
@@ -67,7 +67,7 @@ class SavedPlan:
         is necessary or if another system `ran` the plan.
         """
         for home in self.homes:
-            of, tensor = home.seat.of, home.layout.tensor
+            of, tensor = home.group.of, home.layout.tensor
             shares = home.role.use == "sample" and of.kind == "gpu" and is_server(home.engine)
             longest = max(load.longest_tokens for load in self.problem.loads_of(home.role))
             room = self._cache_tokens(home, tensor, home.running.cache_share or 1.0) if shares else longest
@@ -102,7 +102,7 @@ class SavedPlan:
             yield from self.overflows(forecast)
 
     def _cache_tokens(self, home: RolePlacement, tensor: int, share: float) -> int:
-        device, precision = home.seat.links.device, home.running.precision
+        device, precision = home.group.links.device, home.running.precision
         shape, serving = self.problem.shape(home.role), self.problem.serving_of(home.engine)
         return cache_tokens(shape, device, tensor, share, serving, precision)
 

@@ -1,6 +1,6 @@
 """The exact solution of one partition of the roles: choose the option of each block by branch and bound.
 
-A box is an interval of seconds for each stage that holds the seconds of that stage's slowest block. For its upper
+A box is an interval of seconds for each span that holds the seconds of that span's slowest block. For its upper
 corner, a table look-up gives the fewest devices with which each block is fast enough; if the sum exceeds the devices of
 the cluster, the box is empty. Its lower corner gives a lower bound for every plan in the box. Not here: the list of
 partitions (`partition_bounds`) and the search over them (`exact`).
@@ -30,7 +30,7 @@ class Cover:
     """
 
     times_s: Numbers
-    """Seconds by row of the goal, [stage, block, option]."""
+    """Seconds by row of the goal, [span, block, option]."""
     devices: Numbers
     cost: Numbers
     orders: Indices
@@ -94,8 +94,8 @@ class CoverPlans:
 
 
 @dataclass(frozen=True, eq=False)
-class StageBoxes:
-    """Boxes of stage seconds: corners `low_s`, `high_s` [stage, box], and lower bounds of their plans' keys [box]."""
+class SpanBoxes:
+    """Boxes of span seconds: corners `low_s`, `high_s` [span, box], and lower bounds of their plans' keys [box]."""
 
     low_s: Numbers
     high_s: Numbers
@@ -106,9 +106,9 @@ class StageBoxes:
         """Return a mask [box] of the boxes whose two corners are equal."""
         return np.asarray((self.low_s >= self.high_s).all(0))
 
-    def some(self, which: Bits | Indices) -> StageBoxes:
+    def some(self, which: Bits | Indices) -> SpanBoxes:
         """Return the boxes that a mask or an array of indices selects."""
-        return StageBoxes(self.low_s[:, which], self.high_s[:, which], self.first[which], self.second[which])
+        return SpanBoxes(self.low_s[:, which], self.high_s[:, which], self.first[which], self.second[which])
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ class Incumbents:
             keys = float(good.first[best]), float(good.second[best])
             self.first, self.second = min((self.first, self.second), keys)
 
-    def may_be_better(self, boxes: StageBoxes) -> StageBoxes:
+    def may_be_better(self, boxes: SpanBoxes) -> SpanBoxes:
         """Return the boxes whose bounds are below the best keys found so far."""
         equal = (boxes.first == self.first) & (boxes.second < self.second)
         return boxes.some((boxes.first < self.first) | equal)
@@ -165,8 +165,8 @@ def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedC
     cover, boxes = opened(cover, met)
     if boxes is None:
         return SolvedCover(met.plans(), FAR, met.examined)
-    stages = range(len(boxes.low_s))
-    grid = [np.unique(cover.times_s[stage][cover.devices < FAR]) for stage in stages]
+    spans = range(len(boxes.low_s))
+    grid = [np.unique(cover.times_s[span][cover.devices < FAR]) for span in spans]
     batch = max(FEW_BOXES, CELLS_AT_ONCE // cover.devices.size)
     boxes = met.may_be_better(boxes)
     while boxes.first.size and met.examined < examined_at_most:
@@ -180,7 +180,7 @@ def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedC
     return SolvedCover(met.plans(), float(boxes.first.min(initial=FAR)), met.examined)
 
 
-def opened(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
+def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
     """Return a cover without the options that cannot be in a plan as good as required, and the box of the rest, if any.
 
     Smaller boxes along the diagonal of that box yield first plans, with which more options can be dropped.
@@ -191,20 +191,20 @@ def opened(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
     share = np.linspace(0.0, 1.0, FIRST_BOXES, endpoint=False)
     high_s = box.low_s + share * (box.high_s - box.low_s)
     none = np.zeros(FIRST_BOXES)
-    diagonal = StageBoxes(np.repeat(box.low_s, FIRST_BOXES, axis=1), high_s, none, none)
+    diagonal = SpanBoxes(np.repeat(box.low_s, FIRST_BOXES, axis=1), high_s, none, none)
     met.note(look(cover, diagonal, met)[1], FIRST_BOXES)
     return narrowed(cover, met)
 
 
-def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
+def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
     """Drop the options that cannot be in a plan as good as the best so far, until none can be dropped.
 
-    Returns the smaller cover and the box of its stage seconds; None for the box if it can hold no such plan.
+    Returns the smaller cover and the box of its span seconds; None for the box if it can hold no such plan.
     """
     none = np.zeros(1)
     low_s = cover.times_s.min(2).max(1)[:, None]
     high_s = np.where(cover.devices < FAR, cover.times_s, 0.0).max((1, 2))[:, None]
-    box = StageBoxes(low_s, high_s, none, none)
+    box = SpanBoxes(low_s, high_s, none, none)
     while True:
         box, plans, fits = look(cover, box, met)
         met.note(plans, 1)
@@ -216,7 +216,7 @@ def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, StageBoxes | None]:
         cover = cover.only(mask)
 
 
-def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, CoverPlans, Bits]:
+def look(cover: Cover, boxes: SpanBoxes, met: Incumbents) -> tuple[SpanBoxes, CoverPlans, Bits]:
     """Return the boxes that remain open, tightened; the plan with the fewest devices of each box; and what fits.
 
     What fits is a mask [block, box, option]: False for options that cannot be in a plan as good as the best so far. If
@@ -247,7 +247,7 @@ def look(cover: Cover, boxes: StageBoxes, met: Incumbents) -> tuple[StageBoxes, 
     alive = np.asarray((spare >= 0).all(0) & (low_s < FAR).all(0))
     least_s, devices, cost = goal.step_s(low_s), fewest.sum(0), fewest_cost.sum(0)
     first, second = goal.keys(least_s, devices, cost)
-    looked = StageBoxes(low_s, high_s, np.maximum(first, spent.sum(0)), second)
+    looked = SpanBoxes(low_s, high_s, np.maximum(first, spent.sum(0)), second)
     settled = boxes.thin() | (intact & (least_s >= goal.step_s(high_s)))
     still_open = looked.some(alive & (low_s <= high_s).all(0) & ~settled)
     columns = columns[:, alive]
@@ -261,27 +261,27 @@ def _rest(numbers: Numbers) -> Numbers:
     return np.asarray((numbers.sum(0) - numbers)[:, :, None])
 
 
-def halved(boxes: StageBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> StageBoxes:
-    """Cut each box in two along the stage that contributes most to the distance between its corners.
+def halved(boxes: SpanBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> SpanBoxes:
+    """Cut each box in two along the span that contributes most to the distance between its corners.
 
     Corners are always seconds of some option (`grid`), so repeated halving ends.
     """
     thin, boxes = boxes.some(boxes.thin()), boxes.some(~boxes.thin())
     widest = goal.widest(boxes.low_s, boxes.high_s)
     below, above = boxes.high_s.copy(), boxes.low_s.copy()
-    for stage in set(widest.tolist()):
-        chosen, seconds = np.flatnonzero(widest == stage), grid[stage]
-        low_s, high_s = boxes.low_s[stage, chosen], boxes.high_s[stage, chosen]
+    for span in set(widest.tolist()):
+        chosen, seconds = np.flatnonzero(widest == span), grid[span]
+        low_s, high_s = boxes.low_s[span, chosen], boxes.high_s[span, chosen]
         place = np.searchsorted(seconds, low_s + (high_s - low_s) / 2, side="right")
         place = np.minimum(place, np.searchsorted(seconds, high_s))  # halves of neighbours may round up
-        below[stage, chosen], above[stage, chosen] = seconds[place - 1], seconds[place]
-    lower = StageBoxes(boxes.low_s, below, boxes.first, boxes.second)
-    return joined(thin, joined(lower, StageBoxes(above, boxes.high_s, boxes.first, boxes.second)))
+        below[span, chosen], above[span, chosen] = seconds[place - 1], seconds[place]
+    lower = SpanBoxes(boxes.low_s, below, boxes.first, boxes.second)
+    return joined(thin, joined(lower, SpanBoxes(above, boxes.high_s, boxes.first, boxes.second)))
 
 
-def joined(left: StageBoxes, right: StageBoxes) -> StageBoxes:
+def joined(left: SpanBoxes, right: SpanBoxes) -> SpanBoxes:
     """Return the boxes of both arguments in one."""
     low_s = np.concatenate([left.low_s, right.low_s], axis=1)
     high_s = np.concatenate([left.high_s, right.high_s], axis=1)
     first, second = np.concatenate([left.first, right.first]), np.concatenate([left.second, right.second])
-    return StageBoxes(low_s, high_s, first, second)
+    return SpanBoxes(low_s, high_s, first, second)

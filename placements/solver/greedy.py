@@ -1,7 +1,7 @@
 """The greedy solver: a good placement without a proof, by local search over partitions of the roles.
 
 Each block starts with its fewest devices and gets more by marginal gain. That is optimal for a sum of convex functions
-of one block each (Fox, 1966, Management Science 13:210-216), but not for a step, whose stages wait for the slowest
+of one block each (Fox, 1966, Management Science 13:210-216), but not for a step, whose spans wait for the slowest
 block. From each partition, the search continues with the best partition that results from merging two blocks or moving
 a role. The answer has a bound that is valid for every partition, so its gap is known. Not here: the proven answer
 (`exact`).
@@ -28,7 +28,7 @@ from placements.solver.option_table import (
     tables_of_block,
 )
 from placements.solver.partition_bounds import fewest_devices, least_value
-from placements.solver.problem import Assignment, Option, Problem, Solution, assignment_of, fused, rank
+from placements.solver.problem import Assignment, AssignmentProblem, Option, Solution, assignment_of, fused, rank
 
 KEPT = 50
 BOUNDED_ROLES = 12  # more have too many blocks for a bound that holds for every partition
@@ -39,7 +39,7 @@ Partition = tuple[int, ...]
 
 
 def solve_greedy(
-    problem: Problem, *, width: int = 1, settled: int = 0, kept: int = KEPT, bounded: bool = True
+    problem: AssignmentProblem, *, width: int = 1, settled: int = 0, kept: int = KEPT, bounded: bool = True
 ) -> Solution | None:
     """Return a good choice by local search from two partitions: one pool for all roles, and a pool for each role.
 
@@ -75,7 +75,7 @@ def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: Obje
     """Return the option of each block: the fewest devices, then more where they gain most; None if they do not fit.
 
     Source: Fox (1966), Management Science 13:210-216, on marginal allocation; here one gain may be of several devices
-    at once. If no single block shortens the step, one of the slowest blocks of a stage is sped up, so that two equally
+    at once. If no single block shortens the step, one of the slowest blocks of a span is sped up, so that two equally
     slow blocks do not prevent each other's improvement.
     """
     rows = fewest(blocks, capacity)
@@ -121,7 +121,7 @@ def _gains(
 ) -> tuple[Numbers, Numbers]:
     """Return what each option of one block gains by share of devices: of the objective; and seconds where that stays.
 
-    The seconds are those by which it speeds up stages that it holds up; if devices are the objective, those of a step.
+    The seconds are those by which it speeds up spans that it holds up; if devices are the objective, those of a step.
     """
     block, now = blocks[at], rows[at]
     rest_s = np.delete(longest_s, at, axis=0).max(0, initial=0.0)[:, None]
@@ -145,7 +145,7 @@ def _gains(
 
 
 class _LocalSearch:
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: AssignmentProblem) -> None:
         self.problem, self.goal = problem, objective_arrays(problem)
         self.units = tuple(bits(block) for block in fused(problem.together, len(problem.roles)))
         self.rank = partial(rank, problem)

@@ -13,7 +13,7 @@ import numpy as np
 
 from placements.solver.branch_and_bound import CELLS_AT_ONCE, FAR
 from placements.solver.option_table import Bits, Indices, JoinedTables, Numbers, ObjectiveArrays, OptionTable, block_of
-from placements.solver.problem import Problem
+from placements.solver.problem import AssignmentProblem
 
 BISECTIONS = 8
 ROUNDS_AT_MOST = 4
@@ -25,7 +25,7 @@ def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, 
 
     >>> from placements.solver.problem import Option
     >>> from placements.solver.option_table import tables_of
-    >>> anything = Problem(("a", "b", "c"), (1,), lambda block: [Option((1,), (1.0,))])
+    >>> anything = AssignmentProblem(("a", "b", "c"), (1,), lambda block: [Option((1,), (1.0,))])
     >>> len(list(covers_of(tables_of(anything), 3)))
     5
     """
@@ -43,12 +43,12 @@ def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, 
         waiting += [(rest ^ block, (*chosen, at)) for at, block in reversed(starting[lowest]) if block & rest == block]
 
 
-def count_covers(problem: Problem) -> int:
+def count_covers(problem: AssignmentProblem) -> int:
     """Return the number of partitions with a class of device for each block.
 
     This is the length of `covers_of` if every block that the pins allow can run on every class of device.
 
-    >>> count_covers(Problem(("a", "b", "c", "d", "e"), (8,), lambda _: ()))
+    >>> count_covers(AssignmentProblem(("a", "b", "c", "d", "e"), (8,), lambda _: ()))
     52
     """
     sets = range(1 << len(problem.roles))
@@ -65,8 +65,8 @@ class Covers:
     """Partitions (covers), each with lower bounds of the devices, money and seconds that its blocks take.
 
     `tables` [cover, block] are indices into the list of tables; the length of that list marks absent blocks. `devices`
-    and `cost` [cover, block] are for the fewest devices that each block can run on. The slowest block of a stage takes
-    at least `low_s` [stage, cover] seconds.
+    and `cost` [cover, block] are for the fewest devices that each block can run on. The slowest block of a span takes
+    at least `low_s` [span, cover] seconds.
     """
 
     tables: Indices
@@ -214,7 +214,7 @@ def _relaxed_bound(
         if (smallest[:-2, everyone] > room).any():
             return FAR
         rest = smallest[:, everyone ^ blocks]
-        # The slowest block of a stage takes no less than each role does in its best block.
+        # The slowest block of a span takes no less than each role does in its best block.
         best_s = np.minimum.reduceat(np.where(fit, options.times_s, FAR), starts, axis=1)
         low_s = np.maximum(low_s, np.where(holds[:, None, :], best_s, FAR).min(2).max(0))
         first, _ = goal.keys(goal.step_s(low_s), *smallest[-2:, everyone])

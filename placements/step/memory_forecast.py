@@ -11,14 +11,14 @@ from flowgraph.engines.table import shares_process
 from placements.memory.footprint import SHIPPED, Footprint, room_bytes, total_bytes, with_parts
 from placements.memory.pool_peaks import PhaseTurn, PoolPeak, PoolResident, pool_peaks
 from placements.step.role_costs import footprint, process_of
-from placements.step.role_placements import RolePlacement, homes_by
+from placements.step.role_placements import RolePlacement, homes_of_plan
 from placements.workload.node_workload import NodeWorkload
 from placements.workload.planning_problem import PlanningProblem
 
 
 def footprint_of(problem: PlanningProblem, home: RolePlacement) -> Footprint:
     """Return the bytes of a role on each device of its pool."""
-    return footprint(problem, home.role, home.seat, home.engine, home.layout, home.running)
+    return footprint(problem, home.role, home.group, home.engine, home.layout, home.running)
 
 
 def forecasts_of(
@@ -51,7 +51,7 @@ def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
 
     Raises ResourceError if a device of the plan is not in the cluster.
     """
-    homes = homes_by(problem, plan)
+    homes = homes_of_plan(problem, plan)
     footprints = {home.role.name: footprint_of(problem, home) for home in homes}
     pools = list[PoolMemory]()
     for pool in plan.pools:
@@ -118,7 +118,7 @@ def _turn(
     home, source = homes[name], homes.get(problem.synced.get(name, ""))
     if load.phase != "generate" or source is None:
         return PhaseTurn(load.phase, name)
-    is_cpu = home.seat.of.kind == "cpu"
+    is_cpu = home.group.of.kind == "cpu"
     if is_cpu and source.role.param == home.role.param and _location(source) == _location(home):
         return PhaseTurn(load.phase, name)
     if not is_cpu:
@@ -140,7 +140,7 @@ def _with_mapped_weights(
     problem: PlanningProblem, home: RolePlacement, homes: Mapping[str, RolePlacement], bytes_of: Footprint
 ) -> Footprint:
     """Add weights that went from one CPU process to another: pages of the store that they share stay mapped."""
-    if home.seat.of.kind != "cpu" or not shares_process(home.engine):
+    if home.group.of.kind != "cpu" or not shares_process(home.engine):
         return bytes_of
     pairs = [(homes[to], homes[source]) for to, source in problem.synced.items() if {to, source} <= {*homes}]
     mapped = any(home in pair and pair[0].pool != pair[1].pool and shares_process(pair[0].engine) for pair in pairs)
@@ -152,7 +152,7 @@ def _weights_copy(problem: PlanningProblem, home: RolePlacement, homes: Sequence
 
     A role whose weights are the frozen base of adapters that are trained in the same place reads their copy.
     """
-    if home.seat.of.kind != "cpu":
+    if home.group.of.kind != "cpu":
         return ""
     shape, param = problem.shape(home.role), home.role.param
     for trained in homes:

@@ -127,7 +127,7 @@ class _TimedStep:
     def __init__(self, problem: PlanningProblem, homes: Sequence[RolePlacement]) -> None:
         self.problem, self.outline = problem, outline_of(problem, homes)
         self.by_role = {home.role.name: home for home in homes}
-        self._groups = {home.pool: home.seat for home in homes}
+        self._groups = {home.pool: home.group for home in homes}
         self._loads = {load.node: load for load in problem.loads}
         self._ahead = max(self.outline.shifts, default=0)
         self._by_copy = dict[ProgramHome, list[RolePlacement]]()
@@ -197,7 +197,7 @@ class _TimedStep:
         placed = ((self.by_role[read.role.name], read) for read in reading)
         elsewhere = ((place, read) for place, read in placed if place.pool != home.pool)
         training_s = fsum(work_of(problem, place, read).total_s or 0.0 for place, read in elsewhere)
-        settings = home.seat, home.engine, home.layout, home.running
+        settings = home.group, home.engine, home.layout, home.running
         return best_in_flight(problem, *settings, load, ahead=self._ahead, sync_s=sync_s, training_s=training_s)
 
     def _bytes_per_s(self, source: str, target: str) -> float:
@@ -232,7 +232,7 @@ def work_of(
     For rollouts that continue across steps, `in_flight` has the batches in flight; None chooses the fastest number.
     Sleeping and waking between tasks are not included: see `switching_of`.
     """
-    settings = home.seat, home.engine, home.layout, home.running
+    settings = home.group, home.engine, home.layout, home.running
     if home.role.use == "sample":
         sampling = sampling_seconds(problem, *settings, load, in_flight)
         return sampling if sampling is not None else Seconds({"decode": None})
@@ -242,7 +242,7 @@ def work_of(
         share, total_s = problem.host.slowed_share - 1, passing.total_s
         parts.append(Seconds({"sharing": None if total_s is None else share * total_s}))
     if load == loads[-1] and home.running.offload:
-        parts.append(offloaded_seconds(footprint_of(problem, home), home.seat, home.layout, home.running, loads))
+        parts.append(offloaded_seconds(footprint_of(problem, home), home.group, home.layout, home.running, loads))
     return added(parts)
 
 
@@ -259,7 +259,7 @@ def _switch_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement], *,
     A sampling engine discards its weights when it sleeps: they come from the host, and the engine takes a while to
     answer.
     """
-    device = homes[0].seat.links.device
+    device = homes[0].group.links.device
     if any(home.role.use == "sample" for home in homes):
         weights = max(footprint_of(problem, home).resident.get("weights", 0) for home in homes)
         return wake_seconds(weights, device) if awake else Seconds({"sleep": 0.0})
@@ -271,8 +271,8 @@ def _sync_seconds(problem: PlanningProblem, source: RolePlacement, target: RoleP
     shape = problem.shape(target.role)
     size_bytes, count = WEIGHT_BYTES * shape.trained, tensors(shape)
     if source.pool == target.pool:
-        sync = reshard_seconds(size_bytes, count, source.layout, target.layout, source.seat.links)
+        sync = reshard_seconds(size_bytes, count, source.layout, target.layout, source.group.links)
     else:
-        ends = source.seat.links, source.seat.devices, target.seat.links, target.seat.devices
+        ends = source.group.links, source.group.devices, target.group.links, target.group.devices
         sync = sync_seconds(size_bytes, count, *ends, target.layout.data)
     return sync.times(problem.sync_factor)

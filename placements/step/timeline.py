@@ -94,7 +94,7 @@ class Timeline:
         return {pool: busy_s / self.end_s if self.end_s else 0.0 for pool, busy_s in seconds.items()}
 
 
-def play(schedule: Schedule, *, steps: int = 1) -> Timeline:
+def timeline_of(schedule: Schedule, *, steps: int = 1) -> Timeline:
     """Simulate the first `steps` steps of a schedule; each task starts as early as its waits and its pools allow.
 
     A task with a `shift` skips that many steps, since its input does not exist yet. A pool runs its tasks in order, so

@@ -232,8 +232,8 @@ def test_a_plan_that_cannot_run_has_a_fault_and_no_verb_a_traceback(
         else:
             assert (said.code, said.out) == (1, "")
             assert said.err.startswith(f"edited.json: {why}")
-    plays = (("simulate", path), ("compare", path, "plan.json"))
-    for verb in plays if every_verb else (plays[place % 2],):
+    simulated = (("simulate", path), ("compare", path, "plan.json"))
+    for verb in simulated if every_verb else (simulated[place % 2],):
         said = flowgraph(*verb)
         assert said.code in (0, 1)
         if name in OF_THE_FILE:

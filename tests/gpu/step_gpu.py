@@ -171,7 +171,7 @@ def planned(case: Case, graph: Graph, model: Path, places: tuple[str, str]) -> P
 def _forecast(case: Case, graph: Graph, model: Path, cluster: str) -> Plan:
     """Return the hybrid plan with its forecast on a cluster of one device."""
     posed = posed_of(case, model, cluster)
-    return forecast(posed.setting, hybrid(graph, cluster), posed.assumed)
+    return forecast(posed.problem, hybrid(graph, cluster), posed.assumed)
 
 
 def prompts_of(case: Case) -> RowSource:

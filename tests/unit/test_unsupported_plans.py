@@ -36,7 +36,7 @@ from flowgraph.engines.table import ENGINES, engines_for
 from flowgraph.errors import PlanError
 from flowgraph.language import laws
 from tests.looped import looped
-from tests.unit.placements.small_settings import graph_of
+from tests.unit.placements.small_problems import graph_of
 
 GPU = Device(kind="gpu", memory_bytes=80 * 2**30, model="h100-sxm-80g")
 ENGINE_OF = {"policy.train": "fsdp", "policy.sample": "sglang", "ref.infer": "fsdp"}

@@ -61,13 +61,13 @@ class DrawnPlan:
         """Return the bytes of each value that is transferred; empty if lengths and models are not known."""
         if self.planned is None:
             return ArrowSizes()
-        setting, graph = self.planned.setting, self.planned.graph if self.program is None else self.program.graph
-        return report.arrow_sizes(graph, setting.shapes, setting.workload, self.plan)
+        problem, graph = self.planned.problem, self.planned.graph if self.program is None else self.program.graph
+        return report.arrow_sizes(graph, problem.shapes, problem.workload, self.plan)
 
     @cached_property
     def search(self) -> report.SearchResult | None:
         """Return the search that found the plan, or run it now; None if the plan's problem is not known."""
-        return None if self.planned is None else self.planned.search or search_plan(self.planned.setting)
+        return None if self.planned is None else self.planned.search or search_plan(self.planned.problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,7 @@ def _file_target(path: Path, say: Say) -> DrawTarget:
 def _graph_of(plan: Plan, where: str) -> Graph | None:
     """Return the graph of a plan's flow; None if the flow is not found or has changed since it was planned."""
     if plan.assumed is not None:
-        return None if _flow_is_gone(plan.assumed.flow) else prepare_from(plan, where).setting.graph
+        return None if _flow_is_gone(plan.assumed.flow) else prepare_from(plan, where).problem.graph
     if not plan.flow.isidentifier():  # a flow's own name: a file's would be run
         return None
     try:

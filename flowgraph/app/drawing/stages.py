@@ -133,7 +133,7 @@ class FlowFacts:
     @property
     def _step_facts(self) -> report.StepFacts:
         planned = self.planned
-        return report.step_facts(planned.graph, planned.setting.shapes, planned.setting.workload, planned.plan)
+        return report.step_facts(planned.graph, planned.problem.shapes, planned.problem.workload, planned.plan)
 
 
 def flow_facts(request: Request, say: Say) -> FlowFacts:

@@ -119,7 +119,7 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
             raise PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
     try:
         prepared = saved.prepare()
-        check_plan(plan, graph, where, experts=experts_of(prepared.setting))
+        check_plan(plan, graph, where, experts=experts_of(prepared.problem))
         return _fitting(prepared, plan, ExportTarget(system=system, version=version))
     except ModelError as error:
         unknown = f"it is not known whether the exported file fits: {error}".replace("\n", " ")
@@ -131,10 +131,10 @@ def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, 
 
     `notes` are added to those of the export. Raises the errors of `export`.
     """
-    setting = prepared.setting
-    response = int(setting.response.most) if setting.response is not None else None
-    longest = LongestLengths(int(setting.prompt.most), response)
-    return export(plan, target.system, target.version, graph=setting.graph, longest=longest, notes=notes)
+    problem = prepared.problem
+    response = int(problem.response.most) if problem.response is not None else None
+    longest = LongestLengths(int(problem.prompt.most), response)
+    return export(plan, target.system, target.version, graph=problem.graph, longest=longest, notes=notes)
 
 
 def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportResult:
@@ -145,7 +145,7 @@ def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
     files = exported_files(prepared, plan, target, notes)
     if files.system_run is None:
         return ExportResult(files, None)
-    return ExportResult(files, *as_run.forecast_run(prepared.setting, files.system_run, prepared.assumed))
+    return ExportResult(files, *as_run.forecast_run(prepared.problem, files.system_run, prepared.assumed))
 
 
 def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportResult:
@@ -163,7 +163,7 @@ def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> Exp
         slower = step_s is not None and (first.step_s or 0.0) > step_s * (1 + report.TIED_SHARE)
         return _written(prepared, plan, target, [takes(first.step_s)]) if slower else first
     why = [f"as {name} runs the plan, {fault}" for fault in first.faults]
-    for other_plan in as_run.other_layouts(prepared.setting, plan) if first.plan is not None else ():
+    for other_plan in as_run.other_layouts(prepared.problem, plan) if first.plan is not None else ():
         candidate = _written(prepared, other_plan, target)
         if candidate.runs:
             assert first.plan is not None and candidate.plan is not None, "both are forecast"
@@ -191,7 +191,7 @@ def search_exportable_plan(prepared: PreparedProblem, target: ExportTarget) -> E
     runs. If it runs none of them, the fastest plan is exported in the layouts that fit.
     """
     try:
-        search = search_plan(prepared.setting)
+        search = search_plan(prepared.problem)
     except ResourceError:
         return None
 

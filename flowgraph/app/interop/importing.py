@@ -44,8 +44,8 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
 
     def at(request: Request) -> tuple[PreparedProblem, ImportedRun]:
         prepared = _prepared(as_written, path, device, request)
-        read = _with_micro_batches(prepared.setting, as_written)
-        plan = as_run.plan_of_run(prepared.setting, read, prepared.assumed)
+        read = _with_micro_batches(prepared.problem, as_written)
+        plan = as_run.plan_of_run(prepared.problem, read, prepared.assumed)
         faults = tuple(map(str, faults_of(plan, prepared, str(path), ran=True)))
         return prepared, ImportedRun(path, read, plan, faults)
 
@@ -340,15 +340,15 @@ def _base(text: str) -> tuple[str, str]:
     return (base, f"{plus}{rank}") if plus else (text, "")
 
 
-def _with_micro_batches(setting: PlanningProblem, read: Imported) -> Imported:
+def _with_micro_batches(problem: PlanningProblem, read: Imported) -> Imported:
     """Return a run with the micro-batches that it has at the lengths of a planning problem.
 
     A run states the maximum length of its rows, not their actual lengths, so a budget of many tokens or rows is seldom
     full. A micro-batch has at least one row, and at most the rows of one rank in a minibatch.
     """
     running = dict(read.running)
-    for role in setting.roles:
-        settings, layout, loads = running.get(role.name), read.layouts.get(role.name), setting.loads_of(role)
+    for role in problem.roles:
+        settings, layout, loads = running.get(role.name), read.layouts.get(role.name), problem.loads_of(role)
         if settings is None or layout is None or role.use == "sample" or not loads:
             continue
         if (tokens := settings.micro_batch_tokens) is None:

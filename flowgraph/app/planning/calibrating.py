@@ -88,7 +88,7 @@ def _measured_run(path: Path, plan: Path | None, measured: Sequence[str], say: S
     if not all(device.model for device in timed.used()):
         why = f"the speed of {device_of_unknown_speed(timed.cluster)}, is not known, so there is nothing to fit"
         raise PlanError.unreadable(str(file), "", why)
-    problem = prepare_from(timed, str(file)).setting
+    problem = prepare_from(timed, str(file)).problem
     if path.is_file() and plan is not None:
         kind = f"log; `calibrate` reads {calibration.KNOWN}"
         text = text_of(path, kind, lambda why: DataError.unusable(path, why), LOG_BYTES)

@@ -90,7 +90,7 @@ def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterat
     if not faults:
         yield from _raised(lambda: plan_again(plan, prepared, where, say, fits=False).batch)
     if not faults and not not_run_here:
-        yield from _raised(lambda: lower(prepared.setting.graph, plan, where=where, watch=watch_engines))
+        yield from _raised(lambda: lower(prepared.problem.graph, plan, where=where, watch=watch_engines))
     notes += [f"the plan names {name}, which cannot be run here" for name in not_run_here]
 
 
@@ -103,8 +103,8 @@ def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowEr
         notes.append(f"whether it fits on {where} is not known: no model is named\n  hint: {command}")
         return
     if prepared.inputs is None:
-        rows = f"{prepared.setting.prompts:,} prompts a step, of {prepared.assumed.prompt_tokens} tokens"
-        notes.append(f"assuming {rows}, and responses of maximum length; `flowgraph plan` has options for both")
+        rows = f"{prepared.problem.prompts:,} prompts a step, of {prepared.assumed.prompt_tokens} tokens"
+        notes.append(f"taken: {rows}, and responses as long as they may be; `flowgraph plan` takes others")
     try:
         planned = searched(prepared, request.target, say)
     except ResourceError as error:
@@ -135,8 +135,8 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     """
     inputs = prepared.inputs
     if inputs is not None:
-        prepared.setting.batch_sizes(**inputs.row_origins())
-    graph = prepared.setting.graph if inputs is None else inputs.graph
+        prepared.problem.batch_sizes(**inputs.row_origins())
+    graph = prepared.problem.graph if inputs is None else inputs.graph
     rules = [getattr(node.settings, "by", "data") for node in graph.nodes if node.op.name in SCORING]
     for rule in rules:
         if rule != "data":

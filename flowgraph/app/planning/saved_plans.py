@@ -72,9 +72,9 @@ def saved_plan(
 
     `ran` says that another system ran the plan. Raises the first law that the plan breaks.
     """
-    refuse(law_faults(plan, prepared.setting, where))
+    refuse(law_faults(plan, prepared.problem, where))
     return SavedPlan(
-        problem=prepared.setting,
+        problem=prepared.problem,
         plan=plan,
         assumed=prepared.assumed,
         where=where,
@@ -90,7 +90,7 @@ def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, f
     `fits`, raises also if a role cannot run, if the sizes of a step do not go together, or if a device's memory
     overflows.
     """
-    for line in core_warnings(prepared.setting.cluster):
+    for line in warnings_for(prepared.problem.cluster):
         say(line)
     saved = saved_plan(plan, prepared, where)
     if fits:
@@ -110,7 +110,7 @@ def faults_of(
     `where` names the plan in errors. Seconds and bytes are checked only if the laws and the forecast have no fault.
     `ran` says that another system ran the plan.
     """
-    broken = [*law_faults(plan, prepared.setting, where)] or [*check_forecast(plan, where)]
+    broken = [*law_faults(plan, prepared.problem, where)] or [*forecast_faults(plan, where)]
     yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 
@@ -140,7 +140,7 @@ def experts_of(problem: PlanningProblem) -> dict[str, int]:
     return {name: shape.experts for name, shape in problem.shapes.items()}
 
 
-SETTLED_SHARE = 1e-3  # of a step, within which the steps that are played take what they do in the long run
+SETTLED_SHARE = 1e-3  # of a step, within which the steps that are simulated take what they do in the long run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class SimulatedPlan:
     """The simulated steps of a plan, and the seconds from step to step in the steady state (`period_s`)."""
 
     plan: Plan
-    played: report.Simulation
+    simulated: report.Simulation
     period_s: float
 
     def data(self) -> dict[str, Any]:
@@ -156,21 +156,21 @@ class SimulatedPlan:
         event_keys, idle_keys = ("task", "pool", "step", "start_s", "end_s"), ("pool", "start_s", "end_s", "why")
         return {
             "period_s": self.period_s,
-            "played_s": self.played.period_s,
-            "events": [{key: getattr(event, key) for key in event_keys} for event in self.played.events],
-            "bubbles": [{key: getattr(idle, key) for key in idle_keys} for idle in self.played.idle],
+            "simulated_s": self.simulated.period_s,
+            "events": [{key: getattr(event, key) for key in event_keys} for event in self.simulated.events],
+            "bubbles": [{key: getattr(idle, key) for key in idle_keys} for idle in self.simulated.idle],
         }
 
     def text(self, columns: int = 100) -> str:
         """Return a text timeline that is at most `columns` characters wide, and the errors of its forecasts."""
-        lines, played_s = [self.played.text(columns)], self.played.period_s
-        if played_s is None or not isclose(played_s, self.period_s, rel_tol=SETTLED_SHARE):
+        lines, simulated_s = [self.simulated.text(columns)], self.simulated.period_s
+        if simulated_s is None or not isclose(simulated_s, self.period_s, rel_tol=SETTLED_SHARE):
             lines.append(f"a step takes {self.period_s:,.1f} s once steps follow each other")
         return "\n".join([*lines, "\n".join(report.error_lines(self.plan))])
 
     def trace(self) -> str:
         """Return the simulation as a Chrome trace in JSON, for ui.perfetto.dev."""
-        return json.dumps(self.played.trace(f"{self.plan.flow}, predicted"), indent=1) + "\n"
+        return json.dumps(self.simulated.trace(f"{self.plan.flow}, predicted"), indent=1) + "\n"
 
 
 def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
@@ -182,7 +182,7 @@ def simulate_plan(plan: PlanLike, steps: int) -> SimulatedPlan:
     refuse_broken(saved.plan, saved.where)
     step, step_s = saved.plan.step, known_step_s(saved.plan.step, saved.where)
     assert step is not None, "its seconds are known"
-    return SimulatedPlan(plan=saved.plan, played=simulate(step, steps), period_s=step_s)
+    return SimulatedPlan(plan=saved.plan, simulated=simulate(step, steps), period_s=step_s)
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
     """
     saved = NamedPlan.of(plan)
     prepared, where = saved.prepare(), saved.where
-    roles = [role.name for role in prepared.setting.roles]
+    roles = [role.name for role in prepared.problem.roles]
     if role is not None and role not in roles:
         raise UsageError(f"no role `{role}`", where=f"explain {where}", hint=nearest(role, roles))
     checked = saved_plan(saved.plan, prepared, where)
@@ -275,7 +275,7 @@ def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
         layouts=role is not None,
         step_s=step_s,
         faults=tuple(map(str, checked.overflows(forecast))),
-        explanation=explain(prepared.setting, forecast),
+        explanation=explain(prepared.problem, forecast),
     )
 
 

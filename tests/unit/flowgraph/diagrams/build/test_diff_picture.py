@@ -25,13 +25,13 @@ from flowgraph.passes import compile_graph
 from flowgraph.serialize.graph_text import graph_text
 from tests.looped import looped
 from tests.unit.flowgraph.diagrams.build.test_plan_picture import PROGRAMS
-from tests.unit.placements.small_settings import found_of
+from tests.unit.placements.small_problems import found_of
 
 FOUND = found_of("ppo", "2x8xh100")
 PICTURES = {
     **{flow.name: flow_picture(compile_graph(flow.graph())) for flow in (grpo, gpg, ppo)},
     **{name: plan_picture(program) for name, program in PROGRAMS.items()},
-    **{f"plan {i}": plan_picture(lower(FOUND.setting.graph, FOUND.ranked[i].plan())) for i in range(3)},
+    **{f"plan {i}": plan_picture(lower(FOUND.problem.graph, FOUND.ranked[i].plan())) for i in range(3)},
 }
 
 

@@ -34,7 +34,7 @@ from nodes import update as train
 from placements.report.charts import arrow_sizes
 from placements.workload.graph_workload import StepWorkload
 from tests.looped import looped
-from tests.unit.placements.small_settings import found_of
+from tests.unit.placements.small_problems import found_of
 
 Golden = Callable[[str, str], None]
 Place = tuple[str, str, Layout]
@@ -330,9 +330,9 @@ def test_arrows_between_places_say_how_many_bytes_travel() -> None:
 def test_a_found_plan_says_the_bytes_of_what_it_transfers_and_syncs(flow: str) -> None:
     found = found_of(flow, "2x8xh100")
     plan = found.best.plan()
-    program = lower(found.setting.graph, plan)
-    setting = found.setting
-    sizes = arrow_sizes(setting.graph, setting.shapes, StepWorkload(setting.prompts, ceil(setting.prompt.most)), plan)
+    program = lower(found.problem.graph, plan)
+    problem = found.problem
+    sizes = arrow_sizes(problem.graph, problem.shapes, StepWorkload(problem.prompts, ceil(problem.prompt.most)), plan)
     labels = [(each.style.value, each.label) for each in plan_picture(program, sizes).arrows]
     assert [label for style, label in labels if style == "sync"] == ["sync policy 1.1 GiB"]
     moved = [label for style, label in labels if style == "transfer" and "Rollout" in label]
