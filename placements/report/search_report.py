@@ -346,7 +346,7 @@ def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure)
     excess = _more(ranked, search.best, measure)
     if excess <= 0:
         simulated = ranked.blocks in {candidate.blocks for candidate in search.ranked}
-        why = "loses more where costs are other" if search.regrets and simulated else "your request excludes it"
+        why = "loses more if costs differ" if search.regrets and simulated else "your request excludes it"
         return "the best" if excess > -0.0005 else f"{excess:+.0%}: {why}"
     difference = _difference(ranked, search.best, measure, "a tie")
     if ranked.step_s <= search.best.step_s:

@@ -42,7 +42,7 @@ def answer(
         if note not in earlier:
             say(note)
     if request.staleness == "auto" and problem.streamed and not problem.lag:
-        say("--streamed changes nothing: no staleness makes the step shorter")
+        say("--streamed has no effect: no staleness makes the step shorter")
     search = next((search for search in tried if search.problem.staleness == problem.staleness), None)
     if search is None or request.robust:
         search = find(problem, request)

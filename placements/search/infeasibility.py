@@ -172,7 +172,7 @@ def overflows(plan: Plan, problem: PlanningProblem, on: str) -> Iterator[Resourc
         if changes:
             hint = f"smallest changes that fit: {' · '.join(changes)}"
         elif problem.kind == "gpu":
-            hint = "plan it anew for this cluster"
+            hint = "plan it again for this cluster"
         else:
             states = sum(map(_states_bytes, peak.roles.values()))
             hint = f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(states)}"

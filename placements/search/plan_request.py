@@ -97,14 +97,14 @@ def _staleness(text: str, problem: PlanningProblem) -> int | Literal["auto"] | N
     if text == "auto":
         return "auto"
     if text not in ("", "0") and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        raise UsageError(f"`{text}` is not a number of updates", where="--staleness", hint="a whole number, or auto")
+        raise UsageError(f"`{text}` is not a number of updates", where="--staleness", hint="use a whole number, or auto")
     bound = problem.staleness_bound
     if bound and text and int(text) > bound:
         what = f"{problem.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
         raise UsageError(what, where=f"--staleness {text}", hint=f"--staleness {bound}, or auto")
     staleness = int(text) if text else None
     if problem.streamed and not (problem if staleness is None else replace(problem, staleness=staleness)).lag:
-        why = "a response that continues in the next step has tokens of older weights, and no staleness was"
+        why = "a response that continues in the next step has tokens of older weights, but no staleness was"
         raise UsageError(f"{why} asked for", where="--streamed", hint="--staleness 1, or auto")
     return staleness
 
@@ -118,7 +118,7 @@ def _pins(texts: Sequence[str], problem: PlanningProblem) -> Mapping[str, str]:
         if role not in choices:
             raise UsageError(f"no role `{role}`", where=f"--pin {text}", hint=nearest(role, choices))
         if pool == HOST:
-            what = f"`{HOST}` is where nodes run that have no role"
+            what = f"`{HOST}` is the place of nodes without a role"
             raise UsageError(what, where=f"--pin {text}", hint="another name")
         if pins.get(role, pool) != pool:
             raise UsageError(f"is pinned to `{pins[role]}` too", where=f"--pin {text}", hint="leave one of them out")
@@ -141,7 +141,7 @@ def refuse_impossible(request: PlanRequest, problem: PlanningProblem) -> None:
         if any(pair <= block for block in blocks):
             names = " and ".join(problem.roles[place].name for place in sorted(pair))
             pins = " ".join(f"--pin {role}={pool}" for role, pool in request.pins.items())
-            what = f"{names} would share a pool and be apart"
+            what = f"{names} cannot both share a pool and be separate"
             raise UsageError(what, where=f"--placement {request.placement} {pins}", hint="leave one of them out")
     if chosen is not None and len(parts) > devices:
         pools = f"{chosen.name} puts {problem.graph.name} on {len(parts)} pools, which take a device each"
@@ -151,5 +151,5 @@ def refuse_impossible(request: PlanRequest, problem: PlanningProblem) -> None:
         raise PlanError(what, where=f"plan of {problem.graph.name}", notes=notes, hint=hint)
     unpriced = dict.fromkeys(of.model or f"{of.kind}s" for of in problem.classes if of.price_per_hour is None)
     if request.objective == "cost" and unpriced:
-        hint = "say `price_per_hour` of each machine in a cluster's file"
+        hint = "set `price_per_hour` of each machine in the cluster file"
         raise UsageError(f"what {' and '.join(unpriced)} cost is not known", where="--objective cost", hint=hint)

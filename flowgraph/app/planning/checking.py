@@ -104,7 +104,7 @@ def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowEr
         return
     if prepared.inputs is None:
         rows = f"{prepared.problem.prompts:,} prompts a step, of {prepared.assumed.prompt_tokens} tokens"
-        notes.append(f"taken: {rows}, and responses as long as they may be; `flowgraph plan` takes others")
+        notes.append(f"assuming {rows}, and responses of maximum length; `flowgraph plan` has options for both")
     try:
         planned = searched(prepared, request.target, say)
     except ResourceError as error:

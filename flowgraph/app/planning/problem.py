@@ -309,11 +309,11 @@ def _notes(request: Request, problem: PlanningProblem, inputs: FlowInputs | None
     if workload.prompt_tokens is None and inputs is None:
         notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
     if unknown := of_unknown_speed(problem.cluster):
-        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, to tell one plan from another")
+        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, only to compare plans")
     text, longest = workload.response_tokens or "", 0 if problem.response is None else int(problem.response.most)
     bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)
     if longest and "=" in text and not bounded:
-        notes.append(f"no longest response is said, so some have {longest:,} tokens: {text},max=N says otherwise")
+        notes.append(f"no response maximum is set, so some have {longest:,} tokens: set {text},max=N to change it")
     for node in problem.graph.nodes:
         limit = getattr(node.settings, "max_tokens", None)
         samples = node.op.kind == "generate" or node.op.rows == "new"
