@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from flowgraph.cluster.cluster import Cluster, of_unknown_speed
+from flowgraph.cluster.cluster import Cluster, device_of_unknown_speed
 from flowgraph.errors import ResourceError, UsageError
 from placements.search.notes import cautions
 from placements.search.plan_request import PlanRequest, refuse_impossible
@@ -76,7 +76,7 @@ def _what_if(
 ) -> SearchResult | None:
     """Return the search for a problem with one change; None if nothing fits."""
     tried = changed(problem, text, clusters)
-    if (unknown := of_unknown_speed(tried.cluster)) and not of_unknown_speed(problem.cluster):
+    if (unknown := device_of_unknown_speed(tried.cluster)) and not device_of_unknown_speed(problem.cluster):
         hint = "name devices of a known kind, as 2x8xh100 does, or in a cluster's file their `model`"
         raise UsageError(f"the speed of {unknown}, is not known", where=f"--what-if {text}", hint=hint)
     try:

@@ -46,7 +46,7 @@ def refuse_nothing(problem: PlanningProblem, plan: Plan) -> None:
     again = forecast_again(problem, plan)
     assert (again.forecast, again.step) == (plan.forecast, plan.step), "what is run is forecast otherwise"
     assert list(overflows(plan, problem, "here")) == []
-    assert unsupported(plan) == []
+    assert unsupported_parts(plan) == []
     program = lower(problem.graph, plan, watch=watch_engines)
     assert plan.step is not None
     assert [each.name for each in plan.step.tasks] == list(task_names(program.tasks))

@@ -80,7 +80,7 @@ def _searched(
     prepared: PreparedProblem, asked: PlanRequest, target: Target, say: Say, notes: Iterable[str] = ()
 ) -> PlanResult:
     """Return the best plan, whose problem has the chosen staleness, and the notes on it."""
-    for line in (*warnings_for(prepared.problem.cluster), *notes):
+    for line in (*core_warnings(prepared.problem.cluster), *notes):
         say(line)
     search = search_plan(prepared.problem, asked, cluster_of, say)
     if asked.staleness is not None:

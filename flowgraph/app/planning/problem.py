@@ -308,7 +308,7 @@ def _notes(request: Request, problem: PlanningProblem, inputs: FlowInputs | None
         notes.append(f"assuming the model `{DEFAULT_MODEL}`; set another with --model")
     if workload.prompt_tokens is None and inputs is None:
         notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
-    if unknown := of_unknown_speed(problem.cluster):
+    if unknown := device_of_unknown_speed(problem.cluster):
         notes.append(f"the speed of {unknown}, is not known: seconds are nominal, only to compare plans")
     text, longest = workload.response_tokens or "", 0 if problem.response is None else int(problem.response.most)
     bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)

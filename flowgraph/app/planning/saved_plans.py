@@ -90,7 +90,7 @@ def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, f
     `fits`, raises also if a role cannot run, if the sizes of a step do not go together, or if a device's memory
     overflows.
     """
-    for line in warnings_for(prepared.problem.cluster):
+    for line in core_warnings(prepared.problem.cluster):
         say(line)
     saved = saved_plan(plan, prepared, where)
     if fits:
@@ -110,7 +110,7 @@ def faults_of(
     `where` names the plan in errors. Seconds and bytes are checked only if the laws and the forecast have no fault.
     `ran` says that another system ran the plan.
     """
-    broken = [*law_faults(plan, prepared.problem, where)] or [*forecast_faults(plan, where)]
+    broken = [*law_faults(plan, prepared.problem, where)] or [*check_forecast(plan, where)]
     yield from broken or saved_plan(plan, prepared, where, cluster, ran=ran).faults()
 
 

@@ -174,7 +174,7 @@ def prepare_run(request: Request, say: Say) -> PreparedRun:
 
     planned = planned_for(request, say, check=check)
     refuse_unsupported(planned.plan, where)
-    chosen = choose(planned.plan, execution, planned.problem.shapes)
+    chosen = choose_runtime(planned.plan, execution, planned.problem.shapes)
     inputs = planned.inputs
     if inputs is None:
         what = "was planned for lengths of rows, and names no data to train on"

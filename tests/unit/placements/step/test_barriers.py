@@ -81,7 +81,7 @@ def test_where_steps_overlap_as_many_share_the_circle_and_only_its_loads_are_in_
     assert found.spans_s(roles.index("policy.train"), (5.0, 7.0, 9.0)) == [0.0, 5.0, 7.0, 9.0]
 
 
-# ----------------------------------------------------------------------------------------- never above what is simulated
+# ---------------------------------------------------------------------------------------- never above what is simulated
 
 
 @cache
