@@ -170,7 +170,7 @@ def prepare_sampling(
         prompts=prompts,
         file=file,
         program=lower(graph, planned.plan, where=str(request.target)),
-        chosen=choose(planned.plan, execution, planned.problem.shapes),
+        chosen=choose_runtime(planned.plan, execution, planned.problem.shapes),
         models=ModelSetup(sources=inputs.sources, seed=seed, cache=cache, sample_rows=execution.sample_rows),
         batch=inputs.batch,
         facts={
