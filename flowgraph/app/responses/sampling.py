@@ -17,7 +17,7 @@ from flowgraph.app.request import Execution, Request, Say, Workload
 from flowgraph.app.responses.generations import join_parts, partial_path, refuse_output, temporary_parts, write_part
 from flowgraph.app.responses.weights import ModelUnderTest, model_under_test
 from flowgraph.app.running.interrupts import Interrupts
-from flowgraph.app.running.runtime_launch import RuntimeChoice, open_runtime
+from flowgraph.app.running.runtime_launch import RuntimeChoice, choose_runtime, open_runtime
 from flowgraph.checks.placed import refuse_unsupported
 from flowgraph.errors import DataError, FlowError, PlanError, UsageError
 from flowgraph.flows.flow_files import SHIPPED, FlowFile
