@@ -25,7 +25,7 @@ def section_option(
     min: float | None = None,
     max: float | None = None,
 ) -> Any:
-    """Return a typer option in a section of `--help`; None is no section.
+    """Return a typer option in a section of `--help`, or in the general list of options if `section` is None.
 
     `flags` has its names and the name of its value, as in `-o, --out FILE`, and `about` is its help. `completer`
     completes its value; it may be a text of words to offer. `min` and `max` are the limits of a number.

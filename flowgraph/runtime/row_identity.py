@@ -222,8 +222,8 @@ class Shares:
 def split_guide(task: Run, types: Mapping[str, type[Value]]) -> Guide | None:
     """Return the first input of a task by whose lengths its rows can be split evenly; None if there is none.
 
-    Such an input is a record that has both contexts and lengths of responses, and of which the task reads both. `types`
-    maps the names of values to their types.
+    Such an input is a record with contexts and with lengths of responses, and the task reads both. `types` maps the
+    names of values to their types.
     """
     for name in task.reads:
         if not issubclass(types[name], Record):

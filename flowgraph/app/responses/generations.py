@@ -84,7 +84,7 @@ def write_part(tables: Sequence[pa.Table], facts: Mapping[str, Any], path: Path)
 
 
 def join_parts(folder: Path, out: Path, facts: Mapping[str, Any]) -> None:
-    """Join the Parquet files of a folder, of which there must be one, into the file `out`.
+    """Join the Parquet files of a folder, at least one, into the file `out`.
 
     `facts` become its metadata. The complete file is moved into place, so `out` is complete or unchanged. Raises
     DataError if it cannot be written.

@@ -19,7 +19,7 @@ def memory_picture(
 ) -> MemoryChart:
     """Return the memory chart of a plan's forecast, with phases in the order of the step.
 
-    Pools without a forecast are left out. `measured` has the peaks of measured steps, of which the highest are shown.
+    Pools without a forecast are left out. `measured` has the peaks of measured steps; the highest ones are shown.
     `fills` is the share of a device's memory that a plan may fill, by kind of device. The capacity of a pool is that of
     its smallest device.
     """

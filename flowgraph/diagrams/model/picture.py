@@ -34,7 +34,7 @@ class ArrowStyle(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Box:
-    """One thing in a picture: the lines of its label, the first of which is its name.
+    """One thing in a picture: the lines of its label, with its name in the first line.
 
     `inside` is the id of the frame around it, if any, and `about` its tooltip.
     """

@@ -52,7 +52,7 @@ def _is_drawable(number: float) -> bool:
 def series_sentence(series: Series) -> str:
     """Return a sentence about a series: its first and last value with their steps, and its minimum and maximum.
 
-    If there are no values, the sentence says so; for a single value, it has only that.
+    A single value is the only number of the sentence; without values, the sentence says so.
     """
     name = clean(series.name) + (f" ({clean(series.unit)})" if series.unit else "")
     points = [(step, value) for step, value in drawable_points(series) if value is not None]

@@ -157,7 +157,7 @@ def loopback_interface() -> str:
 
 
 def interface_to(host: str) -> str:
-    """Return the name of the network interface that routes to `host`, or "" if there is no route.
+    """Return the name of the network interface that routes to `host`, or "" without a route.
 
     `host` is a name or an address, and may be that of this machine. Nothing is sent.
     """
