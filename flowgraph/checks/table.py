@@ -54,7 +54,7 @@ LAWS: Laws = {
         Law(3, "terms", "a loss is a list of terms, each over the one mask that its node takes", (check_op, Loss)),
         Law(4, "kinds", "a value is row, row x token, scalar, model or state", (Kind, check_result)),
         Law(4, "identity", "a node that makes, drops or reorders rows returns their ids too", check_op),
-        Law(10, "separable", "a node that reads all rows together stands in no loss", check_region),
+        Law(10, "separable", "a node that reads all rows together cannot be in a loss", check_region),
     ),
     "described": (
         Law(0, "one flow", "a graph holds only values of its own parameters and nodes", check_values_belong_to_flow),
@@ -64,12 +64,12 @@ LAWS: Laws = {
         Law(4, "rows", "values that are read row by row have the same rows", check_rows_have_one_origin),
         Law(4, "makers", "a value was made by the weights that its port asks for", check_weights_match_ports),
         Law(4, "lag", "a loss on rows of stale weights corrects for it", check_staleness_is_corrected),
-        Law(4, "corrected", "a correction is of the very ratio that it is used with", check_corrections_match_use),
+        Law(4, "corrected", "a correction applies to the ratio that it is used with", check_corrections_match_use),
         Law(8, "temperature", "values that are compared were computed at one temperature", check_temperatures_match),
     ),
     "named": (
         Law(4, "ports", "an input fits its port, and a setting its range", check_calls_fit_ops),
-        Law(12, "names", "every node has a name of its own", check_names_are_unique),
+        Law(12, "names", "every node has a unique name", check_names_are_unique),
         Law(3, "counts", "a loss says which masks are counted over all ranks", check_masks_are_counted),
         Law(0, "nothing twice", "no two pure nodes compute the same", check_no_duplicate_nodes),
         Law(0, "nothing dropped", "a call that nothing reads is removed and reported", check_no_dropped_calls),
