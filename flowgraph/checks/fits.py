@@ -30,7 +30,7 @@ def part_type(source: Source, part: str) -> type[Value] | None:
 def port_types(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
     """Return the value type of each port type of an op in one call.
 
-    A TypeVar is bound to the type of the input on a port with it, or to its bound if there is no such input.
+    A TypeVar is bound to the type of the input on a port with it; without such an input, its bound is used.
     """
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
     edges = dict(inputs)

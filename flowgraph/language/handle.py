@@ -153,11 +153,11 @@ class SingleRank:
     rank, count = 0, 1
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Return `numbers`, since there are no other ranks."""
+        """Return `numbers` unchanged, which is the sum over one rank."""
         return numbers
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Return `numbers`, since there are no other ranks."""
+        """Return `numbers` unchanged, which is all that one rank has."""
         return numbers
 
 
