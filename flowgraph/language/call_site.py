@@ -28,11 +28,10 @@ def call_site() -> Site:
     Shipped flows count as outside. If all callers are inside, the outermost is returned.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and _ours(frame.f_code.co_filename):
+    while frame.f_back is not None:
+        file = frame.f_code.co_filename
+        generated = file.startswith(("<frozen ", "<string>"))  # but `<ipython-input-…>` is a cell that a user wrote
+        if not generated and (file.startswith(_SHIPPED) or not file.startswith(_OURS)):
+            break
         frame = frame.f_back
     return Site(frame.f_code.co_filename, frame.f_lineno)
-
-
-def _ours(file: str) -> bool:
-    generated = file.startswith(("<frozen ", "<string>"))  # but `<ipython-input-…>` is a cell that a user wrote
-    return generated or (file.startswith(_OURS) and not file.startswith(_SHIPPED))

@@ -49,7 +49,7 @@ def answer(
     search = replace(search, named=()) if request.objective == "devices" else search
     if problem.ratio is not None and not search.best.disaggregated:
         ratio = "{}:{}".format(*problem.ratio)
-        say(f"--ratio {ratio} holds nowhere: in the best plan drawing and training share a pool")
+        say(f"--ratio {ratio} has no effect: in the best plan, rollout and training share a pool")
     what_ifs = tuple((text, _what_if(problem, text, request, clusters)) for text in request.what_if)
     return replace(search, stalenesses=tried, what_ifs=what_ifs)
 

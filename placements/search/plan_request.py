@@ -97,7 +97,8 @@ def _staleness(text: str, problem: PlanningProblem) -> int | Literal["auto"] | N
     if text == "auto":
         return "auto"
     if text not in ("", "0") and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        raise UsageError(f"`{text}` is not a number of updates", where="--staleness", hint="a whole number, or auto")
+        what, hint = f"`{text}` is not a number of updates", "use a whole number, or auto"
+        raise UsageError(what, where="--staleness", hint=hint)
     bound = problem.staleness_bound
     if bound and text and int(text) > bound:
         what = f"{problem.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"

@@ -101,7 +101,7 @@ def test_the_ways_to_run_a_role_have_the_plans_own_and_say_which_do_not_fit(flow
     train = placed(written("fit"), "policy.train")
     assert train["running"]["offload"]
     lines = flowgraph("explain", "plan.json", "policy.train").out.splitlines()
-    at = next(number for number, line in enumerate(lines) if "as it is (→)" in line)
+    at = next(number for number, line in enumerate(lines) if "the current layout (→)" in line)
     own = [line for line in lines[at + 1 :] if "→ " in line]
     assert len(own) == 1 and "GiB at work" in own[0] and "does not fit" not in own[0]
     assert "offload=all" in " ".join(lines[at + 1 :])

@@ -313,12 +313,12 @@ def _notes(request: Request, problem: PlanningProblem, inputs: FlowInputs | None
     text, longest = workload.response_tokens or "", 0 if problem.response is None else int(problem.response.most)
     bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)
     if longest and "=" in text and not bounded:
-        notes.append(f"no response maximum is set, so some have {longest:,} tokens: set {text},max=N to change it")
+        notes.append(f"no response maximum is set, so some have {longest:,} tokens; set {text},max=N")
     for node in problem.graph.nodes:
         limit = getattr(node.settings, "max_tokens", None)
         samples = node.op.kind == "generate" or node.op.rows == "new"
         if samples and isinstance(limit, int) and longest > limit:
-            notes.append(f"a run cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
+            notes.append(f"the flow cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
     for load in problem.loads:
         if inputs is None and load.steps >= MANY_STEPS and not workload.sets(f"{load.node}.minibatch"):
             fewer = f"--set {load.node}.minibatch={max(1, problem.prompts // 4)}"
