@@ -28,10 +28,12 @@ def call_site() -> Site:
     Shipped flows count as outside. If all callers are inside, the outermost is returned.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None:
-        file = frame.f_code.co_filename
-        generated = file.startswith(("<frozen ", "<string>"))  # but `<ipython-input-…>` is a cell that a user wrote
-        if not generated and (file.startswith(_SHIPPED) or not file.startswith(_OURS)):
-            break
+    while frame.f_back is not None and is_internal(frame.f_code.co_filename):
         frame = frame.f_back
     return Site(frame.f_code.co_filename, frame.f_lineno)
+
+
+def is_internal(file: str) -> bool:
+    """Return whether a file belongs to `flowgraph/` or `nodes/`, or is generated code; shipped flows do not."""
+    generated = file.startswith(("<frozen ", "<string>"))  # but `<ipython-input-…>` is a cell that a user wrote
+    return generated or (file.startswith(_OURS) and not file.startswith(_SHIPPED))
