@@ -279,7 +279,7 @@ BAD_NODES = (
     ("@node\ndef bad(a: Annotated[Mask, Corrects('b')]) -> Mask: ...", "no other port of that name"),
     ("@node\ndef bad(a: Annotated[Mask, Corrects('a')]) -> Mask: ...", "no other port of that name"),
     ("@node\ndef bad(a: Annotated[Mask, Corrects('n')], *, n: int = 1) -> Mask: ...", "no other port of that name"),
-    ("@node\ndef bad(a: Annotated[Mask, Corrects]) -> Mask: ...", "says Corrects"),
+    ("@node\ndef bad(a: Annotated[Mask, Corrects]) -> Mask: ...", "declares Corrects"),
     ("@node\ndef bad(a: Annotated[Mask, Corrects(), Kind.TOKEN, Corrects()]) -> Mask: ...", "Corrects twice"),
     ("@node\ndef bad(a: Coef = Coef(0.5)) -> Mask: ...", "cannot have a default"),
     ("@node\ndef bad(a: Coef | None = Coef(0.5)) -> Mask: ...", "default None"),

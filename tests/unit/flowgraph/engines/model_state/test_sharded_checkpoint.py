@@ -157,7 +157,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no JSON": (lambda folder: (folder / "00001.json").write_text('{"schema": 1'), "Expecting ',' delimiter"),
     "another schema": (
         lambda folder: changed(folder, 0, lambda said: said.update(schema=2)),
-        "schema 2 of 3 ranks, 1 is read here",
+        "schema 2 of 3 ranks; this version reads 1",
     ),
     "no ranks": (lambda folder: changed(folder, 0, lambda said: said.update(ranks=0)), "schema 1 of 0 ranks"),
     "rows twice": (
