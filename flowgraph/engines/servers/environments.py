@@ -185,7 +185,7 @@ class EngineVersions:
         >>> SGLANG.known("0.5.23", "cpu")
         (VersionTraits(session=True, tried=('cpu',)), '')
         >>> SGLANG.known("0.9.1", "cpu")[1]
-        'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is taken for 0.5.23'
+        'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is treated as 0.5.23'
         >>> VLLM.known("0.32.0", "cuda")[1]
         'vLLM 0.32.0 was not tried here on cuda'
         """
