@@ -29,8 +29,8 @@ class Timing:
 def given_timings(texts: Sequence[str], where: str) -> Iterator[Timing]:
     """Yield a timing for each text `NODE=SECONDS`; `where` is the plan's file, for errors.
 
-    Raises UsageError if there are no texts, for a text of another form, and for a name that is given twice; DataError
-    for seconds that are not above 0.
+    Raises UsageError without texts, for a text of another form, and for a name that is given twice; DataError for
+    seconds that are not above 0.
     """
     if not texts:
         what = "contains no measured seconds"

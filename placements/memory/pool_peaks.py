@@ -110,7 +110,7 @@ def pool_peaks(
 
 
 def worst(peaks: Iterable[PoolPeak]) -> PoolPeak | None:
-    """Return the peak with the most bytes, the first of equal ones; None if there are no peaks."""
+    """Return the peak with the most bytes, the first of equal ones; None without peaks."""
     return max(peaks, key=lambda peak: peak.peak_bytes, default=None)
 
 

@@ -149,9 +149,9 @@ def state_bytes(shape: ModelShape, training: TrainingSettings, stage: PipelineSt
     | none, optimizer, gradients | 2 | 4, 4, 4 / N | 12, 12 / N, 12 / N |
     | full, or one device | 4 / N | 4 / N | 8 / N |
 
-    If weights, gradients and optimizer states have one precision, there is no second copy of the weights. Gradients
-    have the precision of the master weights. Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5;
-    Megatron-LM, distributed optimizer.
+    If weights, gradients and optimizer states have one precision, weights have no second copy. Gradients have the
+    precision of the master weights. Source: Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054, section 5; Megatron-LM,
+    distributed optimizer.
     """
     layout, master, sharding = training.layout, WIDTH_BYTES[training.master], training.layout.sharding
     model, adapters = model_numbers(shape, layout, stage), adapter_numbers(shape, layout, stage)

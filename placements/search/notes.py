@@ -14,7 +14,7 @@ def planner_notes(problem: PlanningProblem) -> tuple[str, ...]:
 
 
 def scale_notes(problem: PlanningProblem) -> list[str]:
-    """Return a sentence for each model of device about its calibration: source and factors, or that there is no scale.
+    """Return a sentence for each model of device about its calibration: source and factors, or that it has none.
 
     Without a calibration the result is [].
     """

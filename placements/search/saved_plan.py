@@ -92,7 +92,7 @@ class SavedPlan:
     def faults(self) -> Iterator[FlowError]:
         """Yield an error for each fault of the plan: its step, the placement of roles, unknown seconds, and memory.
 
-        Memory is checked only if there are no other faults.
+        Memory is checked only if nothing else is wrong.
         """
         try:
             if self.plan.step is not None:
@@ -143,7 +143,7 @@ def step_seconds(step: StepForecast, where: str) -> float | None:
 def known_step_s(step: StepForecast | None, where: str) -> float:
     """Return the seconds of a step; `where` names the plan in errors.
 
-    Raises PlanError if there is no forecast, if seconds are not known, and if the step cannot be simulated.
+    Raises PlanError without a forecast, if seconds are not known, and if the step cannot be simulated.
     """
     if step is None:
         why = "has no forecast of seconds; `plan` makes one on devices of a known kind"
