@@ -40,7 +40,7 @@ class DeviceClass:
         return self.domain if self.domain > 1 else self.node_devices
 
     def links(self, devices: int) -> PoolLinks | None:
-        """Return the links of a pool of `devices` devices; None if it needs a network of unknown speed."""
+        """Return the links of a pool of `devices` such devices; None if it needs a network of unknown speed."""
         if self.network_bytes_per_s is None and devices > self.node_devices:
             return None
         profile = profile_of(Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.model))
@@ -56,10 +56,10 @@ class DeviceClass:
 
 @dataclass(frozen=True)
 class PoolDemand:
-    """A request for a pool of `devices` devices; each group of `tensor` consecutive devices is in one domain.
+    """A request for a pool of `devices` devices, in which each group of `tensor` consecutive devices is in one domain.
 
-    `model` names the devices; "" allows any one class. If several classes have that model, `of` chooses one.
-    `synced_with` names the pools with which it exchanges weights.
+    `model` is the device model; "" allows any. `of` fixes the class of devices, where several classes have that model.
+    `synced_with` names the pools with which this one exchanges weights.
     """
 
     name: str
@@ -76,10 +76,11 @@ def classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
 
 
 def sizes(device_class: DeviceClass) -> tuple[int, ...]:
-    """Return the sizes that a pool of this class may have: powers of two below a machine, numbers of machines, all.
+    """Return the pool sizes, in devices, that a search tries for a class of devices, in ascending order.
 
-    Numbers of machines are powers of two times 1, 3 or 9 and 1 or 5, so that degrees of parallelism divide them: 49
-    sizes of 1,280 machines.
+    They are the powers of two smaller than a machine, whole numbers of machines, and all devices. Numbers of machines
+    are powers of two times 1, 3, 5, 9, 15 or 45, so that degrees of parallelism divide them: 49 sizes for 1,280
+    machines.
     """
     machine, machines = device_class.node_devices, len(device_class.nodes)
     parts = {2**i for i in range(machine.bit_length()) if 2**i < machine}
@@ -89,13 +90,12 @@ def sizes(device_class: DeviceClass) -> tuple[int, ...]:
 
 
 def realise(cluster: Cluster, demands: Sequence[PoolDemand]) -> tuple[Pool, ...]:
-    """Return the devices of each requested pool, in the order of requests; deterministic for a cluster.
+    """Choose the devices of each requested pool, and return the pools in the order of `demands`.
 
-    Whole machines are assigned first, to the largest pools first. A remainder smaller than a machine goes where it fits
-    best, on aligned powers of two, so that free devices stay in large pieces. Pools that sync with each other are on
-    one leaf if one has room.
-
-    Raises ResourceError for a pool that has no room.
+    The choice depends only on the arguments. Whole machines are assigned first, to the largest pools first. A remainder
+    smaller than a machine is taken from the smallest free piece that fits it, in aligned powers of two, so that free
+    devices stay in large pieces. Pools that sync with each other share a leaf switch if one has enough devices. Raises
+    ResourceError if a pool does not fit.
     """
     assert all(pool.devices > 0 and pool.tensor > 0 for pool in demands), "a pool has devices"
     groups = _groups(classes(cluster), demands)

@@ -25,7 +25,10 @@ def answer_text(search: SearchResult, plan: Plan, top: int) -> str:
 
 
 def staleness_text(searches: Sequence[SearchResult], chosen: int) -> str:
-    """Return the seconds of a step, the ratio of devices and the syncs at each staleness, the chosen one marked."""
+    """Return a table with a row for each staleness: seconds of a step, devices by use, and the updates between syncs.
+
+    `→` marks the staleness `chosen`, in updates. Differences are from the first search, that of the smallest staleness.
+    """
     rows = list[list[str]]()
     for search in searches:
         best, counts = search.best, Counter[str]()
@@ -52,7 +55,10 @@ def batch_lines(sizes: BatchSizes) -> list[str]:
 
 
 def indented(lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines indented by two spaces; a line that is too long is broken after commas, its rest indented by four."""
+    """Yield lines indented by two spaces; the rest of a line that is too long is on new lines, indented by four.
+
+    Lines are broken after commas and have at most 100 columns.
+    """
     for line in lines:
         first, *rest = broken(line, ", ", COLUMNS - 4)
         yield f"  {first}"
@@ -62,7 +68,8 @@ def indented(lines: Sequence[str]) -> Iterator[str]:
 def answer_data(search: SearchResult, top: int, notes: Sequence[str]) -> dict[str, Any]:
     """Return a search as JSON-compatible data: the proof, at most `top` plans, notes, what-ifs and other staleness.
 
-    `value` and `bound` are in the `unit` of the objective. `value` is from the simulated step of the best plan.
+    `value` and `bound` are in the `unit` of the objective; `value` is from the simulated step of the best plan. A named
+    placement or a what-if that does not fit is None.
     """
     objective = search.objective
     return {

@@ -66,9 +66,10 @@ def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Compa
 
 
 def is_plan(ranked: RankedPlan, plan: Plan) -> bool:
-    """Return whether a candidate of a search equals a plan.
+    """Return whether a candidate of a search is the same as a plan.
 
-    They are equal if the same roles share pools of the same size, with the same engines, layouts and settings.
+    They are the same if the same roles share pools of the same size, with the same engines, layouts and settings; names
+    of pools and the choice of machines do not count.
     """
     return _role_settings(ranked.homes) == _role_settings(homes_of_plan(ranked.problem, plan))
 
@@ -108,7 +109,7 @@ def _ranked_parts(ranked: RankedPlan) -> tuple[PoolShare, ...]:
 
 
 def plan_parts(plan: Plan) -> tuple[PoolShare, ...]:
-    """Return the name, number of devices and roles of each pool of a plan."""
+    """Return the name, the number of devices, and the roles with their layouts, of each pool of a plan."""
     roles = {
         pool.name: tuple(f"{role.role} {layout_text(role.layout)}" for role in plan.placed if role.pool == pool.name)
         for pool in plan.pools
@@ -163,7 +164,7 @@ def fullest_bytes(ranked: RankedPlan) -> int:
 
 
 def on_front(point: Point, points: Sequence[Point]) -> bool:
-    """Return whether no point of `points` is better in seconds or bytes and at least as good in the other.
+    """Return whether no different point of `points` is at least as good in both seconds and bytes.
 
     >>> [on_front(point, [(1.0, 3), (2.0, 2), (3.0, 2)]) for point in [(1.0, 3), (2.0, 2), (3.0, 2)]]
     [True, True, False]

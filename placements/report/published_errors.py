@@ -56,9 +56,10 @@ def published_errors() -> Mapping[str, PublishedError]:
 
 
 def error_lines(plan: Plan) -> Iterator[str]:
-    """Yield lines of at most 80 columns with the known errors of a plan's seconds and bytes.
+    """Yield lines of at most 80 columns with the known errors of a plan's forecast seconds and bytes.
 
-    CPUs and devices of unknown models have no published rows.
+    For CPUs and for devices of unknown models, where nothing is published, yields one line that says so. Yields nothing
+    for a plan without a forecast.
     """
     if not has_published_rows(plan):
         yield UNKNOWN
@@ -77,7 +78,7 @@ def error_lines(plan: Plan) -> Iterator[str]:
 
 
 def step_error(plan: Plan) -> str:
-    """Return the error of a plan's forecast seconds as text.
+    """Return the error of a plan's forecast seconds as text, such as `± 20%, from 100 published steps`.
 
     Returns "" if no published figures are of such devices, or if a calibration scales the seconds, since published
     errors are of forecasts without calibration.

@@ -56,7 +56,7 @@ class ObjectiveMeasure:
 
 
 def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
-    """Return the report of a search as text; `plan` is its best plan, `top` the number of plans to list."""
+    """Return the report of a search as text; `plan` is its best plan, and at most `top` plans are listed."""
     measure, roles = MEASURES[search.objective], relied_on(search.problem, plan)
     texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
     logits = f"logits are chunked by a fused loss: whole logits do not fit, {texts}"
@@ -197,7 +197,7 @@ def _seconds(step: StepForecast | None) -> Iterator[str]:
 
 
 def bar(seconds: float | None, longest: float) -> str:
-    """Return a bar of up to BAR_CELLS characters whose length is proportional to `seconds / longest`; "" for None.
+    """Return a bar of up to ten characters whose length is proportional to `seconds / longest`; "" for None or 0.
 
     >>> bar(1.0, 2.0), bar(None, 2.0)
     ('▇▇▇▇▇', '')
@@ -208,8 +208,8 @@ def bar(seconds: float | None, longest: float) -> str:
 def show_seconds_by_part(task: TimedTask) -> str:
     """Return the seconds of a task's largest parts as text, then the sum of the other parts as `rest`.
 
-    At most PARTS parts are listed: those with unknown seconds first, and none below a twentieth of the task's seconds.
-    Returns "" for a task with fewer than two parts.
+    At most four parts are listed: those with unknown seconds first, and none below a twentieth of the task's seconds. A
+    `rest` below a twentieth is left out too. Returns "" for a task with fewer than two parts.
 
     >>> show_seconds_by_part(TimedTask(name="a", kind="update", parts={"matmul": 9.0, "memory": 0.4, "data": 0.6}))
     'matmul 9 s · data 600 ms'
@@ -229,7 +229,10 @@ def show_seconds_by_part(task: TimedTask) -> str:
 
 
 def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
-    """Return the extra bytes that unchunked logits would take, by role, for roles that fit only with chunked logits."""
+    """Return the roles that fit only because their logits are computed in chunks, by name.
+
+    The values are the bytes that whole logits would add on a device. The result is empty on CPU devices.
+    """
     if problem.kind != "gpu":
         return {}
     more_bytes = dict[str, int]()
@@ -301,7 +304,7 @@ def _more(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure) -> fl
 def pools_of(ranked: RankedPlan) -> str:
     """Return the pools of a plan as text: `actor.train+actor.sample on 8 | critic.train on 4`.
 
-    Kinds of device are named if there are several.
+    Numbers are those of devices, with their models if the cluster has several.
     """
     kinds = [devices.model or devices.kind for devices in ranked.problem.classes]
     texts = list[str]()
@@ -330,19 +333,26 @@ def _named(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
 
 
 def by_name(search: SearchResult) -> list[tuple[PlacementVariant, RankedPlan | None]]:
-    """Return the named placements of a search in order; FIRST comes first if another placement has the same pools."""
+    """Return the named placements of a search with their best plans, None if none fits, in the order of the search.
+
+    `hybrid:verl` comes first if another placement has the same pools, so that reports name that one.
+    """
     parts = {variant.name: sorted_parts(search, variant) for variant, _ in search.named}
     counts = Counter(parts.values())
     return sorted(search.named, key=lambda named: named[0].name != FIRST or counts[parts[FIRST]] == 1)
 
 
 def sorted_parts(search: SearchResult, variant: PlacementVariant) -> tuple[tuple[str, ...], ...]:
-    """Return the pools of a named placement, as sorted tuples of role names; they are equal for equal pools."""
+    """Return the roles of each pool of a named placement, sorted, so that placements with the same pools are equal."""
     return tuple(sorted(variant.parts_of(search.problem.graph)))
 
 
 def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure) -> str:
-    """Return a text that compares the best plan of a named placement with the best plan of the search."""
+    """Return a text that compares a plan with the best plan of the search, and says why it takes more.
+
+    `measure` is what is compared, such as the seconds of a step. If the plan takes less, the text says why it is not
+    the best: your request excludes it, or it loses more if costs differ from the forecast.
+    """
     excess = _more(ranked, search.best, measure)
     if excess <= 0:
         simulated = ranked.blocks in {candidate.blocks for candidate in search.ranked}
@@ -358,7 +368,8 @@ def why_slower(slow: TimedPlan, fast: TimedPlan) -> str:
     """Return a text that says why the step of `slow` is longer than that of `fast`.
 
     It names tasks that take longer and tasks that no longer overlap others: at most three of each, and only those that
-    account for at least a tenth of the difference.
+    account for at least a tenth of the difference. If there are none, it says that pools wait, or that there is one
+    pool.
     """
     slow_s, fast_s = (
         {task.name: task.seconds for task in plan.step.tasks if task.seconds is not None} for plan in (slow, fast)
@@ -380,7 +391,7 @@ def why_slower(slow: TimedPlan, fast: TimedPlan) -> str:
 
 
 def what_if_text(search: SearchResult) -> str:
-    """Return a table of what-ifs: the objective of the best plan after each change, and the difference in percent."""
+    """Return a table of what-ifs: the objective of the best plan after each change, the difference, and its pools."""
     measure = MEASURES[search.objective]
     blank = [""] * (2 if measure.unit == "currency" else 1)
     rows = list[list[str]]()

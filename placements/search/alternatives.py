@@ -54,15 +54,17 @@ class CurrentPlan:
 
 
 def parts_of(plan: Plan) -> Parts:
-    """Return the names of the roles of each pool of a plan; pools without roles are left out."""
+    """Return the names of the roles on each pool of a plan, one tuple per pool; pools without roles are left out."""
     parts = (tuple(placed.role for placed in plan.placed if placed.pool == pool.name) for pool in plan.pools)
     return tuple(part for part in parts if part)
 
 
 def alternative_pools(problem: PlanningProblem, parts: Parts, role: str) -> Iterator[AlternativePool]:
-    """Yield the best plan with `role` on each other pool, then with `role` on a separate pool.
+    """Yield one alternative for each other pool that `role` could join, then one with `role` on a pool of its own.
 
-    The other roles stay together as in `parts`, but pools may change their devices.
+    `parts` holds the roles of each pool in the current plan. The other roles stay grouped as they are, but the devices
+    of every pool may change. Each alternative has the best plan of that grouping, or None if none fits. The last one is
+    left out if `role` already has its own pool.
     """
     pools = PoolOptions(problem)
     rest = [tuple(name for name in part if name != role) for part in parts]
@@ -76,8 +78,8 @@ def alternative_pools(problem: PlanningProblem, parts: Parts, role: str) -> Iter
 def alternative_layouts(problem: PlanningProblem, plan: Plan, role: str) -> tuple[AlternativeLayout, ...]:
     """Return ways to run a role on its pool, fastest first: the plan's current one, and the best one of each layout.
 
-    The best one of a layout is the fastest that fits; if none fits, the fastest. Layouts with unknown seconds are left
-    out.
+    The best one of a layout is the fastest with which the whole plan fits; if none fits, the fastest. Except for the
+    current one, layouts with unknown seconds are left out.
     """
     home = next(home for home in homes_of_plan(problem, plan) if home.role.name == role)
     current = home.layout, home.running

@@ -26,10 +26,11 @@ def answer(
     clusters: Callable[[str], Cluster] | None = None,
     say: Say = lambda _: None,
 ) -> SearchResult:
-    """Search for the best plan, and for the other staleness and what-ifs that are requested.
+    """Search for the best plan, and for the other staleness and what-ifs of the request; return all in one result.
 
-    The result's problem has the chosen staleness. `clusters` reads the clusters of what-ifs from text; `say` receives
-    notes as they arise. Raises ResourceError if nothing fits.
+    The result's problem has the chosen staleness. `clusters` reads a cluster from the text of a what-if, and `say`
+    receives notes for the user. Raises ResourceError if nothing fits; UsageError, UnknownNameError, SettingError or
+    PlanError for a what-if that is invalid or impossible.
     """
     request = request or PlanRequest()
     earlier, tried, staleness = cautions(problem), tuple[SearchResult, ...](), request.staleness
@@ -55,7 +56,11 @@ def answer(
 
 
 def stalenesses(problem: PlanningProblem, at_most: int, request: PlanRequest | None = None) -> tuple[SearchResult, ...]:
-    """Return the search for each candidate staleness up to `at_most` updates, where a plan fits."""
+    """Search for the best plan at each candidate staleness, in updates, and return the results in ascending order.
+
+    Candidates are 0, 1, 2, 3, 4, 6, 8, 12 and 16 as far as they are below `at_most`, and `at_most`. A staleness with
+    which no plan fits is left out.
+    """
     searches, request = list[SearchResult](), replace(request or PlanRequest(), robust=False)
     for staleness in sorted({*(candidate for candidate in CANDIDATES if candidate < at_most), at_most}):
         try:
@@ -66,7 +71,10 @@ def stalenesses(problem: PlanningProblem, at_most: int, request: PlanRequest | N
 
 
 def best_staleness(searches: Sequence[SearchResult]) -> SearchResult:
-    """Return the search of the smallest staleness whose step is at most 1% longer than the shortest."""
+    """Return the search with the smallest staleness whose step is at most 1% longer than the shortest.
+
+    `searches` must be in ascending order of staleness; raises ValueError if there are none.
+    """
     shortest_s = min(search.best.step_s for search in searches)
     return next(search for search in searches if search.best.step_s <= shortest_s * (1 + WORTH_SHARE))
 

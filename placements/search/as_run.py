@@ -44,16 +44,20 @@ class _SystemRun(Protocol):
 
 
 def plan_of_run(problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions) -> Plan:
-    """Return another system's run as a plan. Raises ResourceError if the cluster has no such pools."""
+    """Return the run of another system as a plan, with its forecast.
+
+    `assumed` is stored in the plan. Raises ResourceError if the cluster has no such pools.
+    """
     return plan_from(problem, list(_homes(problem, run)), assumed)
 
 
 def forecast_run(
     problem: PlanningProblem, run: _SystemRun, assumed: PlanAssumptions
 ) -> tuple[Plan | None, tuple[str, ...]]:
-    """Return another system's run as a plan, and the reasons why it does not fit its devices.
+    """Return the run of another system as a plan with its forecast, and sentences that say why it does not fit.
 
-    The plan is None if the cluster has no such pools.
+    The sentences are about memory of devices and hosts, and about rows that a cache cannot hold. The plan is None if
+    the cluster does not have the devices of its pools.
     """
     problem = replace(problem, engines=dict(run.engines), staleness=run.lag)
     update = {"engines": dict(run.engines), "staleness": run.lag or assumed.staleness}
@@ -67,9 +71,11 @@ def forecast_run(
 
 
 def other_layouts(problem: PlanningProblem, plan: Plan) -> Iterator[Plan]:
-    """Yield the plan with other layouts for the policy's training, fastest first.
+    """Yield copies of a plan in which the trained policy has another layout, fastest first.
 
-    At most MOST_TRIED layouts are tried; then the same layouts again with every role of a shared pool put to sleep.
+    Only layouts with which the policy's training fits in a device's memory are used, at most 200. The same layouts
+    follow again with every role on a shared pool put to sleep while others work. Yields nothing if no role trains
+    weights that another role samples from. The copies have the forecast of `plan`.
     """
     synced = set(problem.synced.values())
     home = next((home for home in homes_of_plan(problem, plan) if home.role.name in synced), None)

@@ -28,6 +28,7 @@ SHORTER = (2, 4, 8)  # parts of the longest response
 TENSORS = (1, 2, 4, 8)
 
 Fits = Callable[[PlanningProblem], bool]
+"""A function that tells whether a search finds a plan for a changed problem."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SmallestOption:
 
     @property
     def over_bytes(self) -> int:
-        """Return the bytes that are missing on each device; not above 0 if the role fits."""
+        """Return how many bytes are missing on each device; 0 or negative if the role fits."""
         return self.footprint.peak_bytes - self.room_bytes
 
     def __str__(self) -> str:
@@ -56,9 +57,9 @@ class SmallestOption:
 
 
 def nothing_fits(problem: PlanningProblem, fits: Fits) -> ResourceError:
-    """Return the error of a search without a solution: the bytes that roles need, what there is, changes that fit.
+    """Return the error of a search that finds no plan, with the memory that is missing and the changes that fit.
 
-    `fits` returns whether a search finds a solution for a changed problem.
+    `fits` tells whether a search finds a plan for a changed problem; it is called for many changes.
     """
     options = [smallest_option(problem, role) for role in problem.roles]
     what, notes = _missing(options)
@@ -102,15 +103,15 @@ def _states_bytes(parts: Bytes) -> int:
 
 
 def class_counts(problem: PlanningProblem, between: str = ", ") -> str:
-    """Return the number of devices of each class as text: `16 h100-sxm-80g`."""
+    """Return the number of devices of each class as text, joined by `between`: `16 h100-sxm-80g`."""
     return between.join(f"{of.count} {of.model or of.kind}" for of in problem.classes)
 
 
 def smallest_option(problem: PlanningProblem, role: Role) -> SmallestOption | Role:
     """Return the way to run a role alone that comes nearest to fitting; the role itself if no engine runs it.
 
-    Options that need more host memory than there is are ignored. For a rollout engine, an option with a cache for a
-    single row is included, even if its seconds are not known.
+    Options that need more host memory than a machine has are ignored. For a rollout engine without such an option on
+    GPUs, those with a cache for a single row are considered, even if their seconds are not known.
     """
     options = [
         option
@@ -153,7 +154,7 @@ def overflows(plan: Plan, problem: PlanningProblem, on: str) -> Iterator[Resourc
     """Yield an error for each pool of a plan in which a phase needs more bytes of a device than a plan may fill.
 
     The memory is computed again, whatever forecast the plan contains. Each error names the role, the phase, the parts,
-    the other roles' bytes, and the smallest changes after which the whole plan fits. `on` is the name of the cluster.
+    the other roles' bytes, and the smallest changes after which the whole plan fits. `on` names the cluster in errors.
     """
     for pool in residents(problem, plan):
         peak = worst(pool.peaks)
@@ -228,9 +229,10 @@ def _changes_that_fit(problem: PlanningProblem, fits: Fits) -> Iterator[str]:
 
 
 def larger_problems(problem: PlanningProblem) -> Iterator[Iterator[tuple[str, PlanningProblem]]]:
-    """Yield kinds of change, each as an iterator of increasing changes (text, changed problem).
+    """Yield one iterator for each kind of change that may help, over pairs of a text and the changed problem.
 
-    The kinds are host memory, prompts per step, shorter responses, and narrower weights.
+    The kinds are more host memory, more prompts per step, shorter responses, and narrower weights of rollouts. Each
+    iterator begins with the smallest change. More prompts and narrower weights are left out where they cannot help.
     """
 
     def with_host_memory(times: int) -> tuple[str, PlanningProblem]:

@@ -50,7 +50,7 @@ class ReducedProblem:
     changes: tuple[str, ...] = ()
 
     def changed(self, knob: MemoryKnob, value: int) -> ReducedProblem:
-        """Return a copy in which the number of `knob` is `value`."""
+        """Return a copy in which the number that `knob` describes is `value`; the change is added to `changes`."""
         update: dict[str, Any] = {knob.name: value}
         if knob.role:
             changes = (*self.changes, f"{knob.name}={value} of {knob.role} in the plan")
@@ -69,12 +69,14 @@ class ReducedProblem:
 
 
 Fits = Callable[[ReducedProblem], bool]
+"""A function that tells whether a reduced problem fits."""
 
 
 def smallest_changes(start: ReducedProblem, fits: Fits) -> tuple[str, ...]:
-    """Return every single change after which `fits` is true; if there is none, one joint change; () if none helps.
+    """Return texts of the changes after which `fits` is true, each the smallest of its kind; () if none helps.
 
-    A joint change halves all numbers that leave results unchanged, and if that is not enough the batch too.
+    Every number that can be halved is tried alone. If no single one helps, the result is one joint change: of all
+    numbers that leave results unchanged, and if that is not enough, of the batch too.
     """
     knobs = [MemoryKnob("micro_batch_tokens", _halvings(n, 1), role=role) for role, n in start.micro_batches.items()]
     for free, settings, fields in HALVED:
@@ -164,7 +166,7 @@ def with_machines(cluster: Cluster, machines: int) -> Cluster:
 
 
 def shortened(problem: PlanningProblem, tokens: int) -> PlanningProblem:
-    """Return the problem with responses cut at `tokens` tokens."""
+    """Return the problem with responses cut at `tokens` tokens: a longer one has that length."""
     longest = max((load.response.most for load in problem.loads), default=0.0)
     response = problem.response or LengthDistribution.fixed(longest)
     return replace(problem, response=LengthDistribution(tuple(min(point, float(tokens)) for point in response.points)))

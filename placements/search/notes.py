@@ -9,12 +9,15 @@ from placements.workload.planning_problem import PlanningProblem
 
 
 def planner_notes(problem: PlanningProblem) -> tuple[str, ...]:
-    """Return notes on the assumptions of every plan of a problem: the load of a step, models, devices and flow."""
+    """Return sentences about what any plan of a problem assumes, and about requirements that are not met."""
     return (*taken(problem.running, problem.prompts), *cautions(problem))
 
 
 def scale_notes(problem: PlanningProblem) -> list[str]:
-    """Return notes on a calibrated forecast: source, factors, and devices without a scale; [] without calibration."""
+    """Return a sentence for each model of device about its calibration: source and factors, or that it has none.
+
+    Without a calibration the result is [].
+    """
     calibration, notes = problem.calibration, list[str]()
     if calibration is None:
         return notes
@@ -29,7 +32,7 @@ def scale_notes(problem: PlanningProblem) -> list[str]:
 
 
 def cautions(problem: PlanningProblem) -> tuple[str, ...]:
-    """Return a note for each requirement of a problem that its models, devices or flow do not meet.
+    """Return a sentence for each requirement of a problem that its models, devices or flow do not meet.
 
     These are models with fewer positions than the longest row has tokens, devices without arithmetic in the precision
     of the weights that generate responses, and staleness for which the flow declares no bound.

@@ -23,7 +23,10 @@ ALL = "all"  # the name of the one pool that all roles share
 
 @dataclass(frozen=True)
 class RankedPlan:
-    """One solution of the search; `bound` is a lower bound of its objective in the simulated step."""
+    """One solution of a search: `blocks` are the roles of each pool with the chosen option.
+
+    `bound` is a lower bound of the plan's objective in the simulated step.
+    """
 
     problem: PlanningProblem
     blocks: tuple[BlockOption, ...]
@@ -31,7 +34,7 @@ class RankedPlan:
 
     @cached_property
     def homes(self) -> list[RolePlacement]:
-        """Return the placement of each role."""
+        """Return the placement of each role: pool, devices, engine, layout and settings."""
         return homes_of_blocks(self.problem, self.blocks)
 
     @cached_property
@@ -41,13 +44,13 @@ class RankedPlan:
 
     @cached_property
     def step_s(self) -> float:
-        """Return the simulated seconds from one step to the next; the bound if they are not known."""
+        """Return the simulated seconds from one step to the next; `bound` if they are not known."""
         simulated_s = period_of(self.problem, self.homes)
         return self.bound if simulated_s is None else simulated_s
 
     @property
     def devices(self) -> int:
-        """Return the number of devices."""
+        """Return the number of devices of all pools."""
         return sum(sum(option.devices) for _, option in self.blocks)
 
     @property
@@ -66,9 +69,10 @@ class RankedPlan:
         return tuple(tuple(self.problem.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
     def plan(self, assumed: PlanAssumptions | None = None, pins: Mapping[str, str] | None = None) -> Plan:
-        """Return the plan; pools get the names that their roles are pinned to, else `pool0`, `pool1` and so on.
+        """Return the plan, with its devices and its forecast.
 
-        Raises ResourceError if the cluster has no such pools of whole NVLink domains.
+        A pool gets the name that its roles are pinned to in `pins`, else `pool0`, `pool1` and so on. Raises
+        ResourceError if the cluster has no such pools of whole NVLink domains.
         """
         return plan_from(self.problem, homes_of_blocks(self.problem, self.blocks, pins), assumed)
 
@@ -102,7 +106,10 @@ def homes_of_blocks(
 
 
 def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed: PlanAssumptions | None = None) -> Plan:
-    """Return the plan of placed roles, with its forecast. Raises ResourceError if the cluster has no such pools."""
+    """Choose devices for placed roles, and return the plan with its forecast.
+
+    `assumed` is stored in the plan. Raises ResourceError if the cluster has no such pools.
+    """
     placed = [
         PlacedRole(
             role=home.role.name,
@@ -179,10 +186,10 @@ def _pools(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> tuple[Po
 
 
 def has_room(problem: PlanningProblem, blocks: Sequence[BlockOption]) -> bool:
-    """Return whether the cluster has pools of whole NVLink domains for these blocks and, on CPUs, enough memory.
+    """Return whether the cluster has devices for the pools of these blocks and, on CPUs, enough memory.
 
-    Pools of whole machines always have room if no domain spans several machines. On CPU devices, memory that freed
-    blocks leave in a shared process is counted here; the search of pools ignores it.
+    Tensor groups must be inside NVLink domains. Pools of whole machines always fit if no domain spans several machines.
+    On CPU devices, memory that freed blocks leave in a shared process is counted here; the search of pools ignores it.
     """
     homes = homes_of_blocks(problem, blocks)
     if problem.kind == "cpu":

@@ -16,6 +16,7 @@ from placements.workload.batch_partition import many
 from placements.workload.planning_problem import PlanningProblem
 
 Pairs = tuple[frozenset[int], ...]
+"""Pairs of roles, each as a set of two indices into the roles of a problem."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,10 @@ class PlanRequest:
         staleness: str = "",
         what_if: Sequence[str] = (),
     ) -> PlanRequest:
-        """Return the request of options as a user writes them: `pin` has texts `ROLE=POOL`.
+        """Return the request for options in the form in which a user writes them; "" means the default.
 
-        Raises UsageError or UnknownNameError for unknown values and options that contradict each other, and what
-        `refuse_impossible` raises.
+        `pin` has texts `ROLE=POOL`. Raises UsageError or UnknownNameError for unknown values and options that
+        contradict each other, and the errors of `refuse_impossible`.
         """
         request = cls(
             objective=_one_of("--objective", objective, get_args(Objective)),
@@ -67,9 +68,10 @@ class PlanRequest:
 
 
 def pinned(problem: PlanningProblem, request: PlanRequest) -> tuple[Pairs, Pairs]:
-    """Return the pairs of roles that must share a pool, and the pairs that must not, by index.
+    """Return the pairs of roles that must share a pool, and the pairs that must not.
 
-    They follow from the pins of `request` and from its named placement.
+    Roles are indices into those of the problem. The pairs follow from the pins of `request` and from its named
+    placement.
     """
     groups = variant(request.placement).parts_of(problem.graph) if request.placement else ()
     pools = dict.fromkeys(request.pins.values())
@@ -128,10 +130,10 @@ def _pins(texts: Sequence[str], problem: PlanningProblem) -> Mapping[str, str]:
 
 
 def refuse_impossible(request: PlanRequest, problem: PlanningProblem) -> None:
-    """Refuse a request that the devices of a problem cannot serve, and pins that contradict a placement.
+    """Raise an error for a request that the devices of a problem cannot serve, or whose pins contradict its placement.
 
-    Raises PlanError for a placement with more pools than devices, UsageError for the others: the objective `cost` needs
-    prices.
+    Raises UsageError for such pins, and for the objective `cost` on a cluster without prices; PlanError for a placement
+    with more pools than there are devices.
     """
     chosen = variant(request.placement) if request.placement else None
     parts = chosen.parts_of(problem.graph) if chosen is not None else ()

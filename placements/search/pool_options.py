@@ -75,9 +75,9 @@ class PoolOptions:
         return barriers_of(self.problem)
 
     def options(self, block: frozenset[int], max_s: float = inf) -> Sequence[Option]:
-        """Return the solver's options for a block of roles.
+        """Return the solver's options for a block of roles, on every possible pool.
 
-        Pools on which the roles need more than `max_s` seconds in any layout are skipped early.
+        Pools on which the roles' fastest layouts together take more than `max_s` seconds are skipped.
         """
         options = list[Option]()
         for devices, group in self.groups:
@@ -88,7 +88,10 @@ class PoolOptions:
         return tuple(options)
 
     def pool_options(self, block: frozenset[int], group: DeviceGroup) -> list[PoolOption]:
-        """Return the ways to run a block on a device group that fit, fastest first; none is dominated in seconds."""
+        """Return the ways to run a block of roles on a device group that fit, fastest first.
+
+        Ways that another way dominates in the seconds of all stages are left out.
+        """
         places, shared = tuple(sorted(block)), self._generates(block)
         fastest = self._all_fastest(places, group, shared)
         combined = self._fitting(fastest, group)
@@ -101,11 +104,11 @@ class PoolOptions:
         return self._pool_options(block, group, combined.undominated(None, bytes_too=False), role_options)
 
     def role_options(self, place: int, group: DeviceGroup) -> RoleOptions:
-        """Return the options to run the role with index `place` on a device group."""
+        """Return the options to run the role with index `place` on a device group; roles with equal work share them."""
         return self._role_options(self._alike[place][0], group)
 
     def together_s(self) -> float:
-        """Return the seconds of a step with all roles on the largest pool; infinity if they do not fit."""
+        """Return the fewest seconds of a step with all roles on the largest pool; infinity if they do not fit."""
         everyone = frozenset(range(len(self.problem.roles)))
         options = [option for _, group in self.groups[-1:] for option in self.pool_options(everyone, group)]
         return min((sum(option.stages_s) for option in options), default=inf)
@@ -277,9 +280,10 @@ def pool_option_of(option: Option) -> PoolOption:
 
 
 def sync_s(problem: PlanningProblem, group: DeviceGroup, trains: bool, generates: bool, target: str) -> float:
-    """Return the seconds of a pool in one weight sync, as source (`trains`), target (`generates`) or both.
+    """Return the seconds that one weight sync takes on a pool, which has the source (`trains`), the target or both.
 
-    `target` is the name of the role that gets the weights. Returns 0 for a pool with neither end.
+    `target` is the name of the role that gets the weights; `generates` tells whether it is on this pool. If only one
+    end is, the other is assumed to be on a pool of the same size. Returns 0 for a pool with neither end.
     """
     shape, links = problem.shape(problem.role(target)), group.links
     size_bytes, factor = WEIGHT_BYTES * shape.trained, problem.sync_factor
@@ -298,7 +302,8 @@ def minimum_sync_s(
 ) -> float:
     """Return a lower bound of the seconds of a weight sync, given the layouts of the ends that are on this pool.
 
-    `trains` or `generates` is None if that end is on another pool. `target` is the role that gets the weights.
+    `trains` is the layout of the source and `generates` that of the target, the role named `target`; None if that end
+    is on another pool.
     """
     shape, links = problem.shape(problem.role(target)), group.links
     size_bytes, count, factor = WEIGHT_BYTES * shape.trained, tensors(shape), problem.sync_factor

@@ -72,7 +72,11 @@ class RoleOptions:
 
     @cached_property
     def on_devices(self) -> tuple[RoleOption, ...]:
-        """Return an option for each layout, fastest first: all state on the devices, no row waits unnecessarily."""
+        """Return the options with all state on the devices and, in rollouts, no row that has to wait, fastest first.
+
+        A rollout engine has the largest cache if no cache is large enough. Training and passes use the first engine
+        that has any option.
+        """
         if self.role.use == "sample":
             options = list(self._rollout_options())
         else:  # of the first engine that runs any
@@ -82,7 +86,7 @@ class RoleOptions:
 
     @cached_property
     def fastest(self) -> tuple[RoleOption, ...]:
-        """Return the option that is fastest in every stage, and options that are ready noticeably sooner after a sync.
+        """Return the option that is fastest in every stage, then those that are ready clearly sooner after a sync.
 
         Returns () if no option is the fastest in every stage.
         """

@@ -91,9 +91,9 @@ class SearchResult:
 
     @property
     def gap(self) -> float | None:
-        """Return the share of the best plan's value by which another plan may be better; None if no bound is known.
+        """Return how much better another plan may be, as a share of the best plan's value; None if no bound is known.
 
-        It is 0 only if no plan can be better.
+        It is 0 only if no plan can be better. If no plan has fewer devices, it is a share of the seconds of a step.
         """
         if self.bound is None:
             return None
@@ -108,14 +108,15 @@ class SearchResult:
         return self.gap == 0.0 and not self.cut
 
     def ties(self) -> tuple[RankedPlan, ...]:
-        """Return the plans whose step is at most 5% (TIED_SHARE) longer than the best, within the forecast's error."""
+        """Return the plans whose step is at most 5% longer than the best plan's, within the forecast's error."""
         return tuple(plan for plan in self.ranked if plan.step_s <= self.best.step_s * (1 + TIED_SHARE))
 
 
 def find(problem: PlanningProblem, request: PlanRequest | None = None) -> SearchResult:
-    """Search for the best plan; if a robust one is requested, for the one with the least regret.
+    """Search for the best plan, and return it with other good plans, named placements and bounds.
 
-    Raises ResourceError if nothing fits, with the memory that is missing and the smallest changes that would help.
+    If a robust plan is requested, the one with the least regret comes first. Raises ResourceError if nothing fits, with
+    the memory that is missing and the smallest changes that would help.
     """
     request, began = request or PlanRequest(), perf_counter()
 
@@ -256,8 +257,9 @@ class _SimulatedPlans:
 def waiting_at_stages(assignments: AssignmentProblem, pools: PoolOptions, method: Method = "auto") -> list[Assignment]:
     """Return the best choices, best first, under the assumption that all pools wait for each other after each stage.
 
-    Returns [] if barriers separate all stages already. Otherwise the bounds hardly distinguish choices: a pool that
-    ends a stage early counts as if it continued at once, though it may have to wait for other pools in that stage.
+    Returns [] if the flow's barriers separate all stages already, and if nothing fits. Without barriers, the search's
+    own bounds hardly distinguish choices: a pool that ends a stage early counts as if it continued at once, though it
+    may have to wait for other pools in that stage.
     """
     of_stage = pools.barriers.of_stage
     if len(set(of_stage)) == len(of_stage):
@@ -283,14 +285,18 @@ def _share_below(bound: float, value: float) -> float:
 
 
 def value_of(ranked: RankedPlan, objective: Objective) -> float:
-    """Return the simulated objective of a plan: seconds of a step, money for it, or devices."""
+    """Return the simulated objective of a plan: seconds of a step, the cost of a step, or the number of devices."""
     if objective == "devices":
         return float(ranked.devices)
     return ranked.step_s if objective == "step" else ranked.cost_per_step
 
 
 def assignment_problem(problem: PlanningProblem, pools: PoolOptions, request: PlanRequest) -> AssignmentProblem:
-    """Return the solver's problem: the options of each block, and which roles must or must not share a pool."""
+    """Return the solver's problem: the options of each block of roles, and which roles must or must not share a pool.
+
+    If the objective is `step`, and one pool for all roles is allowed, options that are more than 10% slower than that
+    pool are left out, except for a greedy search or a fixed ratio.
+    """
     together, apart = pinned(problem, request)
     all_options = AssignmentProblem(
         roles=tuple(role.name for role in problem.roles),
@@ -333,7 +339,10 @@ def _in_ratio(
 def solved(
     problem: PlanningProblem, pools: PoolOptions, parts: Parts, objective: Objective = "step"
 ) -> RankedPlan | None:
-    """Return the best simulated plan in which roles share pools exactly as in `parts`; None if none fits."""
+    """Return the best simulated plan in which roles share pools exactly as in `parts`; None if none fits.
+
+    `parts` holds the names of the roles of each pool.
+    """
     pins = {role: str(number) for number, part in enumerate(parts) for role in part}
     assignments = assignment_problem(problem, pools, PlanRequest(objective=objective, pins=pins)).remembering()
     solution = solve(assignments)
@@ -349,7 +358,7 @@ def solved(
 def regrets(
     plans: Sequence[RankedPlan], objective: Objective = "step", *, error: float = COST_ERROR, draws: int = DRAWS
 ) -> tuple[Regret, ...]:
-    """Return the regret of each plan among these, in their order, if each role's seconds are off by up to `error`.
+    """Return the regret of each plan, in their order, if each role's seconds are off by up to the share `error`.
 
     Each role in each pool size has its random factor between 1 - error and 1 + error, the same for all plans, sampled
     `draws` times. Plans are valued by their seconds, or by their cost for that objective; for the objective devices, by

@@ -19,11 +19,10 @@ DEVICES = "devices"
 def changed(problem: PlanningProblem, text: str, clusters: Callable[[str], Cluster] | None = None) -> PlanningProblem:
     """Return a problem with one change, given as text.
 
-    The changes are `length.QUANTITY=N` and `prompt.QUANTITY=N` (mean, p50, p99, max, sigma; in tokens), `batch=N`,
-    `network=400Gbps` from each whole machine to others, `staleness=N` updates, `ratio=G:T` of rollout to training
-    devices, `precision=fp8`, and `devices=4x8xh200` if `clusters` is given to read it.
-
-    Raises UnknownNameError for an unknown name, SettingError for an invalid value.
+    The changes are `length.QUANTITY=N` and `prompt.QUANTITY=N` (mean, p50, p99, max, sigma; in tokens), `batch=N`
+    prompts, `network=400Gbps` from each whole machine to others, `staleness=N` updates, `ratio=G:T` of rollout to
+    training devices, `precision=fp8` of the weights that generate, and `devices=4x8xh200` if `clusters` is given to
+    read it. Raises UnknownNameError for an unknown name, SettingError for an invalid value.
     """
     name, equals, value = text.partition("=")
     head, _, quantity = name.partition(".")

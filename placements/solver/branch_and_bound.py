@@ -42,7 +42,7 @@ class Cover:
 
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: tuple[int, ...], goal: ObjectiveArrays) -> Cover:
-        """Return the cover of blocks, given an option table for each; `capacity` counts the devices of each class."""
+        """Return the cover of some blocks, given an option table for each; `capacity` has the devices of each class."""
         shape = len(tables), max(option_table.devices.size for option_table in tables)
         times_s = np.full((len(tables[0].times_s), *shape), FAR)
         devices, cost, orders = np.full(shape, FAR), np.full(shape, FAR), np.zeros(shape, dtype=np.int64)
@@ -61,7 +61,7 @@ class Cover:
         )
 
     def only(self, mask: Bits) -> Cover:
-        """Return the cover with the options that `mask` [block, option] selects."""
+        """Return the cover with only the options that `mask` [block, option] selects."""
         first = np.argsort(~mask, axis=1, kind="stable")[:, : int(mask.sum(1).max())]
         gone = ~np.take_along_axis(mask, first, 1)
 
@@ -82,11 +82,11 @@ class CoverPlans:
     orders: Indices
 
     def some(self, which: Bits | Indices) -> CoverPlans:
-        """Return the plans that a mask or an array of indices selects."""
+        """Return only the plans that a mask or an array of indices selects."""
         return CoverPlans(self.first[which], self.second[which], self.orders[:, which])
 
     def sorted(self) -> CoverPlans:
-        """Return the plans sorted by their keys, without duplicates."""
+        """Return the plans sorted by their two keys, without duplicates."""
         best = self.some(np.lexsort((*self.orders[::-1], self.second, self.first)))
         new = np.ones(best.first.size, dtype=np.bool_)
         new[1:] = (best.orders[:, 1:] != best.orders[:, :-1]).any(0)
@@ -103,11 +103,11 @@ class SpanBoxes:
     second: Numbers
 
     def thin(self) -> Bits:
-        """Return a mask [box] of the boxes whose two corners are equal."""
+        """Return a mask [box] of the boxes with equal corners, which cannot be cut further."""
         return np.asarray((self.low_s >= self.high_s).all(0))
 
     def some(self, which: Bits | Indices) -> SpanBoxes:
-        """Return the boxes that a mask or an array of indices selects."""
+        """Return only the boxes that a mask or an array of indices selects."""
         return SpanBoxes(self.low_s[:, which], self.high_s[:, which], self.first[which], self.second[which])
 
 
@@ -131,7 +131,7 @@ class Incumbents:
         self._plans: list[CoverPlans] = []
 
     def note(self, plans: CoverPlans, examined: int) -> None:
-        """Add plans, and add `examined` to the count of boxes examined."""
+        """Add plans whose first key is at most `limit`, and add `examined` to the number of boxes examined."""
         self.examined += examined
         good = plans.some(plans.first <= self.limit)
         if good.first.size:
@@ -141,7 +141,7 @@ class Incumbents:
             self.first, self.second = min((self.first, self.second), keys)
 
     def may_be_better(self, boxes: SpanBoxes) -> SpanBoxes:
-        """Return the boxes whose bounds are below the best keys found so far."""
+        """Return the boxes whose bounds are below the best keys found so far; no other box can have a better plan."""
         equal = (boxes.first == self.first) & (boxes.second < self.second)
         return boxes.some((boxes.first < self.first) | equal)
 
@@ -157,9 +157,9 @@ class Incumbents:
 def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedCover:
     """Return the best plan of a cover whose first key is at most `limit`, and other plans found during the search.
 
-    The best plan is proven unless `examined_at_most` boxes were not enough. Source: Land and Doig (1960), Econometrica
-    28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346, refuting boxes that cannot be
-    as good as the best so far.
+    The best plan is proven unless `examined_at_most` boxes were not enough; the result's `open_first` then bounds what
+    was not examined. Source: Land and Doig (1960), Econometrica 28:497-520, branch and bound; Klein and Scholl (1999),
+    Eur. J. Oper. Res. 112:322-346, refuting boxes that cannot be as good as the best so far.
     """
     met = Incumbents(limit)
     cover, boxes = opened(cover, met)
@@ -181,9 +181,10 @@ def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedC
 
 
 def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
-    """Return a cover without the options that cannot be in a plan as good as required, and the box of the rest, if any.
+    """Return a cover without options that no good enough plan can have, and the box of span seconds of the others.
 
-    Smaller boxes along the diagonal of that box yield first plans, with which more options can be dropped.
+    The box is None if such a plan cannot exist. Smaller boxes along its diagonal give first plans, which are added to
+    `met` and with which more options can be dropped.
     """
     cover, box = narrowed(cover, met)
     if box is None:
@@ -197,9 +198,10 @@ def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
 
 
 def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
-    """Drop the options that cannot be in a plan as good as the best so far, until none can be dropped.
+    """Drop options that no plan as good as the best so far can have, until all others might be in one.
 
-    Returns the smaller cover and the box of its span seconds; None for the box if it can hold no such plan.
+    Returns the smaller cover and the box of its span seconds; the box is None if such a plan cannot exist. Plans that
+    are found are added to `met`.
     """
     none = np.zeros(1)
     low_s = cover.times_s.min(2).max(1)[:, None]
@@ -217,11 +219,12 @@ def narrowed(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
 
 
 def look(cover: Cover, boxes: SpanBoxes, met: Incumbents) -> tuple[SpanBoxes, CoverPlans, Bits]:
-    """Return the boxes that remain open, tightened; the plan with the fewest devices of each box; and what fits.
+    """Tighten boxes, and return those that stay open, a plan of each box, and a mask of the options that fit.
 
-    What fits is a mask [block, box, option]: False for options that cannot be in a plan as good as the best so far. If
-    all plans of a box have the same step, its plan with the fewest devices is the best of them and the box is closed,
-    unless that plan has an option that was just excluded.
+    The plan of a box is the one with the fewest devices; boxes that need too many devices have none. The mask is
+    [block, box, option], False for options that no plan as good as the best so far can have. If all plans of a box have
+    the same step, its plan with the fewest devices is the best of them and the box is closed, unless that plan has an
+    option that was just excluded.
     """
     goal, blocks = cover.goal, np.arange(len(cover.devices))[:, None]
     times_s, devices, cost = cover.times_s[:, :, None], cover.devices[:, None], cover.cost[:, None]
@@ -262,9 +265,10 @@ def _rest(numbers: Numbers) -> Numbers:
 
 
 def halved(boxes: SpanBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> SpanBoxes:
-    """Cut each box in two along the span that contributes most to the distance between its corners.
+    """Return the boxes, each cut in two along the span that contributes most to the distance between its corners.
 
-    Corners are always seconds of some option (`grid`), so repeated halving ends.
+    Boxes with equal corners stay as they are. Corners are always seconds of some option: `grid` has these for each
+    span, sorted. So repeated halving ends.
     """
     thin, boxes = boxes.some(boxes.thin()), boxes.some(~boxes.thin())
     widest = goal.widest(boxes.low_s, boxes.high_s)
@@ -280,7 +284,7 @@ def halved(boxes: SpanBoxes, grid: Sequence[Numbers], goal: ObjectiveArrays) -> 
 
 
 def joined(left: SpanBoxes, right: SpanBoxes) -> SpanBoxes:
-    """Return the boxes of both arguments in one."""
+    """Return the boxes of both arguments as one object."""
     low_s = np.concatenate([left.low_s, right.low_s], axis=1)
     high_s = np.concatenate([left.high_s, right.high_s], axis=1)
     first, second = np.concatenate([left.first, right.first]), np.concatenate([left.second, right.second])

@@ -155,7 +155,7 @@ def keys_of(problem: AssignmentProblem, choice: Assignment) -> Keys:
 
 
 def is_below(keys: Keys, bound: Keys) -> bool:
-    """Return whether keys are below a bound by more than a rounding error (ROUNDING).
+    """Return whether keys are below a bound by more than a rounding error, which is a share of 1e-9.
 
     >>> is_below((1.0, 0.0), (1.0 + 1e-12, 0.0)), is_below((2.0, 3.0), (2.0, 4.0)), is_below((1.0, 9.0), (2.0, 4.0))
     (False, True, True)
@@ -167,8 +167,9 @@ def is_below(keys: Keys, bound: Keys) -> bool:
 def assignments_below(problem: AssignmentProblem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> RankedAssignments:
     """Return every choice whose keys are below `below` by more than a rounding error, in order of their keys.
 
-    Only partitions that may have such a choice are enumerated, block by block. The bound of a partial choice assumes
-    the best option for each remaining block. At most `at_most` choices are returned; `open_keys` bounds the others.
+    At most `at_most` choices are listed; the result's `open_keys` bound all others. Partitions that cannot have such a
+    choice are skipped, and the rest are enumerated block by block, with a bound for partial choices that assumes the
+    best option for each remaining block.
     """
     tables, goal = tables_of(problem), objective_arrays(problem)
     below = below[0] * (1 - ROUNDING) if problem.objective != "devices" else below[0], below[1] * (1 - ROUNDING)

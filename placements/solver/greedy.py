@@ -45,9 +45,9 @@ def solve_greedy(
 
     If neither fits, or if the objective is devices, the search also starts at the partition with the fewest devices.
     Each round continues from the `width` best partitions of the last round until none is better. Then the `settled`
-    best partitions are solved exactly. Returns None if no choice was found, which does not prove that none exists. The
-    bound is None if `bounded` is False, or for more roles than BOUNDED_ROLES. The same problem always gives the same
-    answer.
+    best partitions are solved exactly. At most `kept` choices are returned. Returns None if no choice was found, which
+    does not prove that none exists. The bound is None if `bounded` is False, or for more than 12 roles. The same
+    problem always gives the same answer.
     """
     began, problem = perf_counter(), problem.remembering()
     walk = _LocalSearch(problem)
@@ -72,11 +72,12 @@ def solve_greedy(
 
 
 def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: ObjectiveArrays) -> list[int] | None:
-    """Return the option of each block: the fewest devices, then more where they gain most; None if they do not fit.
+    """Return the index of each block's option, chosen by marginal gain; None if the blocks do not fit.
 
-    Source: Fox (1966), Management Science 13:210-216, on marginal allocation; here one gain may be of several devices
-    at once. If no single block shortens the step, one of the slowest blocks of a span is sped up, so that two equally
-    slow blocks do not prevent each other's improvement.
+    Each block starts with the fewest devices, and devices are then added where they gain most. If no single block
+    shortens the step, one of the slowest blocks of a span is sped up, so that two equally slow blocks do not prevent
+    each other's improvement. Source: Fox (1966), Management Science 13:210-216, on marginal allocation; here one gain
+    may be of several devices at once.
     """
     rows = fewest(blocks, capacity)
     while rows is not None:
@@ -95,9 +96,10 @@ def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: Obje
 
 
 def fewest(blocks: Sequence[JoinedTables], capacity: Sequence[int]) -> list[int] | None:
-    """Return for each block the option that takes the smallest share of its device class; None if they do not fit.
+    """Return the index of each block's option with the smallest share of its devices; None if they do not fit.
 
-    Blocks that need the largest share choose first, from the devices that are left.
+    The share is of all devices of the option's class. Blocks that need the largest share choose first, from the devices
+    that are left.
     """
     free = np.array(capacity, dtype=np.float64)
     rows = [0] * len(blocks)

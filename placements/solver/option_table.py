@@ -30,11 +30,14 @@ class ObjectiveArrays:
     tokens: int
 
     def times(self, spans_s: Numbers, busy_s: Numbers) -> Numbers:
-        """Return the rows that determine a step: `spans_s` [span, option], and `busy_s` [option] if steps overlap."""
+        """Return the rows of seconds that determine a step, [row, option].
+
+        They are those of `spans_s` [span, option] and, if steps overlap, `busy_s` [option].
+        """
         return np.vstack([spans_s, busy_s]) if self.tokens > 1 else spans_s
 
     def step_s(self, times_s: Numbers) -> Numbers:
-        """Return the seconds of a step, given for each row of `times` the seconds of the slowest block."""
+        """Return the seconds of a step, given the seconds of the slowest block in each row of `times`."""
         if self.tokens == 1:
             return np.asarray(times_s.sum(0))
         return np.asarray(np.maximum(times_s[-1], times_s[:-1].sum(0) / self.tokens))
@@ -51,7 +54,7 @@ class ObjectiveArrays:
     def keys(self, step_s: Numbers, devices: Numbers, cost: Numbers) -> tuple[Numbers, Numbers]:
         """Return the two keys to minimise; the second breaks ties.
 
-        They are the seconds or the money of a step, then the devices; if the objective is devices, devices then
+        They are the seconds or the money of a step, then devices; if the objective is devices, devices and then
         seconds.
         """
         if self.objective == "devices":
@@ -75,7 +78,7 @@ class OptionTable:
     options: Sequence[Option] = field(repr=False)
 
     def only(self, columns: Bits) -> OptionTable:
-        """Return the table of the columns that a mask selects."""
+        """Return the table with only the columns that a mask selects."""
         arrays = self.devices[columns], self.times_s[:, columns], self.cost[columns], self.order[columns]
         return OptionTable(self.roles, self.device_class, *arrays, self.options)
 
@@ -99,7 +102,7 @@ class JoinedTables:
 
     @classmethod
     def of(cls, tables: Sequence[OptionTable], capacity: Sequence[int]) -> JoinedTables:
-        """Concatenate tables; `capacity` is the number of devices of each class."""
+        """Return some tables joined along the option axis; `capacity` has the devices of each class."""
         devices = np.concatenate([table.devices for table in tables])
         classes = np.concatenate([np.full(table.devices.size, table.device_class) for table in tables])
         used = np.array([np.where(classes == number, devices, 0.0) for number in range(len(capacity))])
@@ -118,7 +121,7 @@ class JoinedTables:
 
 
 def objective_arrays(problem: AssignmentProblem) -> ObjectiveArrays:
-    """Return the objective of a problem as functions of arrays."""
+    """Return the objective of a problem as an object with functions of arrays."""
     return ObjectiveArrays(problem.objective, problem.tokens)
 
 
@@ -139,15 +142,19 @@ def block_of(roles: int) -> Block:
 
 @lru_cache(maxsize=8)
 def tables_of(problem: AssignmentProblem) -> tuple[OptionTable, ...]:
-    """Return the option tables of every block that the pins allow. Raises ValueError for an invalid option."""
+    """Return the option tables of all blocks that the pins allow: one for each block and class of device.
+
+    Raises ValueError for an invalid option.
+    """
     blocks = range(1, 1 << len(problem.roles))
     return tuple(table for roles in blocks for table in tables_of_block(problem, block_of(roles)))
 
 
 def tables_of_block(problem: AssignmentProblem, block: Block) -> Iterator[OptionTable]:
-    """Yield a table of the options of one block for each class of device on which it can run.
+    """Yield a table of a block's options for each class of device on which it can run.
 
-    Options that need more devices than the class has are left out. Raises ValueError for an invalid option.
+    Options that need more devices than the class has are left out; a block that the pins forbid has none. Raises
+    ValueError for an invalid option, and if an option with more devices of a class costs less per second.
     """
     options = problem.options(block) if problem.allows(block) else ()
     if not options:

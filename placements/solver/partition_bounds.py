@@ -23,6 +23,8 @@ PRECISION = 1e-3
 def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, ...]]:
     """Yield every partition of the roles with a class of device for each block, as indices into `tables`.
 
+    `roles` is the number of roles.
+
     >>> from placements.solver.problem import Option
     >>> from placements.solver.option_table import tables_of
     >>> anything = AssignmentProblem(("a", "b", "c"), (1,), lambda block: [Option((1,), (1.0,))])
@@ -44,7 +46,7 @@ def covers_of(tables: Sequence[OptionTable], roles: int) -> Iterator[tuple[int, 
 
 
 def count_covers(problem: AssignmentProblem) -> int:
-    """Return the number of partitions with a class of device for each block.
+    """Return how many partitions of the roles there are, counted with a class of device for each block.
 
     This is the length of `covers_of` if every block that the pins allow can run on every class of device.
 
@@ -79,12 +81,12 @@ class Covers:
     """The least money that each block takes for a step, [cover, block]; only used if money is the objective."""
 
     def some(self, which: Bits | Indices) -> Covers:
-        """Return the covers that a mask or an array of indices selects."""
+        """Return only the covers that a mask or an array of indices selects."""
         mine = self.tables[which], self.devices[which], self.cost[which], self.spare[which]
         return Covers(*mine, self.low_s[:, which], self.spent[which])
 
     def keys(self, goal: ObjectiveArrays) -> tuple[Numbers, Numbers]:
-        """Return lower bounds of both keys for each cover, [cover]."""
+        """Return lower bounds of the two keys of each cover, [cover]."""
         first, second = goal.keys(goal.step_s(self.low_s), self.devices.sum(1), self.cost.sum(1))
         return np.maximum(first, self.spent.sum(1)), second
 
@@ -96,7 +98,11 @@ class Covers:
 
 
 def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...]], capacity: Sequence[int]) -> Covers:
-    """Return the covers with bounds: each block is as fast as possible while the others take their fewest devices."""
+    """Return these partitions as arrays, with first lower bounds.
+
+    The bounds assume for each block that it is as fast as possible while all others take their fewest devices. `covers`
+    are indices into `tables`, and `capacity` has the devices of each class.
+    """
     padded = np.full((len(covers), max(map(len, covers), default=1)), len(tables), dtype=np.int64)
     for at, cover in enumerate(covers):
         padded[at, : len(cover)] = cover
@@ -115,9 +121,9 @@ def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...
 def narrowed_covers(
     tables: Sequence[OptionTable], covers: Covers, capacity: Sequence[int], goal: ObjectiveArrays, limit: float
 ) -> Covers:
-    """Return covers with tighter bounds, from only the options that a plan with a first key up to `limit` can have.
+    """Return covers with tighter bounds, the best first, from only the options that a good enough plan can have.
 
-    Covers with a block that has no such option are dropped.
+    Good enough is a first key of at most `limit`. Covers with a block that has no such option are dropped.
     """
     devices, cost, spent = covers.devices.copy(), covers.cost.copy(), covers.spent.copy()
     low_s = covers.low_s.copy()
@@ -174,9 +180,9 @@ def least_value(
 ) -> float:
     """Return a lower bound of the first key of every choice in any partition, given that a choice with `value` exists.
 
-    A number is a bound if no choice can be as good: options that cannot be in such a choice are dropped until the
-    remaining ones need more devices than there are. Bisection finds the largest number that can be refuted in this way.
-    Source: destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
+    `roles` is the number of roles. Options that cannot be in a choice as good as some number are dropped; if the others
+    need more devices than there are, that number is a lower bound. Bisection finds the largest such number. Source:
+    destructive bounds of Klein and Scholl (1999), Eur. J. Oper. Res. 112:322-346.
     """
     options = JoinedTables.of(tables, capacity)
     low, high = _relaxed_bound(options, roles, capacity, goal, FAR), value
@@ -226,9 +232,10 @@ def _relaxed_bound(
 
 
 def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the partition that takes the smallest share of the devices, as bits of its blocks; [] if there is none.
+    """Return a list of the partition that takes the smallest share of the devices; [] if there is none.
 
-    With one class of device, this partition fits if any partition does.
+    The partition has one integer for each block, with a bit for each role. With one class of device, this partition
+    fits if any partition does.
     """
     block = np.full((1, 1 << roles), FAR)
     for table in tables:
@@ -244,7 +251,11 @@ def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence
 
 
 def covering(block: Numbers) -> Numbers:
-    """Return the smallest sum over partitions of each set of roles [resource, set], given the amount per block."""
+    """Return the smallest amount of each resource that any partition of a set of roles takes, [resource, set].
+
+    `block` [resource, set] has the amount that each set takes as one block. A set is an integer with a bit for each
+    role.
+    """
     smallest = np.zeros_like(block)
     for roles in range(1, block.shape[1]):
         parts = _parts(roles)

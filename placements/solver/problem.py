@@ -142,7 +142,7 @@ class Solution:
 
     @property
     def gap(self) -> float | None:
-        """Return the largest share by which the best choice may be above the optimum; None if no bound is known.
+        """Return how far above the optimum the best choice may be, as a share of its value; None if no bound is known.
 
         It is 0 if the best choice is proven.
         """
@@ -152,7 +152,9 @@ class Solution:
 
 
 def step_seconds(options: Iterable[Option], tokens: int = 1) -> float:
-    """Return the seconds of one step, given the option of each block; each block has a separate pool.
+    """Return the seconds of one step, given the option of each block; each block has a pool of its own.
+
+    If `tokens` steps overlap, these are the seconds from one step to the next.
 
     >>> generation, training = Option((2,), (3.0, 0.0)), Option((2,), (0.0, 5.0))
     >>> step_seconds([generation, training]), step_seconds([generation, training], tokens=2)
@@ -177,10 +179,11 @@ def assignment_of(problem: AssignmentProblem, blocks: Iterable[BlockOption]) -> 
 
 
 def rank(problem: AssignmentProblem, choice: Assignment) -> tuple[object, ...]:
-    """Return the sort key of a choice: value, number of pools, devices, seconds, cost, and properties of its blocks.
+    """Return the sort key of a choice; the best choice has the smallest.
 
-    If the objective is devices, seconds come directly after the value. Values count as equal if their first twelve
-    digits agree, since the rest is rounding error. Remaining ties are broken by the numbers of the roles.
+    It has the value, the number of pools, devices, seconds, cost, and properties of the blocks. If the objective is
+    devices, seconds come directly after the value. Values count as equal if their first twelve digits agree, since the
+    rest is rounding error. Remaining ties are broken by the numbers of the roles.
     """
     numbers = tuple(tuple(sorted(block)) for block, _ in choice.blocks)
     seconds_first = choice.step_s if problem.objective == "devices" else 0.0
@@ -189,7 +192,9 @@ def rank(problem: AssignmentProblem, choice: Assignment) -> tuple[object, ...]:
 
 
 def fused(groups: Iterable[Block], roles: int) -> tuple[Block, ...]:
-    """Return the smallest blocks that the pins allow: sets that share a role are joined, other roles are separate.
+    """Return the smallest blocks in which the roles of each group are together; other roles have blocks of their own.
+
+    Groups that share a role are joined. `roles` is the number of roles.
 
     >>> [sorted(each) for each in fused([frozenset({0, 2}), frozenset({2, 3})], 5)]
     [[0, 2, 3], [1], [4]]

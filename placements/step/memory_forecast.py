@@ -17,14 +17,14 @@ from placements.workload.planning_problem import PlanningProblem
 
 
 def footprint_of(problem: PlanningProblem, home: RolePlacement) -> Footprint:
-    """Return the bytes of a role on each device of its pool."""
+    """Return the bytes of a placed role on each device of its pool, and on the host."""
     return footprint(problem, home.role, home.group, home.engine, home.layout, home.running)
 
 
 def forecasts_of(
     problem: PlanningProblem, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint] | None = None
 ) -> tuple[PoolForecast, ...]:
-    """Return the memory forecast of each pool; `footprints` are those of the roles, computed here if None."""
+    """Return the memory forecast of each pool; `footprints` has the bytes of each role by name, computed if None."""
     footprints = footprints or {home.role.name: footprint_of(problem, home) for home in homes}
     pools = dict.fromkeys(home.pool for home in homes)
     return tuple(forecast_pool(problem, pool, homes, footprints) for pool in pools)
@@ -47,9 +47,9 @@ class PoolMemory:
 
 
 def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
-    """Return the memory of each pool of a plan, computed again; the speed of devices need not be known.
+    """Return the peak memory of each pool of a plan, computed again; the speed of devices need not be known.
 
-    Raises ResourceError if a device of the plan is not in the cluster.
+    Raises ResourceError if no class of the cluster has enough devices for a pool.
     """
     homes = homes_of_plan(problem, plan)
     footprints = {home.role.name: footprint_of(problem, home) for home in homes}
@@ -68,7 +68,10 @@ def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
 def forecast_pool(
     problem: PlanningProblem, pool: str, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint]
 ) -> PoolForecast:
-    """Return the memory forecast of a pool: the peak of each phase, and of each transition, named `to PHASE`."""
+    """Return the memory forecast of a pool: the peak of each phase, and of each transition, named `to PHASE`.
+
+    `footprints` has the bytes of each role by name.
+    """
     roles, peaks = peaks_of(problem, pool, homes, footprints)
     contexts = dict[str, int]()
     for role in roles:
@@ -87,7 +90,10 @@ def forecast_pool(
 def peaks_of(
     problem: PlanningProblem, pool: str, homes: Sequence[RolePlacement], footprints: Mapping[str, Footprint]
 ) -> tuple[list[PoolResident], tuple[PoolPeak, ...]]:
-    """Return the roles of a pool with their bytes, and the pool's peaks, in the order of a step."""
+    """Return the roles of a pool with their bytes, and the peaks of its devices in the order of a step.
+
+    `homes` are the placements of all roles, and `footprints` has their bytes by name.
+    """
     by_role = {home.role.name: home for home in homes}
     roles = [
         PoolResident(

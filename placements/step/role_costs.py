@@ -43,7 +43,7 @@ class DeviceGroup:
 def passing_seconds(
     problem: PlanningProblem, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings, load: NodeWorkload
 ) -> Seconds:
-    """Return the seconds of one load of a role that trains or reads rows, without offloading."""
+    """Return the seconds of one node of a role that trains or reads rows, in one step, without offloading."""
     micro = running.micro_batch_tokens or load.longest_tokens
     return _passing(problem, group, engine, layout, micro, running.checkpointing, running.logits, load)
 
@@ -93,7 +93,7 @@ def sampling_seconds(
     load: NodeWorkload,
     in_flight: InFlight | None = None,
 ) -> Seconds | None:
-    """Return the seconds to generate a step's responses; None if a replica's cache does not hold one row.
+    """Return the seconds to generate a step's responses; None if a replica's cache cannot hold one row.
 
     An engine in the process of its device reserves no memory for a cache: the cache grows with the rows. If rollouts
     continue across steps, `in_flight` defaults to the fastest choice of batches in flight.
@@ -182,7 +182,10 @@ def _sampling(
 
 
 def woken_seconds(footprint: Footprint, group: DeviceGroup, running: RoleSettings) -> Seconds:
-    """Return the seconds per step in which a sleeping role is copied to its devices and back; empty without sleep."""
+    """Return the seconds per step in which a sleeping role is copied to its devices and back.
+
+    The result is empty if the role never sleeps.
+    """
     if not running.sleeps:
         return Seconds()
     return Seconds({"wake": 2 * offload_seconds(total_bytes(footprint.asleep_host), group.links.device)})
@@ -193,9 +196,9 @@ def offloaded_seconds(
 ) -> Seconds:
     """Return the seconds per step in which offloaded weights, gradients and optimizer states are copied.
 
-    Weights are copied for each pass of each micro-batch, and gradients after each backward pass; the optimizer steps on
-    the host, as fast as the link delivers its input. This is an upper bound, as if nothing overlapped. Source: Ren et
-    al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
+    Returns no parts if nothing is offloaded. Weights are copied for each pass of each micro-batch, and gradients after
+    each backward pass; the optimizer steps on the host, as fast as the link delivers its input. This is an upper bound,
+    as if nothing overlapped. Source: Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840, section 4.
     """
     if not running.offload:
         return Seconds()
@@ -212,7 +215,7 @@ def offloaded_seconds(
 def footprint(
     problem: PlanningProblem, role: Role, group: DeviceGroup, engine: str, layout: Layout, running: RoleSettings
 ) -> Footprint:
-    """Return the bytes of a role on each device, for an engine, a layout and settings."""
+    """Return the bytes of a role on each device and on the host, for an engine, a layout and settings."""
     shape, loads = problem.shape(role), problem.loads_of(role)
     if group.of.kind == "cpu":
         process_bytes = SHIPPED.process_bytes  # our process without a model; devices of a machine share Ray, if any
@@ -271,6 +274,6 @@ def process_of(engine: str) -> str:
 
 
 def waking_bytes(footprint: Footprint) -> int:
-    """Return the bytes that a waking role copies to a device before it works: all but its cache, which comes last."""
+    """Return the bytes that a waking role copies to a device before it works: all except its cache."""
     cache = footprint.resident.get("kv_cache", 0) - footprint.asleep.get("kv_cache", 0)
     return max(0, awake_bytes(footprint) - cache)

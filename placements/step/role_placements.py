@@ -31,7 +31,7 @@ class RolePlacement:
 
 
 def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
-    """Return the placement of each role of a plan for this graph, on a cluster that may differ from the plan's.
+    """Return the placement of each role of a plan, on a cluster that may differ from the plan's.
 
     If the devices of a pool are not in the cluster, the first class with as many devices is used. Raises ResourceError
     if no class has enough, or if the speed of its devices is not known.
@@ -72,7 +72,7 @@ def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
 def device_group_for(problem: PlanningProblem, pool: str, devices: int) -> DeviceGroup:
     """Return `devices` devices of the first class that has enough and whose links are known.
 
-    Raises ResourceError for an unknown class.
+    `pool` is the pool's name for errors. Raises ResourceError if no class has.
     """
     for of in problem.classes:
         links = of.links(devices) if of.count >= devices else None

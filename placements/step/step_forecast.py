@@ -40,7 +40,8 @@ DRIVER = "the driver"
 def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepForecast:
     """Return the forecast of a step of placed roles: the tasks of its program, their waits, and its period.
 
-    A step begins when the previous one has ended, unless the problem asks for steps that overlap.
+    A step begins when the previous one has ended, unless the problem asks for steps that overlap. If the seconds of any
+    task are not known, the period is None.
     """
     timed = _TimedStep(problem, homes)
     step = timed.outline
@@ -71,7 +72,7 @@ def step_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepFor
 
 
 def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float | None:
-    """Return the seconds from one step to the next that `step_of` forecasts, but faster; None if not known."""
+    """Return the seconds from one step to the next, as in `step_of` but without its tasks; None if not known."""
     timed = _TimedStep(problem, homes)
     step = timed.outline
     if step.shifts:
@@ -81,7 +82,10 @@ def period_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> float
 
 
 def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> StepOutline:
-    """Return the tasks of a step of placed roles, and their waits, without seconds."""
+    """Return the tasks of a step of placed roles, and their waits, without seconds.
+
+    If one engine trains a model and another generates with it, tasks that measure their mismatch are included.
+    """
     copies = dict[str, list[tuple[object, ...]]]()
     placements = list[ProgramPlacement]()
     for home in in_order(problem, homes):
@@ -103,13 +107,13 @@ def outline_of(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> Step
 
 
 def synced_every(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> int:
-    """Return the number of updates between weight syncs: as many as staleness allows after rows generated ahead."""
+    """Return the number of updates between two weight syncs, as far as staleness allows; 1 without syncs."""
     timed = _TimedStep(problem, homes)
     return min((timed.synced_every(task) for task in timed.outline.tasks if isinstance(task, Sync)), default=1)
 
 
 def node_seconds(problem: PlanningProblem, homes: Sequence[RolePlacement]) -> dict[str, Seconds]:
-    """Return the seconds of each node of a step, as in its task, without the call overhead of host nodes.
+    """Return the seconds of each node of a step, by name, without the call overhead of host nodes.
 
     Nodes of roles without a pool are left out.
     """
@@ -212,7 +216,11 @@ class _TimedStep:
 
 
 def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Schedule:
-    """Return a plan's timed tasks as a Schedule to simulate; a pause between steps becomes a task without a pool."""
+    """Return the timed tasks of a plan as a schedule to simulate.
+
+    The pause of the driver between steps becomes a task without a pool. Raises PlanError, UnknownNameError or
+    ValueError for duplicate tasks, for waits of unknown tasks, and for negative or infinite seconds.
+    """
     scheduled = [ScheduledTask(task.name, task.kind, task.pools, task.seconds, shift=task.shift) for task in tasks]
     paused = [wait for wait in waits if wait.pause_s]
     direct = [TaskWait(wait.before, wait.after, wait.delay) for wait in waits if not wait.pause_s]
@@ -227,10 +235,10 @@ def schedule_of(tasks: Sequence[TimedTask], waits: Sequence[TaskOrder]) -> Sched
 def work_of(
     problem: PlanningProblem, home: RolePlacement, load: NodeWorkload, in_flight: InFlight | None = None
 ) -> Seconds:
-    """Return the seconds of a load on its role's pool, including offloading and the slowdown of sharing the pool.
+    """Return the seconds of a role's node on its pool, including offloading and the slowdown of a shared pool.
 
-    For rollouts that continue across steps, `in_flight` has the batches in flight; None chooses the fastest number.
-    Sleeping and waking between tasks are not included: see `switching_of`.
+    Offloading is counted in the role's last node. For rollouts that continue across steps, `in_flight` has the batches
+    in flight; None chooses the fastest number. Sleeping and waking between tasks are not included: see `switching_of`.
     """
     settings = home.group, home.engine, home.layout, home.running
     if home.role.use == "sample":
@@ -247,7 +255,7 @@ def work_of(
 
 
 def switching_of(problem: PlanningProblem, home: RolePlacement) -> Seconds:
-    """Return the seconds per step in which a role goes to sleep and wakes, once each; empty if it never sleeps."""
+    """Return the seconds per step in which a role goes to sleep and wakes, once each; no parts if it never sleeps."""
     if not home.running.sleeps:
         return Seconds()
     return added(_switch_seconds(problem, [home], awake=awake) for awake in (False, True))

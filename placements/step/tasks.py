@@ -81,7 +81,10 @@ class StepOutline:
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """Return the role of each task; for a sync the role that samples with its weights, else the first there."""
+        """Return the name of the role of each task; "" if it has none.
+
+        For a sync, it is a sampling role that gets the weights, else the first role that does.
+        """
         names = list[str]()
         for task in self.tasks:
             name = task.role if isinstance(task, Run) else ""
@@ -105,9 +108,10 @@ class StepOutline:
 
     @cached_property
     def before(self) -> tuple[frozenset[int], ...]:
-        """Return for each task the indices of tasks that must end before it in the same step, turns on pools included.
+        """Return for each task the indices of tasks that must end before it in the same step.
 
-        If steps do not overlap, all of them are earlier in `tasks`.
+        They include the task before it on each of its pools. If steps do not overlap, all of them are earlier in
+        `tasks`.
         """
         before, last = list[frozenset[int]](), dict[str, int]()
         for place, needs in enumerate(self.needs):
@@ -168,7 +172,7 @@ def _pools_of(task: Task) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def outline(graph: Graph, placements: tuple[ProgramPlacement, ...]) -> StepOutline:
-    """Return the step of a graph with these placements: the tasks of its program, in order.
+    """Return the tasks of one step of a graph with these placements, in order, without seconds.
 
     Tasks of roles without a placement are left out.
     """
@@ -214,10 +218,11 @@ class StagedNode:
 def overlapped(
     graph: Graph, placements: tuple[ProgramPlacement, ...], staged: tuple[StagedNode, ...], lag: int
 ) -> StepOutline:
-    """Return the step of a graph whose steps overlap; sampling may use weights that are `lag` updates old.
+    """Return the tasks of one step of a graph whose steps overlap; sampling may use weights that are `lag` updates old.
 
-    On each pool, tasks on the oldest rows come first, since updates wait for them; syncs of weights from the previous
-    step come before all others. Such steps are only forecast: a run begins a step when the previous one has ended.
+    `staged` are the nodes that run models. On each pool, tasks on the oldest rows come first, since updates wait for
+    them; syncs of weights from the previous step come before all others. Such steps are only forecast: a run begins a
+    step when the previous one has ended.
     """
     base, needs = _lowered(graph, placements, [rule for rule in LOWERING if rule is not insert_switches])
     task_shifts = _task_shifts(base, needs, shifts(placements, staged, lag))
@@ -242,7 +247,7 @@ def overlapped(
 
 
 def shifts(placements: Sequence[ProgramPlacement], staged: Sequence[StagedNode], lag: int) -> dict[str, int]:
-    """Return for each node how many steps ago its rows were sampled, within the lag of weights.
+    """Return for each node how many steps ago its rows were sampled, at most 2, within the lag of weights.
 
     Without a lag, all nodes work on rows of the current step. With a lag of 1, sampling and the nodes before it are one
     step ahead of the rest. With more, pools that only read rows work in a separate step between sampling and updates.
