@@ -172,11 +172,11 @@ def find(source: str, name: str) -> Callable[..., object]:
     """Return a function of a module or file, by its dotted name. Raises Failure if it is missing or not callable."""
     owner: Any = import_source(source)
     if source == SHIPPED and name in owner.RULE_PACKAGES:  # now, or it would count as time of the first response
-        module, package = owner.RULE_PACKAGES[name]
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError:
-            raise Failure("lacks_package", name=package) from None
+        for module, package in owner.RULE_PACKAGES[name]:
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError:
+                raise Failure("lacks_package", name=package) from None
     for part in name.split("."):
         if not hasattr(owner, part):
             functions = [key for key, value in vars(owner).items() if inspect.isfunction(value)]

@@ -244,7 +244,7 @@ class _Call:
                 worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s
             else:
                 worker.owed.append((next(self.pool.ids), -1))
-                isolated = not (self.rule.shipped or self.may.state)
+                isolated = self.rule.isolated and not self.may.state
                 worker.ask(_line({"id": worker.owed[0][0], "load": self.load, "isolated": isolated}))
                 worker.deadline_s = self.pool.clock.now_s() + self.pool.start_limit_s
 
