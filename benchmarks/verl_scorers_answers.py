@@ -1,4 +1,4 @@
-r"""The answers on which our graders are compared with verl's: right, wrong, malformed, long and hostile, each with a shape.
+r"""The answers on which our graders are compared with verl's: right, wrong, malformed, long and hostile ones.
 
 The same answers are made on every run. Every grader of mathematics gets the same ones.
 """

@@ -1,8 +1,8 @@
-r"""Equality of mathematical answers by value: as text in normal form, as numbers, or as expressions that sympy simplifies.
+r"""Equality of mathematical answers by value: as text in normal form, as numbers, or as expressions, with sympy.
 
-Nothing is evaluated as code: an expression is read by `nodes.scoring.gym.read_expression`, which knows numbers, letters,
-operators and a few functions, and refuses values that are too large. An answer of more than `ANSWER_CHARACTERS` equals
-nothing. `nodes.scoring.answer_text` finds answers in responses.
+Nothing is evaluated as code: an expression is read by `nodes.scoring.gym.read_expression`, which knows numbers,
+letters, operators and a few functions, and refuses values that are too large. An answer of more than
+`ANSWER_CHARACTERS` equals nothing. `nodes.scoring.answer_text` finds answers in responses.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def normal_value(text: str, *, compact: bool = False) -> str:
 
 
 def plain_text(text: str) -> str:
-    r"""Return LaTeX as plain text: `\frac{1}{2}` is `1/2`, `\sqrt{2}` is `sqrt(2)`; text without macros is unchanged."""
+    r"""Return LaTeX as plain text: `\frac{1}{2}` is `1/2`, `\sqrt{2}` is `sqrt(2)`. Other text is unchanged."""
     if "\\" not in text:
         return text
     from pylatexenc.latex2text import LatexNodes2Text
@@ -130,7 +130,7 @@ def _whole(text: str) -> str:
 
 
 def equal_values(answer: str, truth: str, *, compact: bool = False) -> bool:
-    r"""Return whether two answers are equal in normal form or, element by element, as expressions that sympy simplifies.
+    r"""Return whether two answers are equal in normal form or, element by element, as expressions.
 
     Fractions must be reduced, and a whole number only equals that number. `compact` as in `normal_value`.
 

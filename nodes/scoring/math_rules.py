@@ -37,8 +37,8 @@ def gsm8k(response: str, ground_truth: str, *, format_score: float = 0.0) -> flo
 
     Source: verl, `verl/utils/reward_score/gsm8k.py`, the method `strict`, which verl uses.
 
-    >>> gsm8k("So 48 + 24 = 72.\n#### 72", "72"), gsm8k("#### 1,080", "1080"), gsm8k("#### 72.", "72"), gsm8k("72", "72")
-    (1.0, 1.0, 0.0, 0.0)
+    >>> gsm8k("So 48 + 24 = 72.\n#### 72", "72"), gsm8k("#### 1,080", "1080"), gsm8k("#### 72.", "72")
+    (1.0, 1.0, 0.0)
     >>> gsm8k("#### 71", "72", format_score=0.1)
     0.1
     """
@@ -95,9 +95,9 @@ def math_reward(response: str, ground_truth: str) -> float:
 def math_dapo(response: str, ground_truth: str) -> dict[str, Any]:
     r"""Score 1 if the last `Answer:` line in the final 300 characters has the truth's normal form, else -1.
 
-    Without such a line, the last box in the final 100 characters counts, and its text must be the truth's. Returned as
-    `score`, `acc` (whether it is right) and `pred`, the answer as it is compared; without an answer `[INVALID]`, and the
-    score is `Unreadable`.
+    Without such a line, the last box in the final 100 characters counts, and its text must be the truth's. The result
+    has `score`, `acc` (whether it is right) and `pred`, the answer as it is compared; without an answer that is
+    `[INVALID]`, and the score is `Unreadable`.
 
     Source: verl, `verl/utils/reward_score/math_dapo.py`; Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 7.
 
@@ -121,8 +121,8 @@ def math_dapo(response: str, ground_truth: str) -> dict[str, Any]:
 def geo3k(response: str, ground_truth: str, *, format_score: float = 0.1) -> float:
     r"""Score 1 - `format_score` for the right answer in the last box, plus `format_score` for the form.
 
-    The form is `<think>…</think>…\boxed{…}…`. Answers are compared as PRM800K compares them. A response without a box is
-    `Unreadable`.
+    The form is `<think>…</think>…\boxed{…}…`. Answers are compared as PRM800K compares them. A response without a box
+    is `Unreadable`.
 
     Source: verl, `verl/utils/reward_score/geo3k.py`, with mathruler 0.1.
 
@@ -156,7 +156,7 @@ def prime_math(response: str, ground_truth: str) -> float:
     The answer is what stands last: after "answer is" and the like, in the last box, after the last "=" or "is".
 
     Source: verl, `verl/utils/reward_score/prime_math`; Cui et al. 2025 (PRIME), arXiv 2502.01456.
-    Deviation: a response is never evaluated as Python, as verl does with `eval`; see `equal_values` and `equal_loosely`.
+    Deviation: a response is never evaluated as Python, as verl does with `eval`: see `equal_values`, `equal_loosely`.
 
     >>> prime_math(r"Hence x = \boxed{2\sqrt{3}}", r"\sqrt{12}"), prime_math("The answer is 50%", "0.5")
     (1.0, 1.0)

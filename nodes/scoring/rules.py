@@ -23,8 +23,16 @@ from flowgraph.flows.entry_points import find, names, target
 from nodes.scoring.answer_text import Unreadable
 from nodes.scoring.grader_process import columns_of, described, is_missing
 from nodes.scoring.gym import extract_answer, score_answer
-from nodes.scoring.math_rules import geo3k, gsm8k, gsm8k_flexible, gsm8k_value, math_dapo, math_reward
-from nodes.scoring.math_rules import math_verify, prime_math
+from nodes.scoring.math_rules import (
+    geo3k,
+    gsm8k,
+    gsm8k_flexible,
+    gsm8k_value,
+    math_dapo,
+    math_reward,
+    math_verify,
+    prime_math,
+)
 from nodes.scoring.question_rules import search_r1, search_r1_inside
 
 
