@@ -12,11 +12,17 @@ import importlib.metadata
 import importlib.util
 import io
 import json
+import os
+import resource
+import select
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+LIMIT_S, MEMORY_BYTES = 15.0, 4 << 30
 
 
 def enter(package: str, folder: Path) -> None:
@@ -42,19 +48,45 @@ def scorer(name: str) -> Callable[[str, str, Any], Any]:
     return lambda response, truth, settings: scored(response, truth, **settings)
 
 
+def result_of(answer: dict[str, Any]) -> Any:
+    """Return verl's result for an answer; what it raises as text."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            result = scorer(answer["theirs"])(answer["response"], answer["truth"], answer["settings"])
+        except Exception as error:  # noqa: BLE001 - what it raises is a result
+            return f"{type(error).__name__}: {error}"[:200]
+    return dict(result) if isinstance(result, dict) else float(result)
+
+
+def result_in_time(answer: dict[str, Any]) -> Any:
+    """Return verl's result from a fork of this process, or a text if there is none within `LIMIT_S` seconds."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        os.write(write, json.dumps(result_of(answer)).encode() + b"\n")
+        os._exit(0)
+    os.close(write)
+    ready = select.select([read], [], [], LIMIT_S)[0]
+    found = os.read(read, 65_536) if ready else b""
+    os.close(read)
+    for kill in (os.kill, os.killpg):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return json.loads(found) if found else "no result in time" if not ready else "its process ended"
+
+
 def main(folder: Path) -> None:
-    """Score every answer; an exception is recorded as its text."""
-    found = list[Any]()
-    for answer in json.loads((folder / "answers.json").read_text("utf-8")):
-        with contextlib.redirect_stdout(io.StringIO()):
-            try:
-                result = scorer(answer["theirs"])(answer["response"], answer["truth"], answer["settings"])
-            except Exception as error:  # noqa: BLE001 - what it raises is a result
-                result = f"{type(error).__name__}: {error}"[:200]
-        found.append(dict(result) if isinstance(result, dict) else result)
+    """Score every answer. Math-Verify has processes and limits of its own, and is slow to start."""
+    jobs = json.loads((folder / "answers.json").read_text("utf-8"))
+    found = [(result_of if answer["theirs"].startswith("math_verify") else result_in_time)(answer) for answer in jobs]
     about = {"verl": importlib.metadata.version("verl"), "found": found}
     (folder / "verl.json").write_text(json.dumps(about), "utf-8")
 
 
 if __name__ == "__main__":
+    for name in {"math_reward", "gsm8k", "geo3k", "prime_math", "search_r1_like_qa_em", "math_dapo"}:
+        importlib.import_module(f"verl.utils.reward_score.{name}")  # now, so that no fork has to
     main(Path(sys.argv[1]))

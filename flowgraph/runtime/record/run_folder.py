@@ -304,7 +304,8 @@ def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) 
 
     The first of `tables` is the rollout; the others are plain values, called `names`, that become columns, with a
     column `NAME.EXTRA` for each of their extras. A value with another number of rows is left out; if a node has the
-    name of a part of the rollout, its column is written as a call, `mask()`. The file is complete or does not exist. Raises OSError for other faults than the disk's.
+    name of a part of the rollout, its column is written as a call, `mask()`. The file is complete or does not exist.
+    Raises OSError for other faults than the disk's.
     """
     import pyarrow.parquet as pq
 
