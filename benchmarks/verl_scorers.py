@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # a script's own folder is on the path, the checkout is not
 
 from benchmarks.environment import ensure  # noqa: E402
-from benchmarks.verl_scorers_answers import GRADERS, Grader, ScoredText, answers  # noqa: E402
+from benchmarks.verl_scorers_answers import GRADERS, Grader, ScoredText  # noqa: E402
 from benchmarks.verl_scorers_reasons import ScoreReason, reason_for  # noqa: E402
 from nodes.scoring.graders import Graders  # noqa: E402
 from nodes.scoring.rules import resolve  # noqa: E402
@@ -73,12 +73,12 @@ def _options() -> argparse.Namespace:
 
 def compared(python: Path, graders: Sequence[Grader]) -> tuple[str, list[ScorePair]]:
     """Return verl's version, and each answer to each grader with both scores."""
-    texts = [(grader, answer) for grader in graders for answer in answers(grader.family)]
+    texts = [(grader, answer) for grader in graders for answer in grader.answers]
     theirs = _their_scores(python, texts)
     ours = list[float]()
     with Graders(WORKERS, LIMIT_S) as pool:
         for grader in graders:
-            rows = [{"response": each.response, "ground_truth": each.truth} for each in answers(grader.family)]
+            rows = [{"response": each.response, "ground_truth": each.truth} for each in grader.answers]
             ours += pool.grade(resolve(grader.rule), rows, grader.ours).scores
     pairs = zip(texts, ours, theirs["found"], strict=True)
     score = [found["score"] if isinstance(found, dict) else found for found in theirs["found"]]
