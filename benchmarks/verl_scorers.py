@@ -93,7 +93,7 @@ def _their_scores(python: Path, texts: Sequence[tuple[Grader, ScoredText]]) -> M
     ]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "answers.json").write_text(json.dumps(jobs), "utf-8")
-        side = [str(python), "-W", "ignore", str(HERE / "verl_scorers_side.py"), folder]
+        side = [str(python), "-E", "-W", "ignore", str(HERE / "verl_scorers_side.py"), folder]
         subprocess.run(side, check=True, cwd=folder, stderr=subprocess.DEVNULL)
         found: Mapping[str, Any] = json.loads(Path(folder, "verl.json").read_text("utf-8"))
     return found

@@ -81,6 +81,10 @@ def result_in_time(answer: dict[str, Any]) -> Any:
 def main(folder: Path) -> None:
     """Score every answer. Math-Verify has processes and limits of its own, and is slow to start."""
     jobs = json.loads((folder / "answers.json").read_text("utf-8"))
+    if any(answer["theirs"].startswith("math_verify") for answer in jobs):
+        warm = {"theirs": "math_verify:compute_score", "response": "\\boxed{1}", "truth": "1", "settings": {}}
+        while result_of(warm) != 1.0:  # its processes take long to start, which must not count as a wrong answer
+            continue
     found = [(result_of if answer["theirs"].startswith("math_verify") else result_in_time)(answer) for answer in jobs]
     about = {"verl": importlib.metadata.version("verl"), "found": found}
     (folder / "verl.json").write_text(json.dumps(about), "utf-8")

@@ -72,7 +72,7 @@ def score(
     for name, indices in _indices_by_rule(by, rows).items():
         graded = graders.grade(resolve(name), [rows[i] for i in indices], settings, on_error=on_error)
         scores[torch.tensor(indices, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)
-        for index, extra in zip(indices, graded.extras, strict=True):
+        for index, extra in zip(indices, graded.extras, strict=False):
             extras[index] = extra
         failures += graded.failures
         unreadable += graded.unreadable

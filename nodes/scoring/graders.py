@@ -63,7 +63,8 @@ class Graded:
     """One score per row, in the rows' order; the number of failed rows, and the text of the first failure or "".
 
     `unreadable` counts the responses in which the rule found nothing to score, and those on which a shipped rule hung
-    or its process ended: both count as wrong and score 0. `extras` are what else the rule returned for each row.
+    or its process ended: both count as wrong and score 0. `extras` are what else the rule returned for each
+    row, empty if it returned nothing else.
     """
 
     scores: tuple[float, ...]
@@ -222,7 +223,9 @@ class _Call:
                     self._fail(index, RuleError.overtime(text, self.limit_s, scored, rows, notes=notes))
         first = str(self.failed[min(self.failed)]) if self.failed else ""
         scores = tuple(self.scores[index] for index in range(len(self.rows)))
-        extras = tuple(self.extras.get(index, {}) for index in range(len(self.rows)))
+        extras = tuple(
+            self.extras.get(index, {}) for index in range(len(self.rows) if any(self.extras.values()) else 0)
+        )
         return Graded(scores, self.failures, first, self.unreadable, extras)
 
     @property
