@@ -25,7 +25,7 @@ from benchmarks.verl_scorers_reasons import ScoreReason, reason_for  # noqa: E40
 from nodes.scoring.graders import Graders  # noqa: E402
 from nodes.scoring.rules import resolve  # noqa: E402
 
-WORKERS, LIMIT_S = 2, 20.0
+WORKERS, LIMIT_S, START_LIMIT_S, CALL_LIMIT_S = 2, 60.0, 600.0, 7_200.0
 HEAD = ("grader", "verl's", "answers", "equal", "differ, and why")
 
 
@@ -76,7 +76,7 @@ def compared(python: Path, graders: Sequence[Grader]) -> tuple[str, list[ScorePa
     texts = [(grader, answer) for grader in graders for answer in grader.answers]
     theirs = _their_scores(python, texts)
     ours = list[float]()
-    with Graders(WORKERS, LIMIT_S) as pool:
+    with Graders(WORKERS, LIMIT_S, start_limit_s=START_LIMIT_S, call_limit_s=CALL_LIMIT_S) as pool:
         for grader in graders:
             rows = [{"response": each.response, "ground_truth": each.truth} for each in grader.answers]
             ours += pool.grade(resolve(grader.rule), rows, grader.ours).scores

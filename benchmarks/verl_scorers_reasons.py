@@ -18,7 +18,16 @@ class ScoreReason:
     texts: Sequence[str] = ()
 
 
-REASONS: Sequence[ScoreReason] = ()
+BY_VALUE = ("no space", "two spaces", "tab", "dollar", "full stop", "comma after", "two decimals")
+
+REASONS: Sequence[ScoreReason] = (
+    ScoreReason("numbers are compared by value; verl has no such reading", ["gsm8k_value"], BY_VALUE),
+    ScoreReason(
+        "verl computes the power without a limit of time or memory; ours refuses it",
+        ["geo3k", "prime_math"],
+        texts=["9**9**9**9"],
+    ),
+)
 
 
 def reason_for(grader: Grader, answer: ScoredText) -> ScoreReason | None:

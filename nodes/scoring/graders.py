@@ -223,9 +223,8 @@ class _Call:
                     self._fail(index, RuleError.overtime(text, self.limit_s, scored, rows, notes=notes))
         first = str(self.failed[min(self.failed)]) if self.failed else ""
         scores = tuple(self.scores[index] for index in range(len(self.rows)))
-        extras = tuple(
-            self.extras.get(index, {}) for index in range(len(self.rows) if any(self.extras.values()) else 0)
-        )
+        indices = range(len(self.rows)) if any(self.extras.values()) else ()
+        extras = tuple(self.extras.get(index, {}) for index in indices)
         return Graded(scores, self.failures, first, self.unreadable, extras)
 
     @property
