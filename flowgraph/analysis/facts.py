@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any, cast
 
 from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, how_late, newest
 from flowgraph.language.rows import leaf_paths
@@ -96,8 +97,13 @@ class GraphFacts:
 
 def has_rows(kind: type[Value]) -> bool:
     """Return whether values of this type have rows: columns, and records that hold one."""
+    return _has_rows(cast("Any", kind))  # mypy: as in `fields`
+
+
+@cache  # records in records share their parts: without it the time doubles with each level
+def _has_rows(kind: Any) -> bool:
     if issubclass(kind, Record):
-        return any(map(has_rows, fields(kind).values()))
+        return any(map(_has_rows, fields(kind).values()))
     return kind.kind in (Kind.ROW, Kind.TOKEN)
 
 

@@ -149,7 +149,7 @@ def _misfits(
     layout, pool = placed.layout, plan.pool(placed.pool)
     lacks = [verb for verb in VERBS[use] if verb not in engine.verbs]
     if lacks:
-        yield f"`{lacks[0]}`", f"it does {_listed(engine.verbs)}"
+        yield f"`{lacks[0]}`", f"it supports {_listed(engine.verbs)}"
     single = [verb for verb in VERBS[use] if verb in support.single_device]
     if single and layout.devices > 1:
         yield f"`{single[0]}` on {layout.devices} devices", "it does that on one device"
@@ -195,7 +195,7 @@ def lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
         if trained not in homes:
             yield PlanError.lags_in_place(where, role.name, row.lag, "nothing updates its weights")
         elif homes[trained] == homes[row.role]:
-            yield PlanError.lags_in_place(where, role.name, row.lag, f"it reads the very weights of {trained}")
+            yield PlanError.lags_in_place(where, role.name, row.lag, f"it reads the weights of the trainer, {trained}")
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -114,7 +114,7 @@ class NotFinite(LawError):
             notes.append(f"by {'' if row == WHOLE else f'row {row} of '}micro-batch {batch} on rank {rank}")
         notes += [f"and {len(rows) - TOLD_AT_MOST} more"] if len(rows) > TOLD_AT_MOST else []
         hint = "a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
-        error = cls(f"{what}; this step left the weights as they were", notes=notes, hint=hint)
+        error = cls(f"{what}; this step did not change the weights", notes=notes, hint=hint)
         error.rows = tuple(rows)
         return error
 

@@ -72,8 +72,8 @@ class VllmControl(ServerControl):
         answer = self._object(path, self._send("POST", "/collective_rpc", body))
         results = answer.get("results")
         if not isinstance(results, list) or not results or not all(isinstance(result, dict) for result in results):
-            what = f"{self.door.name} answers {path} with what is none of its workers'"
-            raise WorkerError(what, notes=[str(answer)[:SHOWN]], hint="was it started by flowgraph?")
+            what = f"{self.door.name} answers {path} with something other than its workers' results"
+            raise WorkerError(what, notes=[str(answer)[:SHOWN]], hint="start this server with flowgraph")
         failure = next((result["failed"] for result in results if "failed" in result), None)
         if failure is not None:
             raise WorkerError(f"{self.door.name} cannot do {path}", notes=[" ".join(str(failure).split())[:SHOWN]])
@@ -107,7 +107,7 @@ def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
     would change.
     """
     if 0 < request.temperature < COLDEST:
-        raise WorkerError(f"vLLM samples greedily or at {COLDEST} at least, not at {request.temperature}")
+        raise WorkerError(f"vLLM samples greedily or at temperature {COLDEST} or more, not at {request.temperature}")
     return {
         "token_ids": list(request.context),
         "sampling_params": {
