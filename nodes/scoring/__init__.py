@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -34,6 +35,7 @@ METRICS = (
     Metric("rule_failures", about="responses whose rule failed or timed out, scored `on_error`"),
     Metric("*", about="mean of each other number that the rule returns, by its name: `acc`"),
 )
+MAX_NAMES = 64  # of extras: a response that has taken over a rule's process could send others in each row
 _NAMES = frozenset(metric.name for metric in METRICS)
 
 
@@ -91,14 +93,14 @@ def score(
 def measures_of_extras(extras: Sequence[Extras]) -> list[Measure]:
     """Return the mean of each number that a rule returned besides its score, over the responses that have it.
 
-    A name that a metric of `score` has gets `rule_` before it.
+    A name that a metric of `score` has gets `rule_` before it. Of more than `MAX_NAMES` names the first are used.
     """
     numbers = dict[str, list[float]]()
     for extra in extras:
         for name, value in extra.items():
             if isinstance(value, float):
                 numbers.setdefault(f"rule_{name}" if name in _NAMES else name, []).append(value)
-    return [Measure(name, sum(values), len(values)) for name, values in numbers.items()]
+    return [Measure(name, sum(values), len(values)) for name, values in islice(numbers.items(), MAX_NAMES)]
 
 
 def measures_of(scores: Tensor, groups: Tensor) -> list[Measure]:

@@ -210,7 +210,10 @@ def math_verify(response: str, ground_truth: str) -> float:
     from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig, parse
 
     truths = parse(f"\\boxed{{{ground_truth}}}", (LatexExtractionConfig(),))
-    answers = parse(response[-VERIFIED_CHARACTERS:], (ExprExtractionConfig(), LatexExtractionConfig()))
-    if not (truths and answers):
+    try:
+        answers = parse(response[-VERIFIED_CHARACTERS:], (ExprExtractionConfig(), LatexExtractionConfig()))
+        if not (truths and answers):
+            return Unreadable(0.0)
+        return float(any(verify(truth, answer) for answer in answers for truth in truths))
+    except Exception:  # noqa: BLE001 - whatever the library raises on a text that a model wrote
         return Unreadable(0.0)
-    return float(any(verify(truth, answer) for answer in answers for truth in truths))

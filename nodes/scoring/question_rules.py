@@ -52,10 +52,10 @@ def search_r1_inside(response: str, ground_truth: Truth, *, format_score: float 
 
 
 def true_answers(truth: Truth) -> list[str]:
-    """Return the true answers in a ground truth as a list.
+    """Return the true answers in a ground truth as a list. Raises KeyError for a mapping without `target`.
 
     >>> true_answers({"target": "Paris"}), true_answers(["a", "b"])
     (['Paris'], ['a', 'b'])
     """
-    target = truth.get("target", ()) if isinstance(truth, Mapping) else truth
+    target = truth["target"] if isinstance(truth, Mapping) else truth
     return [target] if isinstance(target, str) else [str(answer) for answer in target]

@@ -39,9 +39,9 @@ def in_form(columns: Mapping[str, Any], names: Collection[str]) -> dict[str, Any
     if is_batched(names):
         messages = [{"role": "assistant", "content": response}]
         completion = messages if isinstance(prompt, list) else response
-        return {name: [value] for name, value in {"prompts": prompt, "completions": completion, **columns}.items()}
+        return {name: [value] for name, value in {**columns, "prompts": prompt, "completions": completion}.items()}
     if "solution_str" in names:
-        return {"solution_str": response, **columns, "extra_info": columns.get("extra_info") or {}}
+        return {**columns, "solution_str": response, "extra_info": columns.get("extra_info") or {}}
     return dict(columns)
 
 
@@ -99,7 +99,7 @@ def extras_of(value: Mapping[Any, Any]) -> dict[str, float | str | None]:
         number = finite(entry)
         extra: float | str | None = number
         if number is None and entry is not None and not isinstance(entry, float):
-            extra = str(entry)[: min(TEXT_CHARACTERS, left)]
+            extra = str(entry)[: min(TEXT_CHARACTERS, left)].encode("utf-8", "replace").decode()
             left -= len(extra)
         extras[_UNNAMED.sub("_", str(name))[:NAME_CHARACTERS] or "_"] = extra
     return extras

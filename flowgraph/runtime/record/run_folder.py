@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 METRICS, ROLLOUTS = "metrics.jsonl", "rollouts"
+MAX_EXTRAS = 64  # columns of a value's extras: their names come from the data
 RECORDS = "records"  # in a checkpoint's state: the sizes and hashes of `JOURNALS` at that step
 JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}")
 MAX_METRICS_BYTES = 2**28  # of `metrics.jsonl`: some hundred thousand steps
@@ -341,7 +342,7 @@ def _with_extras(rollout: pa.Table) -> pa.Table:
             continue  # a column of the data
         rows = [json.loads(text or "{}") for text in rollout.column(extras).to_pylist()]
         rollout = rollout.drop([extras])
-        for name in dict.fromkeys(name for row in rows for name in row):
+        for name in list(dict.fromkeys(name for row in rows for name in row))[:MAX_EXTRAS]:
             entries = [row.get(name) for row in rows]
             texts = any(isinstance(entry, str) for entry in entries)
             entries = [entry if entry is None or not texts else str(entry) for entry in entries]
