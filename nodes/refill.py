@@ -133,4 +133,7 @@ def _stacked(values: Sequence[Value]) -> Value:
     if first.kind is Kind.TOKEN:
         width = max(column.shape[1] for column in columns)
         columns = [torch.nn.functional.pad(column, (0, width - column.shape[1])) for column in columns]
-    return type(first)(torch.cat(columns))
+    stacked = type(first)(torch.cat(columns))
+    if any(value.extras for value in values):
+        stacked.extras = tuple(text for value in values for text in value.extras or ["{}"] * len(value.data))
+    return stacked

@@ -256,8 +256,10 @@ class RuleError(FlowError, RuntimeError):
     def no_source(cls, data_source: str, names: Iterable[str]) -> RuleError:
         """Return the error for rows of a data source that has no rule by default."""
         what = f"no rule is known for data_source `{data_source}`"
-        hint = "name one with by=, as in score(rollout, by=...)"
-        return cls(what, notes=[f"known: {', '.join(sorted(names))}"], hint=hint)
+        known, near = sorted(names), nearest(data_source, names)
+        hint = "name a rule with by=, as in score(rollout, by=...)"
+        hint = f"{near} Otherwise {hint}" if near.startswith("did") else hint
+        return cls(what, notes=[f"known: {', '.join(known)}"], hint=hint)
 
     @classmethod
     def not_top_level(cls, function: str) -> RuleError:

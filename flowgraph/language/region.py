@@ -143,7 +143,7 @@ def measures_of(node: Node, result: Any, inputs: Mapping[str, Any]) -> list[Meas
     measures = [measure for value in values for measure in value.measures if id(measure) not in reported]
     declared = {metric.name for metric in node.op.metrics}
     for measure in measures:
-        if measure.name not in declared:
+        if not declared & {measure.name, "*"}:
             raise LawError(f"{node.op.name} reports `{measure.name}`, which it does not declare", where=str(node.at))
     return measures
 

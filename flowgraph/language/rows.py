@@ -77,7 +77,10 @@ def take(value: V, rows: Tensor, width: int | None = None) -> V:
 
     data = value.data
     data = data[rows.to(data.device)] if isinstance(data, torch.Tensor) else data.take(rows.cpu().numpy())
-    return type(value)(data[:, :width] if value.kind is Kind.TOKEN and width is not None else data)
+    taken = type(value)(data[:, :width] if value.kind is Kind.TOKEN and width is not None else data)
+    if value.extras:
+        taken.extras = tuple(value.extras[row] for row in rows.tolist())
+    return taken
 
 
 def narrowed(record: R, paths: Iterable[str]) -> R:

@@ -45,7 +45,10 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that a node reports: its name, its unit, and whether displays lead with it."""
+    """A number that a node reports: its name, its unit, and whether displays lead with it.
+
+    The name `*` stands for any: a node that declares it may report numbers whose names come from its data.
+    """
 
     name: str
     unit: str = ""
@@ -74,6 +77,8 @@ class Value:
     _edge: Edge | None = None
     _data: Any = None
     measures: tuple[Measure, ...] = ()
+    extras: tuple[str, ...] = ()
+    """What else is known of each row, a JSON object each: it is recorded with the row and is no input of a node."""
 
     def __init__(self, data: Any, measures: Sequence[Measure] = ()) -> None:
         self._data, self.measures = data, tuple(measures)

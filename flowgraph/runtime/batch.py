@@ -20,6 +20,7 @@ V = TypeVar("V", bound=Value)
 
 SCALARS = b"flowgraph.scalars"
 PLAIN = "value"  # the column of a value that is not a record
+EXTRAS = ".extras"  # after the name of a column: what else is known of its rows, a JSON object each
 
 
 def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
@@ -53,6 +54,8 @@ def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
                 columns[name] = pa.FixedSizeListArray.from_arrays(columns[name], size)
         else:
             columns[name] = part.data if isinstance(part.data, pa.Array | pa.ChunkedArray) else None
+        if part.extras:
+            columns[f"{name}{EXTRAS}"] = pa.array(part.extras, pa.string())
     try:
         metadata = {SCALARS: json.dumps(scalars).encode()}
     except TypeError:

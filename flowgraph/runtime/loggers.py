@@ -238,7 +238,11 @@ class Logger:
         self._send(step, observed, lambda name: f"eval/{name.rpartition('.')[2]}")
 
     def _send(self, step: int, observed: Observations, named: Callable[[str], str]) -> None:
-        means = {name: mean for name, mean in observed.means().items() if name in self._declared and isfinite(mean)}
+        means = {
+            name: mean
+            for name, mean in observed.means().items()
+            if isfinite(mean) and self._declared & {name, f"{name.rpartition('.')[0]}.*"}
+        }
         for name, sink in list(self._sinks.items()):
             with self._guarded(name):
                 sink.log(step, {named(metric): mean for metric, mean in means.items()})

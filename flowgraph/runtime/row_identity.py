@@ -177,7 +177,7 @@ def join_shards(tables: Sequence[pa.Table], name: str) -> pa.Table:
     if any(table.schema.metadata != tables[0].schema.metadata for table in tables):
         raise LawError.not_aligned(name, name, "its ranks give different scalars")
     filled = [table for table in tables if table.num_rows] or tables[:1]  # an empty table lacks its columns' types
-    table = pa.concat_tables(filled).combine_chunks()
+    table = pa.concat_tables(filled, promote_options="default").combine_chunks()  # a rank's rows may have no extras
     if PLACE not in table.column_names:
         return table
     places, rows = table.column(PLACE).to_numpy(), table.drop([PLACE])

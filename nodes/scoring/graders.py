@@ -55,6 +55,7 @@ GAP_S = 1.0
 SHARE_OF_LIMIT, MIN_LIMITS = 4, 12
 
 OnError = float | Literal["fail"]
+Extras = Mapping[str, float | str | None]
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,15 @@ class Graded:
     """One score per row, in the rows' order; the number of failed rows, and the text of the first failure or "".
 
     `unreadable` counts the responses in which the rule found nothing to score, and those on which a shipped rule hung
-    or its process ended: both count as wrong and score 0.
+    or its process ended: both count as wrong and score 0. `extras` are what else the rule returned for each
+    row, empty if it returned nothing else.
     """
 
     scores: tuple[float, ...]
     failures: int = 0
     first_failure: str = ""
     unreadable: int = 0
+    extras: tuple[Extras, ...] = ()
 
 
 class Clock:
@@ -197,6 +200,7 @@ class _Call:
         self.waiting = deque(range(count))
         self.scores, self.failed = dict[int, float](), dict[int, RuleError]()
         self.failures, self.unreadable = 0, 0
+        self.extras = dict[int, Extras]()
 
     def run(self) -> Graded:
         """Score every row and return the result; if the call takes too long, the rows without a score fail."""
@@ -219,7 +223,9 @@ class _Call:
                     self._fail(index, RuleError.overtime(text, self.limit_s, scored, rows, notes=notes))
         first = str(self.failed[min(self.failed)]) if self.failed else ""
         scores = tuple(self.scores[index] for index in range(len(self.rows)))
-        return Graded(scores, self.failures, first, self.unreadable)
+        indices = range(len(self.rows)) if any(self.extras.values()) else ()
+        extras = tuple(self.extras.get(index, {}) for index in indices)
+        return Graded(scores, self.failures, first, self.unreadable, extras)
 
     @property
     def _busy(self) -> list[GraderWorker]:
@@ -244,7 +250,7 @@ class _Call:
                 worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s
             else:
                 worker.owed.append((next(self.pool.ids), -1))
-                isolated = not (self.rule.shipped or self.may.state)
+                isolated = self.rule.isolated and not self.may.state
                 worker.ask(_line({"id": worker.owed[0][0], "load": self.load, "isolated": isolated}))
                 worker.deadline_s = self.pool.clock.now_s() + self.pool.start_limit_s
 
@@ -298,7 +304,7 @@ class _Call:
         worker.deadline_s = self.pool.clock.now_s() + self.pool.limit_s if worker.owed else math.inf
         if isinstance(answer, ScoredAnswer):
             self.scores[index] = answer.score
-            self.unreadable += answer.unreadable
+            self.extras[index], self.unreadable = answer.extras, self.unreadable + answer.unreadable
         elif isinstance(answer, Ready):
             worker.ready = True
         else:

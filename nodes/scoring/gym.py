@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
+from nodes.scoring.answer_text import tagged_answer
+
 Scorer = Callable[[str, dict[str, Any]], float]
 
 LITERAL_CHARACTERS = 20_000
@@ -45,13 +47,8 @@ def extract_answer(response: str) -> str:
     >>> extract_answer("so <answer> 4 </answer>, no: <answer>5</answer>"), extract_answer(" 4\n")
     ('5', '4')
     """
-    position, answer = 0, response
-    while (start := response.find("<answer>", position)) >= 0:
-        end = response.find("</answer>", start)
-        if end < 0:
-            break
-        answer, position = response[start + len("<answer>") : end], end + len("</answer>")
-    return answer.strip()
+    answer = tagged_answer(response)
+    return response.strip() if answer is None else answer
 
 
 def score_answer(task: str, answer: str, entry: dict[str, Any]) -> float | None:

@@ -29,7 +29,7 @@ from flowgraph.language.graph import Graph, Node
 from flowgraph.language.region import Observations
 from flowgraph.language.values import Kind, Metric, Record, Value
 from flowgraph.lowering.program import Program
-from flowgraph.runtime.batch import PLAIN, from_table
+from flowgraph.runtime.batch import EXTRAS, PLAIN, from_table
 from flowgraph.runtime.record.checkpoint import disk_fault
 from flowgraph.runtime.record.run_facts import MetricsLine, RunFacts, SettingsFacts, schema_fault
 from flowgraph.serialize.graph import from_json
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 METRICS, ROLLOUTS = "metrics.jsonl", "rollouts"
+MAX_EXTRAS = 64  # columns of a value's extras: their names come from the data
 RECORDS = "records"  # in a checkpoint's state: the sizes and hashes of `JOURNALS` at that step
 JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}")
 MAX_METRICS_BYTES = 2**28  # of `metrics.jsonl`: some hundred thousand steps
@@ -312,8 +313,8 @@ class RolloutWrite(NamedTuple):
 def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) -> RolloutWrite:
     """Write a rollout and values of its rows to a Parquet file; return the file's hash, or why the disk refused it.
 
-    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns. A value with
-    another number of rows is left out. If a value has the name of a part of the rollout, its column gets parentheses,
+    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns, with a column
+    `NAME.EXTRA` for each of their extras. A value with another number of rows is left out. If a value has the name of a part of the rollout, its column gets parentheses,
     as in `mask()`. The file at `path` is complete or does not exist; parent folders are created. Raises OSError if
     writing fails for a reason other than a full, limited or failing disk.
     """
@@ -324,6 +325,9 @@ def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) 
         if PLAIN in table.column_names and table.num_rows == rollout.num_rows:
             column = f"{name}()" if name in rollout.column_names else name
             rollout = rollout.append_column(column, table.column(PLAIN))
+            if f"{PLAIN}{EXTRAS}" in table.column_names:
+                rollout = rollout.append_column(f"{column}{EXTRAS}", table.column(f"{PLAIN}{EXTRAS}"))
+    rollout = _with_extras(rollout)
     draft = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -336,6 +340,25 @@ def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) 
             return RolloutWrite("", why)
         raise
     return RolloutWrite(digest, "")
+
+
+def _with_extras(rollout: pa.Table) -> pa.Table:
+    """Return a rollout with a column for each name in its extras, `score.acc`: of numbers, or of texts."""
+    import pyarrow as pa
+
+    for extras in [name for name in rollout.column_names if name.endswith(EXTRAS)]:
+        value = extras.removesuffix(EXTRAS)
+        if value not in rollout.column_names:
+            continue  # a column of the data
+        rows = [json.loads(text or "{}") for text in rollout.column(extras).to_pylist()]
+        rollout = rollout.drop([extras])
+        for name in list(dict.fromkeys(name for row in rows for name in row))[:MAX_EXTRAS]:
+            entries = [row.get(name) for row in rows]
+            texts = any(isinstance(entry, str) for entry in entries)
+            entries = [entry if entry is None or not texts else str(entry) for entry in entries]
+            column = pa.array(entries, pa.string() if texts else pa.float64())
+            rollout = rollout.append_column(f"{value}.{name}", column)
+    return rollout
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,8 @@ def test_a_rule_gets_what_its_parameters_name(folder: Path, graders: Graders, ru
         with pytest.raises(RuleError, match="cannot be given by name"):
             graders.grade(resolve(rule), [row("1", **columns)])
     else:
-        assert graders.grade(resolve(rule), [row("1", **columns)] * 2) == Graded((score, score))
+        extras = ({"acc": 1.0}, {"acc": 1.0}) if rule == "mine.py:verl" else ()
+        assert graders.grade(resolve(rule), [row("1", **columns)] * 2) == Graded((score, score), extras=extras)
 
 
 def test_a_setting_wins_over_the_row_and_the_default(folder: Path, graders: Graders) -> None:
@@ -240,7 +241,8 @@ HINT = "  hint: on_error=0.0 scores such a response 0.0 and counts it"
         ("nan", "rule `mine.py:nan` returned nan (float), not a finite number\n" + WHERE + HINT),
         ("text", "rule `mine.py:text` returned 'yes' (str), not a finite number\n" + WHERE + HINT),
         ("none", "rule `mine.py:none` returned None, not a finite number\n" + WHERE + HINT),
-        ("nothing", "rule `mine.py:nothing` returned {{'acc': 1.0}} (dict), not a finite number\n" + WHERE + HINT),
+        ("nothing", "rule `mine.py:nothing` returned {{'acc': 1.0}} (dict), which has no `score`, not a finite number\n"
+         + WHERE + HINT),
         ("leaves", "rule `mine.py:leaves` ended its process: exit code 3\n" + WHERE + HINT),
         ("crashes", "rule `mine.py:crashes` ended its process: killed by SIGSEGV\n" + WHERE + HINT),
         ("hangs_up", "rule `mine.py:hangs_up` ended its process: killed by SIGKILL\n" + WHERE + HINT),
