@@ -174,8 +174,8 @@ def _last_statement(response: str) -> str:
         before, found, _ = _parted(response, marker)
         response = before.strip() if found else response
     response = _last_box(response) or response
-    before, found, _ = response.rpartition(". ")
-    response = before.strip() if found else response
+    before, point, _ = response.rpartition(". ")
+    response = before.strip() if point else response
     for marker in _LAST_WORDS:
         _, found, rest = _parted(response, marker)
         response = rest.strip() if found else response

@@ -313,10 +313,11 @@ class RolloutWrite(NamedTuple):
 def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) -> RolloutWrite:
     """Write a rollout and values of its rows to a Parquet file; return the file's hash, or why the disk refused it.
 
-    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns, with a column
-    `NAME.EXTRA` for each of their extras. A value with another number of rows is left out. If a value has the name of a part of the rollout, its column gets parentheses,
-    as in `mask()`. The file at `path` is complete or does not exist; parent folders are created. Raises OSError if
-    writing fails for a reason other than a full, limited or failing disk.
+    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns, each with a
+    column `NAME.EXTRA` for each of its extras. A value with another number of rows is left out. If a value has the name
+    of a part of the rollout, its column gets parentheses, as in `mask()`. The file at `path` is complete or does not
+    exist; parent folders are created. Raises OSError if writing fails for a reason other than a full, limited or failing
+    disk.
     """
     import pyarrow.parquet as pq
 
