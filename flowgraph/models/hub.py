@@ -1,9 +1,10 @@
-"""Models of the Hugging Face hub, through its client and cache; a cached model needs no network."""
+"""Models and data of the Hugging Face hub, through its client and cache; what is cached needs no network."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+import re
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from flowgraph.errors import ModelError
@@ -71,3 +72,33 @@ def _reaching(name: str) -> Generator[None]:
         lines = str(error).strip().splitlines()
         why = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         raise ModelError.not_reached(name, why) from None
+
+
+def fetch_data(name: str, choose: Callable[[Sequence[str]], Sequence[str]], revision: str) -> list[Path]:
+    """Return the files of a data set of the hub that `choose` selects from their names, downloaded where needed.
+
+    Without the hub, files are chosen from those in its cache. Returns an empty list if the revision does not exist.
+    Raises ModelError if the hub is not reached and the cache has none of the files, or the hub lacks the data set.
+    """
+    client, asked = hub_client(), {"repo_type": "dataset", "revision": revision}
+    try:
+        info = client.HfApi().dataset_info(name, revision=revision, timeout=TIMEOUT_S)
+    except client.errors.RevisionNotFoundError:
+        return []
+    except client.errors.RepositoryNotFoundError:
+        hint = "if it is private or gated, log in with `hf auth login` first"
+        raise ModelError.unusable(name, "is not a data set of the hub", hint) from None
+    except Exception as error:  # noqa: BLE001 - as in `_reaching`
+        with contextlib.suppress(client.errors.LocalEntryNotFoundError):
+            cached = Path(client.snapshot_download(name, local_files_only=True, **asked))
+            names = [str(path.relative_to(cached)) for path in sorted(cached.rglob("*")) if path.is_file()]
+            return [cached / file for file in choose(names)]
+        lines = str(error).strip().splitlines() or [""]
+        raise ModelError.not_reached(name, f"{type(error).__name__}: {lines[0]}") from None
+    files = list(choose([sibling.rfilename for sibling in info.siblings or ()]))
+    if not files:
+        return []
+    patterns = [re.sub(r"([][*?])", r"[\1]", file) for file in files]
+    with _reaching(name), quiet():
+        folder = Path(client.snapshot_download(name, allow_patterns=patterns, etag_timeout=TIMEOUT_S, **asked))
+    return [folder / file for file in files]
