@@ -38,7 +38,8 @@ def _not_host(name: str) -> str:
 
 
 def _several(value: Any) -> Any:
-    return ((value,) if value else ()) if isinstance(value, str) else value
+    one = (value,) if value else ()  # older plans name one set as a text
+    return one if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 class Layout(Data):

@@ -74,7 +74,9 @@ def _reaching(name: str) -> Generator[None]:
         raise ModelError.not_reached(name, why) from None
 
 
-def fetch_data(name: str, choose: Callable[[Sequence[str]], Sequence[str]], revision: str) -> list[Path]:
+def fetch_data(
+    name: str, choose: Callable[[Sequence[str]], Sequence[str]], revision: str, *, endpoint: str | None = None
+) -> list[Path]:
     """Return the files of a data set of the hub that `choose` selects from their names, downloaded where needed.
 
     Without the hub, files are chosen from those in its cache. Returns an empty list if the revision does not exist.
@@ -82,7 +84,7 @@ def fetch_data(name: str, choose: Callable[[Sequence[str]], Sequence[str]], revi
     """
     client, asked = hub_client(), {"repo_type": "dataset", "revision": revision}
     try:
-        info = client.HfApi().dataset_info(name, revision=revision, timeout=TIMEOUT_S)
+        info = client.HfApi(endpoint=endpoint).dataset_info(name, revision=revision, timeout=TIMEOUT_S)
     except client.errors.RevisionNotFoundError:
         return []
     except client.errors.RepositoryNotFoundError:
@@ -94,11 +96,13 @@ def fetch_data(name: str, choose: Callable[[Sequence[str]], Sequence[str]], revi
             names = [str(path.relative_to(cached)) for path in sorted(cached.rglob("*")) if path.is_file()]
             return [cached / file for file in choose(names)]
         lines = str(error).strip().splitlines() or [""]
-        raise ModelError.not_reached(name, f"{type(error).__name__}: {lines[0]}") from None
+        what = "is not in the hub's cache here, and the hub was not reached"
+        raise ModelError.unusable(name, what, f"{type(error).__name__}: {lines[0]}") from None
     files = list(choose([sibling.rfilename for sibling in info.siblings or ()]))
     if not files:
         return []
     patterns = [re.sub(r"([][*?])", r"[\1]", file) for file in files]
     with _reaching(name), quiet():
-        folder = Path(client.snapshot_download(name, allow_patterns=patterns, etag_timeout=TIMEOUT_S, **asked))
+        limits = {"allow_patterns": patterns, "etag_timeout": TIMEOUT_S, "endpoint": endpoint}
+        folder = Path(client.snapshot_download(name, **limits, **asked))
     return [folder / file for file in files]

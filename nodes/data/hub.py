@@ -19,6 +19,7 @@ from nodes.data.rows import READERS, checked
 COPY = "refs/convert/parquet"
 HELD_OUT = ("test", "validation")
 """Splits to check on: the first that a data set has."""
+FILES_HINT = "download it, and name its files: --data train.parquet"
 _COPIED = re.compile(r"(?P<config>[^/]+)/(?P<split>[^/]+)/\d+\.parquet")
 _FILE = re.compile(r"(?:(?P<config>[^/]+)/)?(?P<split>train|test|validation)(?:-\d+-of-\d+[^/]*)?\.(?:parquet|jsonl)")
 _HERE = ("data", "default", "")
@@ -34,8 +35,7 @@ def hub_rows(spec: str, columns: Columns) -> tuple[Table, Table | None]:
     name, _, config = spec.removeprefix("hf:").partition(":")
     splits = _splits(spec, name, config, _COPIED, COPY) or _splits(spec, name, config, _FILE, "main")
     if not splits:
-        hint = "download it, and name its files: --data train.parquet"
-        raise DataError.unusable(spec, "has no Parquet or JSON Lines files of a train or test split", hint=hint)
+        raise DataError.unusable(spec, "has no Parquet or JSON Lines files of a train or test split", hint=FILES_HINT)
     if len(splits) > 1 and "train" not in splits:
         raise DataError.unusable(spec, f"has no split `train`, only {', '.join(splits)}")
     train = splits.get("train") or next(iter(splits.values()))
@@ -65,7 +65,8 @@ def _splits(spec: str, name: str, config: str, form: re.Pattern[str], revision: 
     try:
         paths = fetch_data(name, choose, revision)
     except ModelError as error:
-        raise DataError.unusable(spec, error.what, hint=error.hint) from error
+        notes = [note for note in (error.hint, *error.notes) if note]
+        raise DataError(error.what, where=spec, notes=notes, hint=FILES_HINT) from error
     splits = dict[str, list[Path]]()
     for path in paths:
         file = next(file for file in split_of if path.as_posix().endswith(f"/{file}"))

@@ -102,7 +102,7 @@ def step_rows(sets: Sequence[SetRows], batch: int) -> list[StepRows]:
         if rows.most > part.rows:
             what = f"a step of {batch} prompts reads {rows.most} of it, but it has {part.rows} rows"
             raise DataError.unusable(part.name, what, hint="a smaller weight, or a smaller --batch")
-        if not rows.most:
+        if batch * (part.share or 0) * PERIOD < 1:
             what = f"its share is less than one prompt in {PERIOD:,} steps of {batch} prompts"
             raise DataError.unusable(part.name, what, hint="a larger weight, or leave it out")
         found.append(rows)

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import cast
 
-from flowgraph.errors import DataError
+from flowgraph.errors import DataError, UsageError
 from nodes.data.arrow import Table
 from nodes.data.columns import Columns, with_source
 from nodes.data.gym import reasoning_gym_rows
@@ -121,6 +121,10 @@ def load(
     """
     specs = [spec] if isinstance(spec, str) else list(spec)
     asked = [(text, None) if Path(text).exists() else split_weight(text) for text in specs]
+    if len(asked) == 1 and asked[0][1] is not None:
+        if not specs[0].startswith("hf:"):  # a configuration may be a number
+            raise UsageError("a weight has no effect on one set", where=f"--data {specs[0]}", hint="leave it out")
+        asked = [(specs[0], None)]
     loaded = [_loaded(name, cache, seed, columns) for name, _ in asked]
     trains = list[tuple[str, Table]]()
     for part in loaded:
