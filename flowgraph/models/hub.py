@@ -69,9 +69,12 @@ def _reaching(name: str) -> Generator[None]:
     except ModelError:
         raise
     except Exception as error:  # noqa: BLE001 - the client raises from six libraries: time-outs, proxies, offline mode
-        lines = str(error).strip().splitlines()
-        why = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise ModelError.not_reached(name, why) from None
+        raise ModelError.not_reached(name, _why(error)) from None
+
+
+def _why(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def fetch_data(
@@ -92,17 +95,24 @@ def fetch_data(
         raise ModelError.unusable(name, "is not a data set of the hub", hint) from None
     except Exception as error:  # noqa: BLE001 - as in `_reaching`
         with contextlib.suppress(client.errors.LocalEntryNotFoundError):
-            cached = Path(client.snapshot_download(name, local_files_only=True, **asked))
+            cached = Path(client.snapshot_download(name, local_files_only=True, allow_patterns=[], **asked))
             names = [str(path.relative_to(cached)) for path in sorted(cached.rglob("*")) if path.is_file()]
-            return [cached / file for file in choose(names)]
-        lines = str(error).strip().splitlines() or [""]
-        what = "is not in the hub's cache here, and the hub was not reached"
-        raise ModelError.unusable(name, what, f"{type(error).__name__}: {lines[0]}") from None
+            files = list(choose(names))
+            parts = [re.sub(r"\d[^/]*(?=\.\w+$)", "*", file) for file in files]  # the other parts must be there too
+            client.snapshot_download(name, local_files_only=True, allow_patterns=parts, **asked)
+            if files:
+                return [cached / file for file in files]
+        raise ModelError.unusable(
+            name, "is not in the hub's cache here, and the hub was not reached", _why(error)
+        ) from None
     files = list(choose([sibling.rfilename for sibling in info.siblings or ()]))
     if not files:
         return []
     patterns = [re.sub(r"([][*?])", r"[\1]", file) for file in files]
-    with _reaching(name), quiet():
+    try:
         limits = {"allow_patterns": patterns, "etag_timeout": TIMEOUT_S, "endpoint": endpoint}
-        folder = Path(client.snapshot_download(name, **limits, **asked))
+        with quiet():
+            folder = Path(client.snapshot_download(name, **limits, **asked))
+    except Exception as error:  # noqa: BLE001 - as in `_reaching`
+        raise ModelError.unusable(name, "could not be downloaded whole", _why(error)) from None
     return [folder / file for file in files]

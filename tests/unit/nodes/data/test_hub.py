@@ -22,7 +22,9 @@ from nodes.data.columns import parse_columns
 from nodes.data.hub import COPY
 from nodes.data.sets import DataSet, load
 
-COMMIT = "a" * 40
+
+def commit(revision: str) -> str:
+    return hashlib.sha1(revision.encode()).hexdigest()
 
 
 def parquet(*questions: str) -> bytes:
@@ -67,17 +69,32 @@ class Hub(BaseHTTPRequestHandler):
         if parts[:2] == ["api", "datasets"]:
             name, revision = "/".join(parts[2:4]), "/".join(parts[5:])
             names = {known for known, _ in HELD}
-            revision = next((known for held, known in HELD if held == name and revision == COMMIT), revision)
+            revision = next((known for held, known in HELD if held == name and revision == commit(known)), revision)
             if (files := HELD.get((name, revision))) is None:
                 self.answer(404, b"", {"X-Error-Code": "RevisionNotFound" if name in names else "RepoNotFound"})
                 return
+            if parts[4] == "tree":
+                tree = [{"type": "file", "path": file, "size": len(files[file]), "oid": file} for file in files]
+                self.answer(200, json.dumps(tree).encode(), {"Content-Type": "application/json"})
+                return
             siblings = [{"rfilename": file} for file in files]
-            about = {"id": name, "sha": COMMIT, "siblings": siblings, "private": False, "tags": [], "downloads": 0}
+            about = {
+                "id": name,
+                "sha": commit(revision),
+                "siblings": siblings,
+                "private": False,
+                "tags": [],
+                "downloads": 0,
+            }
             self.answer(200, json.dumps(about).encode(), {"Content-Type": "application/json"})
             return
         name, file = "/".join(parts[1:3]), "/".join(parts[5:])
-        content = next(files[file] for (held, _), files in HELD.items() if held == name and file in files)
-        self.answer(200, content, {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
+        content, sha = next(
+            (files[file], commit(revision))
+            for (held, revision), files in HELD.items()
+            if held == name and file in files
+        )
+        self.answer(200, content, {"X-Repo-Commit": sha, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
 
     def answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -145,11 +162,14 @@ def test_a_data_set_of_the_hub_is_read_by_configuration_and_split(server: Thread
         load("hf:org/one", cache=Path())
 
 
-def test_what_was_read_before_needs_no_hub(server: ThreadingHTTPServer) -> None:
+def test_what_was_read_before_needs_no_hub(server: ThreadingHTTPServer, tmp_path: Path) -> None:
     before = loaded("hf:org/maths:main")
     server.shutdown()
     server.server_close()
     assert loaded("hf:org/maths:main").digest == before.digest
+    part = next((tmp_path / "hub").glob("datasets--org--maths/snapshots/*/main/train/0001.parquet"))
+    part.unlink()
+    assert "the hub was not reached" in fault_of("hf:org/maths:main"), "a part of the rows is not all of them"
     assert fault_of("hf:org/one").startswith(
         "hf:org/one: is not in the hub's cache here, and the hub was not reached\n    ConnectError: "
     )
