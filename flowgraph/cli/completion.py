@@ -14,6 +14,10 @@ from pathlib import Path
 
 FILES_AT_MOST = 200  # read or listed for one completion
 READ_BYTES = 2**16  # of a file that may hold a flow
+DATA_SETS = (
+    *("digits", "digits:copy", "digits:max", "digits:sort", "digits:reverse", "addition", "rg/"),
+    *("gsm8k", "math", "aime", "apps", "codecontests", "hh"),
+)
 PLACEMENTS = ("colocated", "hybrid", "split", "standalone")
 VARIANTS = (
     "colocated:deepspeed-chat",
@@ -154,9 +158,8 @@ def clusters(incomplete: str) -> list[str]:
 
 def data(incomplete: str) -> list[str]:
     """Return the data sets that can be generated, and the data files and folders, that begin with `incomplete`."""
-    names = ("digits", "digits:copy", "digits:max", "digits:sort", "digits:reverse", "addition", "gsm8k", "rg/")
     files = _paths(incomplete, lambda path: path.suffix in (".parquet", ".jsonl", ".json"))
-    return _offered(iter([*names, *files]), incomplete)
+    return _offered(iter([*DATA_SETS, *files]), incomplete)
 
 
 def engines(incomplete: str) -> list[str]:

@@ -119,12 +119,34 @@ class RequestOptions:
         ),
     ] = None
     data: Annotated[
-        str | None,
+        list[str] | None,
         workload(
-            "--data DATA", "The data set: digits, addition, gsm8k, rg/NAME, a file or folder, or hf:ID.", complete.data
+            "--data DATA[:WEIGHT]",
+            "A data set: digits, addition, gsm8k, math, rg/NAME, a file or folder, or hf:ID. Repeat it for more; "
+            "a weight is its share of the prompts: b.parquet:0.3.",
+            complete.data,
         ),
     ] = None
-    held_out: Annotated[str | None, workload("--held-out FILE", "A file of held-out rows.")] = None
+    held_out: Annotated[
+        list[str] | None,
+        workload("--held-out DATA", "A file or data set of held-out rows. Repeat it for more.", complete.data),
+    ] = None
+    columns: Annotated[
+        list[str] | None,
+        workload("--columns COLUMN=SOURCE,…", "Read columns by other names: prompt=problem,answer=solution."),
+    ] = None
+    max_prompt_tokens: Annotated[
+        int | None, workload("--max-prompt-tokens N", "Maximum tokens of a prompt, chat template included.", min=1)
+    ] = None
+    long_prompts: Annotated[
+        str | None,
+        workload(
+            "--long-prompts WHAT",
+            "What to do with a longer prompt: refuse (the default), drop, truncate-left, truncate-right or "
+            "truncate-middle.",
+            "refuse drop truncate-left truncate-right truncate-middle",
+        ),
+    ] = None
     batch: Annotated[int | None, workload("--batch N", "Prompts per step.", min=1, max=MOST_PROMPTS)] = None
     settings: Sets = None
     passes: Annotated[
@@ -184,6 +206,9 @@ class RequestOptions:
         Path | None, placing("--attach SERVERS.json", "A file that lists running inference servers to use.")
     ] = None
     steps: Annotated[int | None, running("--steps N", "Number of steps.", min=1)] = None
+    epochs: Annotated[float | None, running("--epochs N", "Number of times to read the rows, instead of --steps.")] = (
+        None
+    )
     total_steps: Annotated[int | None, running("--steps N", "Total number of steps.", min=1)] = None
     seed: Annotated[int, running("--seed N", "Random seed.", min=0, max=2**63 - 1)] = 0
     eval_every: Annotated[

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from flowgraph.cluster.calibration import Calibration
 from flowgraph.cluster.cluster import Cluster, CompactData, Data, Device, Positive, dotted, key_names
@@ -35,6 +35,11 @@ def _not_host(name: str) -> str:
     if name == "host":
         raise ValueError("`host` is the place of nodes without a model; give the pool another name")
     return name
+
+
+def _several(value: Any) -> Any:
+    one = (value,) if value else ()  # older plans name one set as a text
+    return one if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 class Layout(Data):
@@ -218,17 +223,18 @@ class PlanAssumptions(Data):
     """The request that a plan answers; with it and the cluster, the same plan and forecast can be made again.
 
     Flow, models, data and passes are named as in the request. `batch` is the prompts of a step; rows and lengths come
-    from the `data` set if there is one. `engines` are the requested ones by use, and `precision` is that of the weights
-    that generate responses; their defaults come from the devices. `constants` are the constants of engines that differ
-    from the shipped ones, and `calibration` scales the forecast seconds. `staleness` allows rollouts a larger lag than
-    the flow does, `ratio` fixes rollout devices to training devices, `streamed` lets generation continue across steps,
-    and `without` lists models of the flow that the run does not load. `sample_rows` and `forward_tokens` are for
-    engines that run in the process of a device.
+    from the `data` sets if there are any, with `columns` read by other names. `engines` are the requested ones by use,
+    and `precision` is that of the weights that generate responses; their defaults come from the devices. `constants`
+    are the constants of engines that differ from the shipped ones, and `calibration` scales the forecast seconds.
+    `staleness` allows rollouts a larger lag than the flow does, `ratio` fixes rollout devices to training devices,
+    `streamed` lets generation continue across steps, and `without` lists models of the flow that the run does not load.
+    `sample_rows` and `forward_tokens` are for engines that run in the process of a device.
     """
 
     flow: str
     models: dict[str, str]
-    data: str = ""
+    data: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
+    columns: tuple[str, ...] = ()
     batch: Annotated[int, Field(gt=0, le=MOST_PROMPTS)]
     prompt_tokens: str
     response_tokens: str = ""

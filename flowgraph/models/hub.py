@@ -1,9 +1,10 @@
-"""Models of the Hugging Face hub, through its client and cache; a cached model needs no network."""
+"""Models and data of the Hugging Face hub, through its client and cache; what is cached needs no network."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+import re
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from flowgraph.errors import ModelError
@@ -68,6 +69,50 @@ def _reaching(name: str) -> Generator[None]:
     except ModelError:
         raise
     except Exception as error:  # noqa: BLE001 - the client raises from six libraries: time-outs, proxies, offline mode
-        lines = str(error).strip().splitlines()
-        why = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise ModelError.not_reached(name, why) from None
+        raise ModelError.not_reached(name, _why(error)) from None
+
+
+def _why(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def fetch_data(
+    name: str, choose: Callable[[Sequence[str]], Sequence[str]], revision: str, *, endpoint: str | None = None
+) -> list[Path]:
+    """Return the files of a data set of the hub that `choose` selects from their names, downloaded where needed.
+
+    Without the hub, files are chosen from those in its cache. Returns an empty list if the revision does not exist.
+    Raises ModelError if the hub is not reached and the cache has none of the files, or the hub lacks the data set.
+    """
+    client, asked = hub_client(), {"repo_type": "dataset", "revision": revision}
+    try:
+        info = client.HfApi(endpoint=endpoint).dataset_info(name, revision=revision, timeout=TIMEOUT_S)
+    except client.errors.RevisionNotFoundError:
+        return []
+    except client.errors.RepositoryNotFoundError:
+        hint = "if it is private or gated, log in with `hf auth login` first"
+        raise ModelError.unusable(name, "is not a data set of the hub", hint) from None
+    except Exception as error:  # noqa: BLE001 - as in `_reaching`
+        with contextlib.suppress(client.errors.LocalEntryNotFoundError):
+            cached = Path(client.snapshot_download(name, local_files_only=True, allow_patterns=[], **asked))
+            names = [str(path.relative_to(cached)) for path in sorted(cached.rglob("*")) if path.is_file()]
+            files = list(choose(names))
+            parts = [re.sub(r"\d[^/]*(?=\.\w+$)", "*", file) for file in files]  # the other parts must be there too
+            client.snapshot_download(name, local_files_only=True, allow_patterns=parts, **asked)
+            if files:
+                return [cached / file for file in files]
+        raise ModelError.unusable(
+            name, "is not in the hub's cache here, and the hub was not reached", _why(error)
+        ) from None
+    files = list(choose([sibling.rfilename for sibling in info.siblings or ()]))
+    if not files:
+        return []
+    patterns = [re.sub(r"([][*?])", r"[\1]", file) for file in files]
+    try:
+        limits = {"allow_patterns": patterns, "etag_timeout": TIMEOUT_S, "endpoint": endpoint}
+        with quiet():
+            folder = Path(client.snapshot_download(name, **limits, **asked))
+    except Exception as error:  # noqa: BLE001 - as in `_reaching`
+        raise ModelError.unusable(name, "could not be downloaded whole", _why(error)) from None
+    return [folder / file for file in files]

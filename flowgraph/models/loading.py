@@ -20,7 +20,7 @@ from flowgraph.models.libraries import Model, Tokenizer, quiet, transformers
 from flowgraph.models.lora import add_adapters
 from flowgraph.models.sizes import shape
 from flowgraph.models.sources import ModelSource
-from flowgraph.models.tokenizing import read_tokenizer
+from flowgraph.models.tokenizing import ChatTokenizer, read_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -193,6 +193,13 @@ def digest(model: Model) -> str:
 
 
 # ------------------------------------------------------------------------------------------- tokens
+
+
+def chat_tokenizer(source: ModelSource, cache: Path, say: Callable[[str], None]) -> ChatTokenizer:
+    """Return a model's tokenizer for chats, without loading its weights; it is downloaded as in `vocabulary`."""
+    if source.kind == "tiny":
+        return ChatTokenizer(tiny.build(0, source.size)[1])
+    return ChatTokenizer(read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)[0])
 
 
 def vocabulary(source: ModelSource, cache: Path, say: Callable[[str], None]) -> Mapping[str, int]:

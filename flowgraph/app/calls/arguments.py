@@ -16,6 +16,10 @@ Models = str | Sequence[str] | Mapping[str, str]
 """A model of the trained parameter, `PARAM=MODEL` texts, or models by parameter."""
 Settings = Mapping[str, object] | Sequence[str]
 """Settings of a flow and its nodes by name, such as `{"policy.generate.n": 16}`."""
+DataSets = str | Path | Sequence[str | Path | tuple[str, float]] | Mapping[str, float]
+"""A data set, several, or several by weight: `{"a.parquet": 0.7, "b.parquet": 0.3}`."""
+ColumnNames = Mapping[str, str] | Sequence[str]
+"""The columns to read by other names: `{"prompt": "problem", "answer": "solution"}`."""
 Names = str | Sequence[str]
 PathLike = str | Path
 Objective = Literal["step", "cost", "devices"]

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from flowgraph.app.calls.arguments import (
+    ColumnNames,
+    DataSets,
     Method,
     Models,
     Names,
@@ -47,7 +49,8 @@ def plan(
     flow: FlowLike,
     *,
     model: Models | None = None,
-    data: str | None = None,
+    data: DataSets | None = None,
+    columns: ColumnNames | None = None,
     batch: int | None = None,
     prompt_tokens: str | int | None = None,
     response_tokens: str | int | None = None,
@@ -79,7 +82,9 @@ def plan(
     Args:
         flow: a shipped flow (`"grpo"`), one in a file (`"my.py:name"`), or a flow itself.
         model: the trained model, or models by parameter: a name, a folder or a hub id, with `+lora=RANK` for adapters.
-        data: a data set, file or folder; without one, devices of a known kind are planned with lengths of rows.
+        data: a data set, file or folder, or several; without one, devices of a known kind are planned with lengths of
+            rows.
+        columns: columns to read by other names: `{"prompt": "problem"}`.
         batch: prompts in a step.
         prompt_tokens: prompt lengths in tokens: `512`, `"mean=1k,p99=4k"` or `"FILE.parquet:COLUMN"`.
         response_tokens: response lengths in tokens; by default the longest that the flow allows.
@@ -127,7 +132,8 @@ def check(
     flow: FlowLike,
     *,
     model: Models | None = None,
-    data: str | None = None,
+    data: DataSets | None = None,
+    columns: ColumnNames | None = None,
     batch: int | None = None,
     settings: Settings | None = None,
     passes: Names | None = None,
@@ -154,7 +160,8 @@ def draw(
     steps: int = 2,
     unfold: bool = False,
     model: Models | None = None,
-    data: str | None = None,
+    data: DataSets | None = None,
+    columns: ColumnNames | None = None,
     batch: int | None = None,
     prompt_tokens: str | int | None = None,
     response_tokens: str | int | None = None,
@@ -173,8 +180,8 @@ def draw(
         picture: the picture to draw; by default the flow, the plan or the curves of the run.
         steps: the number of steps in a timeline.
         unfold: draw each machine of a pool, however many there are.
-        model, data, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, cache: for
-            a flow, as for `plan`.
+        model, data, columns, batch, prompt_tokens, response_tokens, settings, passes, cluster, placement, plan, cache:
+            for a flow, as for `plan`.
         say: receives each note as a line.
 
     Raises:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from flowgraph.app.calls.arguments import (
+    ColumnNames,
+    DataSets,
     Models,
     Names,
     PathLike,
@@ -17,7 +19,7 @@ from flowgraph.app.calls.arguments import (
     run_folder,
 )
 from flowgraph.app.planning.plan_result import PlanLike
-from flowgraph.app.request import FlowLike, Say, fields
+from flowgraph.app.request import FlowLike, LongPrompts, Say, fields
 from flowgraph.app.responses.evaluating import EvalResult, evaluate_request
 from flowgraph.app.responses.sampling import GenerateResult, Progress, generate_request, no_progress
 from flowgraph.app.running.resuming import resume_run
@@ -31,9 +33,13 @@ def run(
     flow: FlowLike = "",
     *,
     model: Models | None = None,
-    data: str | None = None,
-    held_out: str | None = None,
+    data: DataSets | None = None,
+    held_out: DataSets | None = None,
+    columns: ColumnNames | None = None,
+    max_prompt_tokens: int | None = None,
+    long_prompts: LongPrompts | None = None,
     steps: int | None = None,
+    epochs: float | None = None,
     batch: int | None = None,
     seed: int | None = None,
     settings: Settings | None = None,
@@ -67,9 +73,14 @@ def run(
     Args:
         flow: as for `plan`; with `plan`, by default the flow that it was made for.
         model: as for `plan`; a tiny model by default.
-        data: a data set, file or folder; `digits` by default.
-        held_out: a file of held-out rows.
+        data: a data set, file or folder, or several, also with weights, which are shares of the prompts; `digits` by
+            default.
+        held_out: a file or data set of held-out rows, or several.
+        columns: columns to read by other names: `{"prompt": "problem", "answer": "solution"}`.
+        max_prompt_tokens: the most tokens of a prompt, chat template included.
+        long_prompts: what becomes of a longer prompt; by default it is refused.
         steps: the number of steps.
+        epochs: how many times to read the rows, instead of `steps`.
         batch: prompts in a step.
         seed: the random seed.
         settings: settings of the flow and its nodes by name.
@@ -159,8 +170,11 @@ def evaluate(
     by: str | None = None,
     n: int = 1,
     temperature: float | None = None,
-    data: str | None = None,
-    held_out: str | None = None,
+    data: DataSets | None = None,
+    held_out: DataSets | None = None,
+    columns: ColumnNames | None = None,
+    max_prompt_tokens: int | None = None,
+    long_prompts: LongPrompts | None = None,
     split: Literal["held-out", "train"] | None = None,
     rows: int | None = None,
     max_tokens: int | None = None,
@@ -189,7 +203,8 @@ def evaluate(
         by: the rule that scores: its name, `"path.py:name"`, or `"data"`.
         n: the number of responses to each prompt.
         temperature: the temperature of sampling; 0 is greedy, the default for one response.
-        data, held_out, split, rows: the prompts; by default the held-out ones of the run's data.
+        data, held_out, columns, max_prompt_tokens, long_prompts: as for `run`.
+        split, rows: the prompts; by default the held-out ones of the run's data.
         max_tokens: the most tokens of a response.
         batch: the number of prompts to sample together.
         seed: the random seed; by default that of the run.
@@ -218,8 +233,11 @@ def generate(
     *,
     n: int = 1,
     temperature: float = 1.0,
-    data: str | None = None,
-    held_out: str | None = None,
+    data: DataSets | None = None,
+    held_out: DataSets | None = None,
+    columns: ColumnNames | None = None,
+    max_prompt_tokens: int | None = None,
+    long_prompts: LongPrompts | None = None,
     split: Literal["held-out", "train"] | None = None,
     rows: int | None = None,
     max_tokens: int | None = None,

@@ -152,7 +152,8 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
         _refuse_param(graph, param)
     for rule in rules:
         if inputs is not None and isinstance(rule, str):
-            refuse_missing_truths(rule, inputs.data.train, inputs.data.name)
+            for name, rows in inputs.data.train_sets():
+                refuse_missing_truths(rule, rows, name)
 
 
 def _refuse_param(graph: Graph, param: Param) -> None:

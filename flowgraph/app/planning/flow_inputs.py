@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +22,8 @@ from flowgraph.passes import Pass, named, simplified
 from nodes.data.suggestions import batch_for, suggested
 
 if TYPE_CHECKING:
+    from nodes.data.arrow import Table
+    from nodes.data.prompt_lengths import PromptCounts
     from nodes.data.sets import DataSet
 
 DEFAULT_MODEL, DEFAULT_DATA, DEFAULT_STEPS, DEFAULT_BATCH = "tiny", "digits", 100, 16
@@ -36,6 +40,15 @@ class FlowInputs:
     batch: int
     steps: int
     resolved: tuple[ResolvedSetting, ...]
+    long_prompts: Mapping[str, PromptCounts] = field(default_factory=dict)
+    """What became of long prompts, of `train` and `held-out` rows; empty without a maximum."""
+
+    def notes(self) -> Iterator[str]:
+        """Yield how the data sets are mixed, and what became of long prompts."""
+        shares = [f"{part.name} {float(part.share):.1%}" for part in self.data.sets if part.share is not None]
+        if shares:
+            yield f"shares of the prompts: {', '.join(shares)}"
+        yield from (f"{split} rows: {counted}" for split, counted in self.long_prompts.items())
 
     def row_origins(self) -> dict[str, Any]:
         """Return the number of training rows and the origin of each setting, as arguments of `batch_sizes`."""
@@ -96,22 +109,25 @@ def read_inputs(workload: Workload) -> FlowInputs:
 
     A value that the workload does not set is the one that is known for its model or data, or else a default.
     """
-    from nodes.data import sets as data_sets
-
-    where, data, seed = cache_folder(workload.cache), workload.data or DEFAULT_DATA, workload.seed or 0
+    where, seed = cache_folder(workload.cache), workload.seed or 0
     passes = tuple(find_passes(workload.passes))
     file, described, chosen = described_flow(workload.flow, workload.settings)
     graph = named(described)
     sources = model_sources(graph, workload.model, where)
-    rows = data_sets.load(data, cache=where, held_out=workload.held_out, seed=seed)
+    main = next(iter(sources.values()), None)
+    rows, long_prompts = read_data(workload, workload.data or (DEFAULT_DATA,), main, seed)
     tips = [Suggestion(f"known for model {source.name}", source.suggest(), name) for name, source in sources.items()]
-    tips.append(Suggestion(f"known for data {rows.data_source}", suggested(rows.data_source)))
+    tips.append(Suggestion(f"known for data {rows.data_source}", suggested(*rows.data_sources)))
     graph, resolved = resolve_settings(graph, tips, chosen)
     graph = simplified(graph, passes)
-    main, of_data = next(iter(sources.values()), None), f"known for data {rows.data_source}"
+    of_data = f"known for data {rows.data_source}"
     main_steps, of_main = (main.suggest().get("run.steps"), f"known for model {main.name}") if main else (None, "")
     steps = _pick("steps", workload.steps, DEFAULT_STEPS, main_steps, of_main)
-    batch = _pick("batch", workload.batch, DEFAULT_BATCH, batch_for(rows.data_source), of_data)
+    batch = _pick("batch", workload.batch, DEFAULT_BATCH, batch_for(*rows.data_sources), of_data)
+    if workload.epochs is not None and workload.steps is None:
+        prompts = Fraction(str(workload.epochs)) * rows.train.num_rows
+        steps = replace(steps, value=ceil(prompts / int(batch.value)), origin=f"--epochs {workload.epochs:g}")
+    rows.mixed(int(batch.value))  # refuses a set that is too small for its share
     named_models = {text.partition("=")[0] if "=" in text.partition(":")[0] else "" for text in workload.model}
     models = (
         ResolvedSetting(
@@ -121,7 +137,8 @@ def read_inputs(workload: Workload) -> FlowInputs:
         )
         for name, source in sources.items()
     )
-    seed_setting, data_setting = _pick("seed", seed or None, 0), _pick("data", workload.data or None, DEFAULT_DATA)
+    data = workload.data[0] if len(workload.data) == 1 else list(workload.data) or None
+    seed_setting, data_setting = _pick("seed", seed or None, 0), _pick("data", data, DEFAULT_DATA)
     return FlowInputs(
         file=file,
         graph=graph,
@@ -130,7 +147,37 @@ def read_inputs(workload: Workload) -> FlowInputs:
         batch=int(batch.value),
         steps=int(steps.value),
         resolved=(steps, batch, seed_setting, *models, data_setting, *resolved),
+        long_prompts=long_prompts,
     )
+
+
+def read_data(
+    workload: Workload, data: Sequence[str], model: ModelSource | None, seed: int
+) -> tuple[DataSet, dict[str, PromptCounts]]:
+    """Return the rows of data sets as a workload reads them, and what became of long prompts, by split.
+
+    `model` is the one whose tokens are counted. Raises DataError for rows that cannot be used.
+    """
+    from nodes.data import sets as data_sets
+    from nodes.data.columns import parse_columns
+    from nodes.data.prompt_lengths import fit_prompts
+
+    cache, most = cache_folder(workload.cache), workload.max_prompt_tokens
+    columns = parse_columns(workload.columns)
+    rows = data_sets.load(data, cache=cache, held_out=workload.held_out or None, seed=seed, columns=columns)
+    counted: dict[str, PromptCounts] = {}
+    if most is None or model is None:
+        return rows, counted
+    from flowgraph.models.loading import chat_tokenizer
+
+    encode = chat_tokenizer(model, cache, lambda line: None).encode
+
+    def fit(split: str, table: Table) -> tuple[Table, Sequence[bool]]:
+        name = rows.name if split == "train" else f"{rows.name}, held-out rows,"
+        table, stays, counted[split] = fit_prompts(table, encode, most, workload.long_prompts or "refuse", name)
+        return table, stays
+
+    return data_sets.kept(rows, fit), counted
 
 
 def _pick(name: str, option: Any, default: Any, tip: Any = None, tip_origin: str = "") -> ResolvedSetting:

@@ -91,7 +91,7 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
     workload, search = request.workload, request.search
     cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
     by_lengths = workload.prompt_tokens is not None or not device_of_unknown_speed(cluster)
-    if inputs is None and not (workload.data is None and by_lengths):
+    if inputs is None and not (not workload.data and by_lengths):
         inputs = read_inputs(workload)
     graph = compiled_flow(workload) if inputs is None else inputs.graph
     cache = cache_folder(workload.cache)
@@ -100,7 +100,8 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
     assumed = PlanAssumptions(
         flow=request.flow,
         models={name: source.name for name, source in sources.items()},
-        data="" if inputs is None else workload.data or DEFAULT_DATA,
+        data=() if inputs is None else workload.data or (DEFAULT_DATA,),
+        columns=workload.columns,
         batch=workload.batch or (DEFAULT_BATCH if inputs is None else inputs.batch),
         prompt_tokens=_anywhere(workload.prompt_tokens or prompt_tokens),
         response_tokens=_capped(_anywhere(workload.response_tokens or ""), graph, workload),
@@ -145,7 +146,7 @@ def prepare_from(
         raise error
     _refuse_unknown_names(plan.assumed, graph, workload, where)
     try:
-        inputs = None if full.data is None else read_inputs(full)
+        inputs = read_inputs(full) if full.data else None
         sources = model_sources(graph, full.model, cache_folder(full.cache))
     except ModelError as error:
         error.where = error.where or where
@@ -153,7 +154,8 @@ def prepare_from(
     graph = graph if inputs is None else inputs.graph
     changes = {
         "flow": flow_text(full.flow),
-        "data": full.data or "",
+        "data": full.data,
+        "columns": full.columns,
         "models": {name: source.name for name, source in sources.items()},
         "batch": full.batch or DEFAULT_BATCH,
         "settings": full.settings,
@@ -202,7 +204,8 @@ def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> W
         update={
             "flow": workload.flow or assumed.flow,
             "model": workload.model or tuple(f"{name}={model}" for name, model in assumed.models.items()),
-            "data": workload.data or assumed.data or None,
+            "data": workload.data or assumed.data,
+            "columns": workload.columns or assumed.columns,
             "batch": workload.batch or assumed.batch,
             "settings": (*assumed.settings, *workload.settings),
             "passes": workload.passes or assumed.passes,

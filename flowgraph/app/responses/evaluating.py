@@ -115,8 +115,10 @@ def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResu
     options = {
         "MODEL": sampling.subject,
         "--param": sampling.param,
-        "--data": workload.data,
-        "--held-out": workload.held_out,
+        "--data": workload.data or None,
+        "--held-out": workload.held_out or None,
+        "--columns": workload.columns or None,
+        "--max-prompt-tokens": workload.max_prompt_tokens,
     }
     if names := [name for name, value in options.items() if value is not None]:
         what = f"the file already has responses, so {names[0]} has no effect"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.flat_graph import structure_hash
-from flowgraph.app.planning.flow_inputs import DEFAULT_DATA, FlowInputs, cache_folder
+from flowgraph.app.planning.flow_inputs import DEFAULT_DATA, FlowInputs, cache_folder, read_data
 from flowgraph.app.planning.make_plan import searched
 from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import prepare
@@ -31,7 +31,6 @@ from flowgraph.lowering.program import Program, value_name
 from flowgraph.passes import named, simplified
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.interpreter import Executor
-from nodes.data import sets as data_sets
 from nodes.data.sets import DataSet
 from nodes.data.suggestions import suggested
 from nodes.evaluation import respond
@@ -103,18 +102,27 @@ def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptS
     rows differ from those that the run was trained on. Raises UsageError for an unknown split, DataError for data
     without held-out rows if these are requested.
     """
-    workload, split = request.workload, request.sampling.split
+    asked, split = request.workload, request.sampling.split
     if split not in (None, *SPLITS):
         raise UsageError(f"no split `{split}`", where="--split", hint=f"known: {', '.join(SPLITS)}")
-    spec = workload.data or model.data or DEFAULT_DATA
+    of_run = not (asked.data or asked.held_out or asked.columns)
+    workload = asked
+    if not asked.data:
+        names = ("data", "columns", "held_out", "max_prompt_tokens", "long_prompts")
+        theirs = {name: getattr(model.workload, name) for name in names if not getattr(asked, name)}
+        workload = asked.model_copy(update=theirs)
+    specs = workload.data or (DEFAULT_DATA,)
     # Rows that are made here are those of the run's own seed: with another, some would have been trained on.
-    rows = data_sets.load(spec, cache=cache_folder(workload.cache), held_out=workload.held_out, seed=model.seed)
-    if workload.data is None and workload.held_out is None and model.digest not in ("", rows.digest):
-        say(f"{spec}: these are not the rows that {model.name} was trained on")
+    rows, long_prompts = read_data(workload, specs, model.source, model.seed)
+    if of_run and model.digest not in ("", rows.digest):
+        say(f"{', '.join(specs)}: these are not the rows that {model.name} was trained on")
+    for which, counted in long_prompts.items():
+        if counted.long:
+            say(f"{which} rows: {counted}")
     split = split or (SPLITS[0] if rows.held_out is not None else SPLITS[1])
     table = rows.held_out if split == SPLITS[0] else rows.train
     if table is None:
-        raise DataError.unusable(spec, "has no held-out rows", hint="--split train, or --held-out FILE")
+        raise DataError.unusable(", ".join(specs), "has no held-out rows", hint="--split train, or --held-out FILE")
     return PromptSelection(
         table=table if request.sampling.rows is None else table.slice(0, request.sampling.rows),
         name=rows.name,
@@ -312,8 +320,10 @@ def generate_request(request: Request, say: Say, progress: Progress) -> Generate
         raise UsageError("needs an output file", where="generate", hint="-o FILE.parquet")
     workload, sampling = request.workload, request.sampling
     options = {
-        "--data": workload.data,
-        "--held-out": workload.held_out,
+        "--data": workload.data or None,
+        "--held-out": workload.held_out or None,
+        "--columns": workload.columns or None,
+        "--max-prompt-tokens": workload.max_prompt_tokens,
         "--split": sampling.split,
         "--rows": sampling.rows,
     }

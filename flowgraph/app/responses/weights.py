@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flowgraph.app.planning.flow_inputs import cache_folder
-from flowgraph.app.request import Request
-from flowgraph.errors import ModelError, RunFolderError, UsageError, nearest
+from flowgraph.app.request import Request, Workload, make_request, saved_request
+from flowgraph.errors import FlowError, ModelError, RunFolderError, UsageError, nearest
 from flowgraph.files.untrusted import json_as
 from flowgraph.models.folders import read_config
 from flowgraph.models.heads import declared_head
@@ -28,7 +28,8 @@ class ModelUnderTest:
     step: int | None = None
     """Steps of training that the weights have seen; None where nothing says."""
     seed: int = 0
-    data: str | None = None
+    workload: Workload = field(default_factory=Workload)
+    """The run's data and held-out sets, its columns, and its longest prompts."""
     digest: str = ""
     """SHA-256 of the rows of the run's data."""
     by: str | None = None
@@ -73,11 +74,22 @@ def _of_run(run: RunFolder, param: str | None, cache: Path) -> ModelUnderTest:
         param=chosen,
         step=int(facts["steps_done"]),
         seed=int(facts.get("seed", 0)),
-        data=next((str(setting["value"]) for setting in run.settings() if setting["name"] == "run.data"), None),
+        workload=_workload(run, facts),
         digest=str(data.get("digest", "")) if isinstance(data, dict) else "",
         by=rule if isinstance(rule, str) else None,
         max_tokens=max_tokens if isinstance(max_tokens, int) else None,
     )
+
+
+def _workload(run: RunFolder, facts: Mapping[str, Any]) -> Workload:
+    """Return what a run recorded about its rows."""
+    data = next((setting["value"] for setting in run.settings() if setting["name"] == "run.data"), ())
+    try:
+        asked = saved_request(facts.get("options", {})).workload
+    except (ValueError, FlowError):
+        asked = Workload()
+    names = ("held_out", "columns", "max_prompt_tokens", "long_prompts")
+    return make_request(data=data, **{name: getattr(asked, name) for name in names}).workload
 
 
 def _chosen(run: RunFolder, facts: Mapping[str, Any], param: str | None) -> str:

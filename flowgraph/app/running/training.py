@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -186,6 +186,8 @@ def prepare_run(request: Request, say: Say) -> PreparedRun:
         what = "is defined in this process, and the workers of Ray find flows by their names"
         hint += "; or run it here, on one device: cluster='1xcpu'"
         raise UsageError(what, where=inputs.graph.name, hint=hint)
+    for line in inputs.notes():
+        say(line)
     inputs = replace(inputs, steps=workload.steps or inputs.steps)
     replay = request.training.replay
     recorded = None if replay is None else Replay(RunFolder.open(replay), inputs.graph)
@@ -346,6 +348,10 @@ def write_initial_files(ready: PreparedRun, folder: RunFolder) -> None:
             "origin": inputs.data.origin,
             "digest": inputs.data.digest,
             "files": {str(path): sha256(path) for path in inputs.data.files},
+            "sets": {
+                part.name: {"rows": part.rows, "share": part.share and float(part.share)} for part in inputs.data.sets
+            },
+            "long_prompts": {split: asdict(counted) for split, counted in inputs.long_prompts.items()},
         },
         "runtime": chosen.runtime,
         "threads": chosen.threads,
@@ -363,7 +369,8 @@ def write_initial_files(ready: PreparedRun, folder: RunFolder) -> None:
 def _job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | None) -> RunSpec:
     graph, seed = inputs.graph, request.workload.seed or 0
     program = lower(graph, plan, where=str(request.target), watch=watch_engines)
-    rows = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed)
+    mixed = inputs.data.mixed(inputs.batch)
+    rows = PromptSource(table=inputs.data.train, rows_per_step=inputs.batch, seed=seed, mixed=mixed)
     sources: dict[str, RowSource] = {
         param.name: StartState(param.type(param.initial)) if issubclass(param.type, State) else rows
         for param in graph.params
@@ -387,7 +394,7 @@ def _held_out_check(inputs: FlowInputs, request: Request, program: Program) -> H
     nodes = {node.op.name: node for node in reversed(flow.nodes)}
     refill = nodes.get("refill")
     sampler, scorer = (getattr(nodes.get(name, refill), "settings", None) for name in ("generate", "score"))
-    longest = suggested(inputs.data.data_source).get("generate.max_tokens", 256)
+    longest = suggested(*inputs.data.data_sources).get("generate.max_tokens", 256)
     settings = {"by": getattr(scorer, "by", "data"), "max_tokens": getattr(sampler, "max_tokens", longest)}
 
     # An error names the line of the flow where the op stands: what the check's node reads is set there.
@@ -403,5 +410,5 @@ def _held_out_check(inputs: FlowInputs, request: Request, program: Program) -> H
     # would change what it trains on.
     lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
     check = replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
-    rows = tuple(range(min(request.training.eval_rows, held_out.num_rows)))
+    rows = inputs.data.check_rows(request.training.eval_rows)
     return HeldOutCheck(check, {"prompts": FixedPrompts(held_out, rows)}, every)

@@ -316,8 +316,8 @@ def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) 
     The first of `tables` is the rollout; the others are plain values, called `names`, that become columns, each with a
     column `NAME.EXTRA` for each of its extras. A value with another number of rows is left out. If a value has the name
     of a part of the rollout, its column gets parentheses, as in `mask()`. The file at `path` is complete or does not
-    exist; parent folders are created. Raises OSError if writing fails for a reason other than a full, limited or failing
-    disk.
+    exist; parent folders are created. Raises OSError if writing fails for a reason other than a full, limited or
+    failing disk.
     """
     import pyarrow.parquet as pq
 

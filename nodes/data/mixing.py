@@ -1,0 +1,158 @@
+"""Several data sets as one: their tables joined, and how many rows of each a step reads.
+
+A weight is a share of the prompts: `b.parquet:0.3` is 3 of 10. Without weights, all rows are in one order, as if they
+were in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate, pairwise
+
+import pyarrow as pa
+
+from flowgraph.errors import DataError, UsageError
+from nodes.data.arrow import DataType, Table
+from nodes.data.checks import is_text
+from nodes.data.order import PERIOD, StepRows
+
+MOST_WEIGHT = 1_000_000
+
+
+@dataclass(frozen=True)
+class SetRows:
+    """The rows of one data set among the joined rows: its name, their number, and its share of the prompts.
+
+    The share is None if all sets are read in one order.
+    """
+
+    name: str
+    rows: int
+    share: Fraction | None = None
+
+
+def split_weight(spec: str) -> tuple[str, Fraction | None]:
+    """Return a data set and its weight, from `SET:WEIGHT` or `SET`.
+
+    Raises UsageError for a weight that is not between 0 and a million.
+
+    >>> split_weight("b.parquet:0.3"), split_weight("digits:max")
+    (('b.parquet', Fraction(3, 10)), ('digits:max', None))
+    """
+    name, colon, text = spec.rpartition(":")
+    try:
+        weight = Fraction(text) if colon and "/" not in text else None
+    except ValueError:
+        return spec, None
+    if weight is None or not name:
+        return spec, None
+    if not 0 < weight <= MOST_WEIGHT:
+        what = f"a weight is a number above 0 and up to {MOST_WEIGHT:,}"
+        raise UsageError(what, where=f"--data {spec}", hint=f"{name}:0.3 takes 3 of 10 prompts from it")
+    return name, weight
+
+
+def shares(weights: Sequence[Fraction | None], rows: Sequence[int]) -> list[Fraction | None]:
+    """Return the share of each set in the prompts, which sum to 1; all None if no set has a weight.
+
+    If every set has a weight, shares are proportional to them. Otherwise a weight is a share, and the other sets get
+    the rest by their rows. Raises UsageError if nothing is left for them.
+
+    >>> shares([Fraction(2), Fraction(1)], [5, 5])
+    [Fraction(2, 3), Fraction(1, 3)]
+    >>> shares([None, Fraction("0.4"), None], [1, 9, 2])
+    [Fraction(1, 5), Fraction(2, 5), Fraction(2, 5)]
+    """
+    given = [weight for weight in weights if weight is not None]
+    if not given:
+        return [None] * len(weights)
+    total = sum(given, Fraction(0))
+    if len(given) == len(weights):
+        return [weight / total for weight in given]
+    if total >= 1:
+        what = f"the weights add up to {float(total):g}, which leaves no prompts for the sets without a weight"
+        raise UsageError(what, where="--data", hint="give every set a weight, or weights that add up to less than 1")
+    others = sum(count for weight, count in zip(weights, rows, strict=True) if weight is None)
+    return [
+        (1 - total) * count / max(1, others) if weight is None else weight
+        for weight, count in zip(weights, rows, strict=True)
+    ]
+
+
+def step_rows(sets: Sequence[SetRows], batch: int) -> list[StepRows]:
+    """Return how many rows of each set the steps read, for sets with shares: `batch` in each step.
+
+    In each step a set has its share of the prompts, rounded down or up. Raises DataError for a set that a step would
+    read twice, or that is not read in a thousand steps.
+
+    >>> [part.whole for part in step_rows([SetRows("a", 9, Fraction(3, 4)), SetRows("b", 9, Fraction(1, 4))], 8)]
+    [6, 2]
+    """
+    wanted = [batch * (part.share or 0) for part in sets]
+    whole = [int(count) for count in wanted]
+    bounds = [Fraction(0), *accumulate(count - least for count, least in zip(wanted, whole, strict=True))]
+    bits = PERIOD.bit_length() - 1
+    offsets = [Fraction(int(f"{step:0{bits}b}"[::-1], 2), PERIOD) for step in range(PERIOD)]  # evenly spread
+    found = list[StepRows]()
+    for part, least, (low, high) in zip(sets, whole, pairwise(bounds), strict=True):
+        more = (int(offset + high) - int(offset + low) for offset in offsets)
+        rows = StepRows(least, (0, *accumulate(more)))
+        if rows.most > part.rows:
+            what = f"a step of {batch} prompts reads {rows.most} of it, but it has {part.rows} rows"
+            raise DataError.unusable(part.name, what, hint="a smaller weight, or a smaller --batch")
+        if batch * (part.share or 0) * PERIOD < 1:
+            what = f"its share is less than one prompt in {PERIOD:,} steps of {batch} prompts"
+            raise DataError.unusable(part.name, what, hint="a larger weight, or leave it out")
+        found.append(rows)
+    return found
+
+
+def joined(tables: Sequence[tuple[str, Table]]) -> Table:
+    """Return the rows of all tables as one; a column that a table lacks is null there. `tables` are named for errors.
+
+    Raises DataError for a column that has different types in two of them.
+    """
+    plain = [(name, _plain(table)) for name, table in tables]
+    first_name, first = plain[0]
+    for name, table in plain[1:]:
+        for field in table.schema:
+            index = first.schema.get_field_index(field.name)
+            for path, mine, other in _conflicts(field.name, field.type, first.field(index).type) if index >= 0 else ():
+                what = f"column `{path}` is {mine} here, but {other} in {first_name}"
+                hint = "give the column one type in all files, or leave it out of them"
+                raise DataError.unusable(name, what, hint=hint)
+        try:
+            first = pa.concat_tables([first, table], promote_options="permissive")
+        except pa.ArrowException as fault:
+            raise DataError.failed(name, f"its columns do not fit those of {first_name}", fault) from fault
+        first_name = "the files before it"
+    return first.combine_chunks()
+
+
+def _plain(table: Table) -> Table:
+    """Return a table whose columns of text have one type."""
+    for index, field in enumerate(table.schema):
+        if is_text(field.type) and not pa.types.is_string(field.type):
+            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
+    return table.replace_schema_metadata(None)
+
+
+def _conflicts(path: str, mine: DataType, other: DataType) -> Iterator[tuple[str, DataType, DataType]]:
+    """Yield the path and both types of each part in which two types cannot be joined without changing values."""
+    if pa.types.is_null(mine) or pa.types.is_null(other) or mine.equals(other):
+        return
+    if pa.types.is_struct(mine) and pa.types.is_struct(other):
+        for field in mine:
+            index = other.get_field_index(field.name)
+            if index >= 0:
+                yield from _conflicts(f"{path}.{field.name}", field.type, other.field(index).type)
+    elif _is_list(mine) and _is_list(other):
+        yield from _conflicts(path, mine.value_type, other.value_type)
+    elif not any(kind(mine) and kind(other) for kind in (is_text, pa.types.is_integer, pa.types.is_floating)):
+        yield path, mine, other
+
+
+def _is_list(dtype: DataType) -> bool:
+    return bool(pa.types.is_list(dtype) or pa.types.is_large_list(dtype))
