@@ -146,9 +146,9 @@ class SharedForward:
         self._handle, self._stats, self._results = handle, stats, dict[tuple[object, ...], Any]()
 
     def token_stats(self, rows: Any, wanted: tuple[str, ...]) -> Any:
-        """Return the statistics that all nodes read; one forward pass computes them per batch and temperature."""
+        """Return the statistics that all nodes read; one forward pass computes them per batch and distribution."""
         assert set(wanted) <= set(self._stats), "a node reads a statistic that its op does not name"
-        batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature)
+        batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature, rows.truncation)
         if batch not in self._results:
             self._results[batch] = rows, self._handle.token_stats(rows, self._stats)
         return self._results[batch][1]
