@@ -15,7 +15,7 @@ from flowgraph.language import Key, Measure
 from flowgraph.language.rows import take
 from flowgraph.language.values import Kind, Value
 from nodes.sampling import METRICS as OF_SAMPLING
-from nodes.sampling import generate
+from nodes.sampling import MinP, Penalty, Stop, TopK, TopP, generate
 from nodes.scoring import METRICS as OF_SCORING
 from nodes.scoring import Rule, score
 from nodes.values import LanguageModel, Prompts, Rollout, Scores
@@ -54,6 +54,12 @@ def refill(
     call_limit_s: Annotated[float, Field(gt=0)] | None = None,
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    stop: Stop = (),
+    ignore_eos: bool = False,
     key: Key = Key(),
 ) -> ScoredRollout:
     """Sample and score `n` responses to each prompt, round by round, until `groups` groups have signal.
@@ -62,7 +68,7 @@ def refill(
     are shuffled and split evenly into `rounds`. After the round that fills the batch no more responses are sampled, and
     groups beyond `groups` are dropped. If too few groups have signal, the batch is smaller, with at least one group.
     Metrics of sampling and scoring cover all sampled responses. The result depends neither on the split of prompts over
-    ranks nor, for each response, on its round.
+    ranks nor, for each response, on its round. Settings of sampling are those of `generate`.
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.2. Deviation: bounded by `rounds`.
     """
     import numpy as np
@@ -72,9 +78,11 @@ def refill(
     order = torch.unique(ranks.union(prompts.group.data))  # ascending, then shuffled
     order = order[torch.from_numpy(np.argsort(key.generator().bit_generator.random_raw(len(order)), kind="stable"))]
     limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s, "allow": allow}
+    sampling: Any = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
+    sampling |= {"stop": stop, "ignore_eos": ignore_eos}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
         share = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
-        rollout = generate(policy, share, n=n, temperature=temperature, max_tokens=max_tokens, key=key)
+        rollout = generate(policy, share, n=n, temperature=temperature, max_tokens=max_tokens, key=key, **sampling)
         scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
         parts: dict[str, Any] = {**rollout.parts, "scores": scores}
         rollouts.append(ScoredRollout(**parts).measured(*rollout.measures, *scores.measures))

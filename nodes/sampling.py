@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from flowgraph import Metric, node
 from flowgraph.language import Key, Measure
-from flowgraph.language.handle import Completion, SampleRequest, gather
+from flowgraph.language.handle import (
+    WHOLE_VOCABULARY,
+    Completion,
+    SampleRequest,
+    Stopping,
+    Truncation,
+    gather,
+)
 from flowgraph.language.values import Context, Group, Lengths, Mask, Sample, Tokens, Trajectory
 from nodes.values import Columns, Finished, LanguageModel, LogProbs, Prompts, Rollout, Temperature, Text, Versions
 
@@ -28,6 +35,28 @@ METRICS = (
 )
 
 
+TopK = Annotated[int, Field(ge=0)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+MinP = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(gt=0, le=2)]
+
+
+def _listed(stop: object) -> object:
+    """Return one text or id as a tuple of it."""
+    return (stop,) if isinstance(stop, str | int) else stop
+
+
+def _complete(text: str) -> str:
+    if "\ufffd" in text:
+        raise ValueError("must not have U+FFFD, which stands for a character whose bytes are not complete")
+    return text
+
+
+_StopText = Annotated[str, Field(strict=True, min_length=1, max_length=1000), AfterValidator(_complete)]
+_StopId = Annotated[int, Field(strict=True, ge=0)]
+Stop = Annotated[tuple[_StopText | _StopId, ...], BeforeValidator(_listed), Field(max_length=64)]
+
+
 @node(kind="generate", metrics=METRICS)
 def generate(
     policy: LanguageModel,
@@ -36,21 +65,37 @@ def generate(
     n: Annotated[int, Field(ge=1)] = 1,
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
     max_tokens: Annotated[int, Field(ge=1)] = 256,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    stop: Stop = (),
+    ignore_eos: bool = False,
     key: Key = Key(),
 ) -> Rollout:
     """Sample `n` responses to each prompt; at temperature 0 the most likely token is taken.
+
+    Tokens are drawn from the `top_k` likeliest (0: all), then from the likeliest of these whose probabilities reach
+    `top_p`, then from those at least `min_p` times as likely as the likeliest. `repetition_penalty` divides the
+    positive logits of tokens that prompt or response have already, and multiplies the negative ones, before the
+    temperature. The rollout's log-probs are of the distribution that is left. A response ends with an end token of the
+    model, unless `ignore_eos`; with a token id in `stop`, or with the token that completes a text in `stop`.
 
     Returns B = prompts × n rows, with the samples of a prompt next to each other. The key, the prompt's row in the data
     set, the sample and the position determine each random number, so a response does not depend on its batch.
     """
     encode = policy.handle.tokenizer.encode
     contexts = [encode(messages) for messages in prompts.columns.data.column("prompt").to_pylist()]
+    truncation = Truncation(top_k, top_p, min_p) if temperature else WHOLE_VOCABULARY
+    texts = tuple(text for text in stop if isinstance(text, str))
+    ids = tuple(token for token in stop if isinstance(token, int))
+    settings = truncation, repetition_penalty, Stopping(texts, ids, ignore_eos)
     requests = [
-        SampleRequest(context, group, sample, max_tokens, temperature, key)
+        SampleRequest(context, group, sample, max_tokens, temperature, key, *settings)
         for context, group in zip(contexts, prompts.group.data.tolist(), strict=True)
         for sample in range(n)
     ]
-    return _rollout(policy, prompts, requests, gather(policy.handle, requests), temperature)
+    return _rollout(policy, prompts, requests, gather(policy.handle, requests), Temperature.at(temperature, truncation))
 
 
 def _rollout(
@@ -58,7 +103,7 @@ def _rollout(
     prompts: Prompts,
     requests: Sequence[SampleRequest],
     completions: Sequence[Completion],
-    temperature: float,
+    temperature: Temperature,
 ) -> Rollout:
     import pyarrow as pa
     import torch
@@ -84,11 +129,11 @@ def _rollout(
         finished=Finished(finished),
         text=Text(pa.array(texts, pa.string())),
         columns=Columns(prompts.columns.data.take(prompt_of_row.numpy())),
-        temperature=Temperature(temperature),
+        temperature=temperature,
     ).measured(
         Measure("response_length", float(lengths.sum()), len(completions)),
         Measure("finished", float(finished.sum()), len(completions)),
-        Measure("entropy", -float(logprobs.sum()), float(lengths.sum()) if temperature else 0.0),
+        Measure("entropy", -float(logprobs.sum()), float(lengths.sum()) if temperature.data else 0.0),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash, to_json
 from flowgraph.checks.described import consumed_once, one_flow, readers_come_first, state_comes_out
-from flowgraph.checks.facts import corrected_once, lag_is_corrected, made_as_asked, one_temperature, rows_agree
+from flowgraph.checks.facts import corrected_once, lag_is_corrected, made_as_asked, one_distribution, rows_agree
 from flowgraph.checks.lowered import (
     every_node_runs_once,
     parts_cover_reads,
@@ -48,7 +48,7 @@ LAWS: Laws = {
         Law(4, "makers", "a value was made by the weights that its port asks for", made_as_asked),
         Law(4, "lag", "a loss on rows of stale weights corrects for it", lag_is_corrected),
         Law(4, "corrected", "a correction is of the very ratio that it is used with", corrected_once),
-        Law(8, "temperature", "values that are compared were computed at one temperature", one_temperature),
+        Law(8, "temperature", "values that are compared are of one distribution", one_distribution),
     ),
     "named": (
         Law(4, "ports", "an input fits its port, and a setting its range", calls_fit),
