@@ -124,7 +124,7 @@ def watch_engines(graph: Graph, params: Sequence[str]) -> Graph:
 
     Before: `policy.generate`, which the flow reads. After: also `policy.mismatch` of its log-probs and those of a new
     node `policy.logprobs`, by the version that sampled (the newest one, if copies that sample may lag behind). If the
-    flow has that log-prob node already, it is used. Neither greedy sampling nor one with a repetition penalty is measured.
+    flow has that log-prob node already, it is used. Neither greedy sampling nor one with a penalty is measured.
     """
     for sampler in graph.nodes:
         model = sampler.model() if sampler.op.kind == "generate" else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flowgraph.errors import LawError
+from flowgraph.language.handle import WHOLE_VOCABULARY, Truncation
 from flowgraph.language.values import (
     Context,
     Group,
@@ -20,9 +22,6 @@ from flowgraph.language.values import (
     Trajectory,
     Value,
 )
-
-from flowgraph.errors import LawError
-from flowgraph.language.handle import WHOLE_VOCABULARY, Truncation
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -188,9 +188,7 @@ def one_distribution(graph: Graph) -> Iterator[FlowError]:
                 yield LawError(what, where=str(node.at), notes=[edge.made()], hint="compare them at one temperature")
                 break
             if maker.reshaped != other.reshaped:
-                what = (
-                    f"{names[0]} is of the distribution with {_settings(maker)}, but {names[1]} with {_settings(other)}"
-                )
+                what = f"{names[0]} is of {_settings(maker)}, but {names[1]} of {_settings(other)}"
                 has_penalty = PENALTY in dict((*maker.reshaped, *other.reshaped))
                 hint = _UNPENALIZED if has_penalty else "compare them under one truncation"
                 yield LawError(what, where=str(node.at), notes=[edge.made()], hint=hint)
@@ -201,7 +199,8 @@ _UNPENALIZED = f"train on samples without {PENALTY}: a forward pass does not com
 
 
 def _settings(maker: MadeBy) -> str:
-    return ", ".join(f"{name}={value:g}" for name, value in maker.reshaped) or "all tokens as they are"
+    settings = ", ".join(f"{name}={value:g}" for name, value in maker.reshaped)
+    return f"the distribution with {settings}" if settings else "the whole distribution"
 
 
 def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:

@@ -86,6 +86,10 @@ def kl_estimator(spec: ExportSpec) -> str:
 
 def _of_the_flow(spec: ExportSpec) -> Iterator[str]:
     algorithm = spec.algorithm
+    kept = [f"top_k={algorithm.top_k}"] if algorithm.top_k else []
+    kept += [f"top_p={algorithm.top_p:g}"] if algorithm.top_p < 1 else []
+    if algorithm.temperature and kept and spec.system != "nemo-rl":
+        yield f"the flow trains log-probs of the tokens that {', '.join(kept)} keeps; {spec.name} those of all tokens"
     if algorithm.unsaid:
         yield f"nodes without a key are left out: {', '.join(f'`{name}`' for name in algorithm.unsaid)}"
     for param in spec.extra_params:
