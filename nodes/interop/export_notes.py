@@ -12,6 +12,12 @@ def note_shared_limits(spec: ExportSpec) -> None:
     """Note what none of the systems has: nodes without a key, models without a part, other precisions."""
     for text in _of_the_flow(spec):
         spec.note(text)
+    algorithm = spec.algorithm
+    kept = [f"top_k={algorithm.top_k}"] if algorithm.top_k else []
+    kept += [f"top_p={algorithm.top_p:g}"] if algorithm.top_p < 1 else []
+    if algorithm.temperature and kept and spec.system != "nemo-rl":
+        rules = " and ".join(kept)
+        spec.note(f"the flow trains log-probs of the tokens that {rules} leave; {spec.name} those of all tokens")
     trained: tuple[RoleName, ...] = ("policy", "critic")
     for placed in [spec.role(name) for name in trained if spec.is_placed(name)]:
         precision, offload = placed.running.precision, placed.running.offload
@@ -86,10 +92,6 @@ def kl_estimator(spec: ExportSpec) -> str:
 
 def _of_the_flow(spec: ExportSpec) -> Iterator[str]:
     algorithm = spec.algorithm
-    kept = [f"top_k={algorithm.top_k}"] if algorithm.top_k else []
-    kept += [f"top_p={algorithm.top_p:g}"] if algorithm.top_p < 1 else []
-    if algorithm.temperature and kept and spec.system != "nemo-rl":
-        yield f"the flow trains log-probs of the tokens that {', '.join(kept)} keeps; {spec.name} those of all tokens"
     if algorithm.unsaid:
         yield f"nodes without a key are left out: {', '.join(f'`{name}`' for name in algorithm.unsaid)}"
     for param in spec.extra_params:
