@@ -71,35 +71,42 @@ def refill(
     ranks nor, for each response, on its round. Settings of sampling are those of `generate`.
     Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, section 3.2. Deviation: bounded by `rounds`.
     """
-    import numpy as np
     import torch
 
     rollouts, useful, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
-    order = torch.unique(ranks.union(prompts.group.data))  # ascending, then shuffled
-    order = order[torch.from_numpy(np.argsort(key.generator().bit_generator.random_raw(len(order)), kind="stable"))]
+    order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
     limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s, "allow": allow}
-    sampling: Any = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "repetition_penalty": repetition_penalty}
-    sampling |= {"stop": stop, "ignore_eos": ignore_eos}
+    sampling: Any = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop, "ignore_eos": ignore_eos}
+    sampling |= {"repetition_penalty": repetition_penalty, "temperature": temperature, "max_tokens": max_tokens}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):
         share = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
-        rollout = generate(policy, share, n=n, temperature=temperature, max_tokens=max_tokens, key=key, **sampling)
+        rollout = generate(policy, share, n=n, key=key, **sampling)
         scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
-        parts: dict[str, Any] = {**rollout.parts, "scores": scores}
-        rollouts.append(ScoredRollout(**parts).measured(*rollout.measures, *scores.measures))
+        parts = {**rollout.parts, "scores": scores}
+        rollouts.append(ScoredRollout.of(parts, [*rollout.measures, *scores.measures]))
         signal = set(ranks.union(_with_signal(rollouts[-1])).tolist())
         useful += [group for group in part.tolist() if group in signal]
         tried += len(part)
         if len(useful) >= groups:
             break
     chosen = useful[:groups] or order[:1].tolist()
-    parts = {name: _stacked([rollout.parts[name] for rollout in rollouts]) for name in rollouts[0].parts}
-    return take(ScoredRollout(**parts), _rows_of(chosen, rollouts, prompts)).measured(
+    stacked = {name: _stacked([rollout.parts[name] for rollout in rollouts]) for name in rollouts[0].parts}
+    return take(ScoredRollout.of(stacked), _rows_of(chosen, rollouts, prompts)).measured(
         *(measure for rollout in rollouts for measure in rollout.measures),
         Measure("rounds", len(rollouts), 1),
         Measure("groups_tried", tried, 1),
         Measure("groups_kept", len(chosen), 1),
         Measure("no_signal", tried - len(useful), tried),
     )
+
+
+def _shuffled(groups: Tensor, key: Key) -> Tensor:
+    import numpy as np
+    import torch
+
+    order = np.argsort(key.generator().bit_generator.random_raw(len(groups)), kind="stable")
+    shuffled: Tensor = groups[torch.from_numpy(order)]
+    return shuffled
 
 
 def _with_signal(rollout: ScoredRollout) -> Tensor:

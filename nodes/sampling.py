@@ -89,9 +89,9 @@ def generate(
     truncation = Truncation(top_k, top_p, min_p) if temperature else WHOLE_VOCABULARY
     texts = tuple(text for text in stop if isinstance(text, str))
     ids = tuple(token for token in stop if isinstance(token, int))
-    settings = truncation, repetition_penalty, Stopping(texts, ids, ignore_eos)
+    distribution = truncation, repetition_penalty, Stopping(texts, ids, ignore_eos)
     requests = [
-        SampleRequest(context, group, sample, max_tokens, temperature, key, *settings)
+        SampleRequest(context, group, sample, max_tokens, temperature, key, *distribution)
         for context, group in zip(contexts, prompts.group.data.tolist(), strict=True)
         for sample in range(n)
     ]

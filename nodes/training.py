@@ -135,7 +135,7 @@ def minibatches(groups: Tensor, prompts: Tensor, size: int, key: Key, epoch: int
     import torch
 
     if not len(prompts):
-        raise LawError("there are no rows to train on")
+        raise LawError("update got no rows to train on")
     if size == 0 or size >= len(prompts):
         return [torch.arange(len(groups))]
     order = np.argsort(key.generator(epoch).bit_generator.random_raw(len(prompts)), kind="stable")

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import difflib
 import functools
+import gc
 import os
 import re
 import sys
@@ -80,6 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     from tests.slow_inputs import SlowResults
 
+    gc.disable()  # until the tests are collected
     hypothesis.settings.load_profile("slow" if _slow_is_asked_for(config) else "change")
     config.pluginmanager.register(SlowResults())
     typer.main.get_command = functools.cache(typer.main.get_command)
@@ -102,6 +104,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.xdist_group("processes"))
+        elif "tests/architecture/" in item.nodeid:
+            item.add_marker(pytest.mark.xdist_group("sources"))  # which one process parses, once
         if slow and _has_more_in_slow(item):
             item.add_marker("slow")
 
@@ -113,7 +117,12 @@ def _has_more_in_slow(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse a pytest of which xdist does not keep a group in one process: each would start Ray and servers anew."""
+    """Refuse a pytest of which xdist does not keep a group in one process: each would start Ray and servers anew.
+
+    What was collected and imported stays to the end, so the garbage collector need not visit it again and again.
+    """
+    gc.freeze()
+    gc.enable()
     grouped = [each for each in session.items if each.get_closest_marker("xdist_group")]
     if getattr(session.config.option, "loadgroup", False) and not all("@" in each.nodeid for each in grouped):
         raise pytest.UsageError(f"xdist does not see the groups of tests with pytest {pytest.__version__}")

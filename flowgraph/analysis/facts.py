@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any, cast
 
 from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, how_late, newest
 from flowgraph.language.handle import Truncation
@@ -101,8 +102,13 @@ class GraphFacts:
 
 def has_rows(kind: type[Value]) -> bool:
     """Return whether values of this type have rows: columns, and records that hold one."""
+    return _has_rows(cast("Any", kind))  # mypy: as in `fields`
+
+
+@cache  # records in records share their parts: without it the time doubles with each level
+def _has_rows(kind: Any) -> bool:
     if issubclass(kind, Record):
-        return any(map(has_rows, fields(kind).values()))
+        return any(map(_has_rows, fields(kind).values()))
     return kind.kind in (Kind.ROW, Kind.TOKEN)
 
 
@@ -178,7 +184,7 @@ def reshaped_by(node: Node) -> tuple[tuple[str, float], ...]:
 
     They are (name, value), of those that are not at their defaults; a truncation changes nothing of greedy samples.
     """
-    values = {each.name: getattr(node.settings, each.name, each.default) for each in dataclass_fields(Truncation)}
+    values = {rule.name: getattr(node.settings, rule.name, rule.default) for rule in dataclass_fields(Truncation)}
     greedy = getattr(node.settings, "temperature", None) == 0
     penalty = getattr(node.settings, PENALTY, 1.0)
     truncation = () if greedy else Truncation(**values).changed()

@@ -53,7 +53,7 @@ def _carried(graph: Graph, param: Param) -> StateItem:
     optimizers = dict.fromkeys(str(getattr(node.settings, "optimizer", "its optimizer")) for node in updates)
     lags = (edge.at_most for node in graph.nodes for edge in node.edges() if edge.source in versions)
     lag = max(lags, default=0)
-    old = (f"weights of up to {lag} versions before",) if lag else ()
+    old = (f"weights up to {lag} versions old",) if lag else ()
     return StateItem("weights", param.name, ("weights", "version", *(f"state of {name}" for name in optimizers), *old))
 
 

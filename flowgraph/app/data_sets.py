@@ -26,5 +26,5 @@ def make_data(
         files = gsm8k.prepare(source, out or cache_folder(cache))
     else:
         hint = "flowgraph data gsm8k --from FOLDER (train.jsonl, test.jsonl)"
-        raise UsageError("gsm8k is made from its files", hint=hint)
+        raise UsageError("gsm8k needs its source files", hint=hint)
     return {path: pq.read_metadata(path).num_rows for path in files}

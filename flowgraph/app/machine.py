@@ -37,9 +37,9 @@ def machine_facts() -> dict[str, Any]:
         gpus = []
     # A Ray that a run starts here asks who connects for a token, unless the environment says otherwise.
     mode = os.environ.get("RAY_AUTH_MODE", "token")
-    ray_asks_for = f"RAY_AUTH_MODE={mode}, so anyone is let in"
+    ray_asks_for = f"RAY_AUTH_MODE={mode}, so anyone can connect"
     if mode == "token":
-        ray_asks_for = "a token of the run's own, on loopback"
+        ray_asks_for = "a token for this run, on loopback"
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),

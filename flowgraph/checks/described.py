@@ -17,7 +17,7 @@ def consumed_once(graph: Graph) -> Iterator[FlowError]:
     for node in graph.nodes:
         edge = node.carried()
         if edge is not None and (first := consumers[edge]) is not node:
-            before = f"{first.op.name} at {first.at} has consumed already"
+            before = f"{first.op.name} at {first.at} has already consumed"
             what = f"{node.op.name} consumes a version of {edge} that {before}"
             yield LawError(what, where=str(node.at), hint="give the second the model that the first returned")
 
@@ -42,10 +42,10 @@ def _misplaced(graph: Graph, edge: Edge, start: int, homes: Mapping[Any, Region]
     if isinstance(source, Const):
         return "is real data"
     if source in homes:
-        return "" if homes[source] is home else "lives in a loss only"
+        return "" if homes[source] is home else "exists only in a loss"
     if source.stamp < start or (isinstance(source, Param) and source not in graph.params):
         of_loss = isinstance(source, Param) and source.owner.startswith("the loss ")
-        return "lives in a loss only" if of_loss else f"belongs to another flow than {graph.name}"
+        return "exists only in a loss" if of_loss else f"belongs to another flow than {graph.name}"
     return ""
 
 
@@ -54,7 +54,7 @@ def readers_come_first(graph: Graph) -> Iterator[FlowError]:
     blocked = blocked_reader(graph)
     if blocked is not None:
         reader, consumer = blocked
-        what = f"{reader.op.name} reads weights that {consumer.op.name} at {consumer.at} has replaced by then"
+        what = f"{reader.op.name} reads weights that {consumer.op.name} at {consumer.at} has already replaced"
         hint = f"give it the model that {consumer.op.name} returned"
         yield LawError(what, where=str(reader.at), notes=["it depends on that update's result"], hint=hint)
 
@@ -70,9 +70,9 @@ def state_comes_out(graph: Graph) -> Iterator[FlowError]:
         while first is not None and isinstance(first.source, Node) and first.source.op.carries is not None:
             first = first.source.carried()  # None if a call lacks the state that it carries, a fault of that call
         if carried_from(edge) is None and first is not None:
-            yield LawError(f"flow {graph.name} returns state that is the next version of no parameter", where=where)
+            yield LawError(f"flow {graph.name} returns state that is not the next version of a parameter", where=where)
         elif edge.at_most:
-            what = f"flow {graph.name} returns {edge} {how_late(edge.at_most)}; only sampling may read it so"
+            what = f"flow {graph.name} returns {edge} {how_late(edge.at_most)}; only generate nodes may read it"
             yield LawError(what, where=where, hint="return the model that is not stale")
         elif consumer is not None:
             what = f"flow {graph.name} returns {edge}, which {consumer.op.name} at {consumer.at} has replaced"

@@ -26,10 +26,10 @@ def rows_agree(graph: Graph) -> Iterator[FlowError]:
             first_port, first = reads[0]
             if rows.origin is not first.origin:
                 mixed.add(node)
-                hint = "take both from one rollout; a node whose port may have other rows says Annotated[…, Rows.OTHER]"
+                hint = "take both from one rollout; a node that accepts other rows declares Annotated[…, Rows.OTHER]"
                 for part, whole in ((first.origin, rows.origin), (rows.origin, first.origin)):
                     if isinstance(part, Node) and part.op.kind != "generate" and whole in reachable(part.edges()):
-                        hint = f"{part.op.name} makes rows of its own: after it, read the parts of its result"
+                        hint = f"{part.op.name} makes new rows: after it, read the parts of its result"
                 names = [f"{node.op.name}({name}=)" for name in (first_port, port)]
                 yield LawError.other_rows(str(node.at), names[0], str(first), names[1], str(rows), hint)
                 break
@@ -148,7 +148,7 @@ def _of_others(node: Node, port: Port, corrects: str, result: Edge, maker: Node)
         return
     twice = used in _sampler_edges(maker)
     what = f"{node.op.name}({port.name}=) corrects `{corrected}`, but {name} is `{used}`"
-    why = "the ratio would be applied twice" if twice else "what is used would not be corrected"
+    why = "the ratio would be applied twice" if twice else "the ratio in use would stay uncorrected"
     hint = f"leave {port.name}= out" if twice else f"give {maker.op.name}({corrects}=) and {name} the same"
     yield LawError(f"{what}: {why}", where=str(node.at), notes=[corrected.made(), used.made()], hint=hint)
 
@@ -181,15 +181,15 @@ def one_distribution(graph: Graph) -> Iterator[FlowError]:
             maker = facts.at(edge).made
             if maker is None or maker.temperature is None or edge.type.kind is not Kind.TOKEN:
                 continue
-            first_port, other = first.setdefault(edge.type, (port, maker))
+            first_port, earlier = first.setdefault(edge.type, (port, maker))
             names = [f"{node.op.name}({name}=)" for name in (port, first_port)]
-            if maker.temperature != other.temperature:
-                what = f"{names[0]} is at temperature {maker.temperature}, but {names[1]} at {other.temperature}"
+            if maker.temperature != earlier.temperature:
+                what = f"{names[0]} is at temperature {maker.temperature}, but {names[1]} at {earlier.temperature}"
                 yield LawError(what, where=str(node.at), notes=[edge.made()], hint="compare them at one temperature")
                 break
-            if maker.reshaped != other.reshaped:
-                what = f"{names[0]} is of {_settings(maker)}, but {names[1]} of {_settings(other)}"
-                has_penalty = PENALTY in dict((*maker.reshaped, *other.reshaped))
+            if maker.reshaped != earlier.reshaped:
+                what = f"{names[0]} is of {_settings(maker)}, but {names[1]} of {_settings(earlier)}"
+                has_penalty = PENALTY in dict((*maker.reshaped, *earlier.reshaped))
                 hint = _UNPENALIZED if has_penalty else "compare them under one truncation"
                 yield LawError(what, where=str(node.at), notes=[edge.made()], hint=hint)
                 break
@@ -237,10 +237,10 @@ def _kept_uncorrected(region: Region, reads: list[tuple[Node, RowSet]]) -> Itera
     plain = next((read for read in old if read[0].op.on_policy and not _corrections(read[0])), None)
     if old and (plain is not None or not any(_corrects(inner) for inner in region.inner)):
         inner, rows = plain or old[0]
-        who = f"{inner.op.name} wants rows of the newest weights" if plain else f"`{region.name}` corrects for no lag"
+        who = f"{inner.op.name} needs rows of the newest weights" if plain else f"`{region.name}` corrects for no lag"
         what = f"{who}, but those of {rows} may be of an earlier step: `{rows.kept}` is carried from step to step"
         correct = "use a loss that corrects by the log-probs they were sampled with"
-        hint = f"{correct}; the port of a state without rows says Annotated[…, Rows.NONE]"
+        hint = f"{correct}; the port of a state without rows declares Annotated[…, Rows.NONE]"
         yield LawError(what, where=str(inner.at if plain else region.at), hint=hint)
 
 
@@ -275,11 +275,11 @@ def _corrects(node: Node) -> bool:
 def _uncorrected(region: Region, plain: Node | None, rows: RowSet) -> LawError:
     made_by, at = rows.drawn, plain.at if plain is not None else region.at
     assert made_by is not None, "late rows have been sampled"
-    who = f"{plain.op.name} wants rows of the newest weights" if plain else f"`{region.name}` corrects nothing"
+    who = f"{plain.op.name} needs rows of the newest weights" if plain else f"`{region.name}` corrects nothing"
     how = (
         f"may be sampled {made_by.late}"
         if made_by.at_most
         else f"were sampled by {made_by}, and other weights are trained"
     )
-    hint = "use a loss that corrects by the log-probs they were sampled with, or say stale(…, corrected=False)"
+    hint = "use a loss that corrects by the log-probs they were sampled with, or write stale(…, corrected=False)"
     return LawError(f"{who}, but those of {rows} {how}", where=str(at), hint=hint)

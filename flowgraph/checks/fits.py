@@ -52,6 +52,6 @@ def misfits(
         if not fits or port.kind not in (None, edge.type.kind) or type_at(edge.source, edge.port) is not edge.type:
             yield f"{op.name}({name}=) takes {kind.__name__}, not {edge.type.__name__}"
         if edge.at_most and op.kind != "generate":
-            yield f"{op.name} reads {edge} late; only sampling may"
+            yield f"{op.name} reads {edge} late; only generate nodes may do so"
     if tuple(returns) != tuple(kinds.get(hint, hint) for hint in op.returns):
         yield f"{op.name} does not return {', '.join(kind.__name__ for kind in returns)}"

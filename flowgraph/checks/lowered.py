@@ -131,7 +131,7 @@ def syncs_keep_the_bound(program: Program) -> Iterator[FlowError]:
         at_most, lag = bounds.get((task.value, task.target), (0, 0))
         if task.at_most > at_most or task.lag > min(lag, at_most):
             what = f"`{_text(task)}` lets the copy be {task.lag} updates old, of at most {task.at_most}"
-            yield LawError(what, notes=[f"its readers allow {at_most}, the plan says {lag}"])
+            yield LawError(what, notes=[f"its readers allow {at_most}, the plan sets {lag}"])
 
 
 def sleepers_step_aside(program: Program) -> Iterator[FlowError]:
@@ -142,7 +142,7 @@ def sleepers_step_aside(program: Program) -> Iterator[FlowError]:
             awake[task.home] = task.awake
         for home, needed in switches_before(task, sleepers):
             if awake.get(home) is not needed:
-                what = f"`{_text(task)}` comes where {home.param} on {home} {'sleeps' if needed else 'is awake'}"
+                what = f"`{_text(task)}` runs while {home.param} on {home} {'sleeps' if needed else 'is awake'}"
                 yield LawError(what, hint="a home that sleeps is awake for its own tasks only")
 
 

@@ -19,7 +19,7 @@ def every_name_once(graph: Graph) -> Iterator[FlowError]:
     for node in graph.all_nodes:
         if not node.name or names[node.name] > 1:
             what = f"two nodes are named {node.name}" if node.name else f"{node.op.name} has no name"
-            yield LawError(what, where=str(node.at), hint="a pass that adds a node gives it a name of its own")
+            yield LawError(what, where=str(node.at), hint="a pass that adds a node must give it a unique name")
 
 
 def every_mask_counted(graph: Graph) -> Iterator[FlowError]:
@@ -36,7 +36,7 @@ def nothing_twice(graph: Graph) -> Iterator[FlowError]:
     for node in graph.all_nodes:
         computation = computation_of(node)
         if computation is not None and first.setdefault(computation, node.name) != node.name:
-            yield LawError(f"{node.name} computes what {first[computation]} does", where=str(node.at))
+            yield LawError(f"{node.name} computes the same as {first[computation]}", where=str(node.at))
 
 
 def nothing_dropped(graph: Graph) -> Iterator[FlowError]:
@@ -54,4 +54,4 @@ def calls_fit(graph: Graph) -> Iterator[FlowError]:
         faults = setting_faults(node.op.settings, values, node.op.name, where)
         yield from faults
         if not faults and dict(make_settings(node.op.settings, values, node.op.name, where)) != values:
-            yield LawError(f"{node.name}: a setting is not of its own type", where=where)
+            yield LawError(f"{node.name}: a setting does not have its declared type", where=where)

@@ -120,8 +120,8 @@ def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterat
         if node.op.kind == "generate" and node.name in role.nodes:
             settings = dict(reshaped_by(node))
             if what := engine.other_distribution(settings):
-                others = (other for other in engines_for("sample", supported=True) if other != row.engine)
-                fits = [other for other in others if not ENGINES[other].other_distribution(settings)]
+                names = engines_for("sample", supported=True)
+                fits = [name for name in names if not ENGINES[name].other_distribution(settings)]
                 hint = f"these sample so: {', '.join(fits)} (--engine sample={fits[0]})"
                 yield PlanError.not_offered(placed.where, node.name, row.engine, what, hint)
 
@@ -164,7 +164,7 @@ def _misfits(
     layout, pool = placed.layout, plan.pool(placed.pool)
     lacks = [verb for verb in VERBS[use] if verb not in engine.verbs]
     if lacks:
-        yield f"`{lacks[0]}`", f"it does {_listed(engine.verbs)}"
+        yield f"`{lacks[0]}`", f"it supports {_listed(engine.verbs)}"
     single = [verb for verb in VERBS[use] if verb in support.single_device]
     if single and layout.devices > 1:
         yield f"`{single[0]}` on {layout.devices} devices", "it does that on one device"
@@ -210,7 +210,7 @@ def lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
         if trained not in homes:
             yield PlanError.lags_in_place(where, role.name, row.lag, "nothing updates its weights")
         elif homes[trained] == homes[row.role]:
-            yield PlanError.lags_in_place(where, role.name, row.lag, f"it reads the very weights of {trained}")
+            yield PlanError.lags_in_place(where, role.name, row.lag, f"it reads the weights of the trainer, {trained}")
 
 
 def _listed(names: frozenset[str]) -> str:

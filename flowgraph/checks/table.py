@@ -37,7 +37,7 @@ LAWS: Laws = {
         Law(3, "terms", "a loss is a list of terms, each over the one mask that its node takes", (check_op, Loss)),
         Law(4, "kinds", "a value is row, row x token, scalar, model or state", (Kind, check_result)),
         Law(4, "identity", "a node that makes, drops or reorders rows returns their ids too", check_op),
-        Law(10, "separable", "a node that reads all rows together stands in no loss", check_region),
+        Law(10, "separable", "a node that reads all rows together cannot be in a loss", check_region),
     ),
     "described": (
         Law(0, "one flow", "a graph holds only values of its own parameters and nodes", one_flow),
@@ -47,12 +47,12 @@ LAWS: Laws = {
         Law(4, "rows", "values that are read row by row have the same rows", rows_agree),
         Law(4, "makers", "a value was made by the weights that its port asks for", made_as_asked),
         Law(4, "lag", "a loss on rows of stale weights corrects for it", lag_is_corrected),
-        Law(4, "corrected", "a correction is of the very ratio that it is used with", corrected_once),
+        Law(4, "corrected", "a correction applies to the ratio that it is used with", corrected_once),
         Law(8, "temperature", "values that are compared are of one distribution", one_distribution),
     ),
     "named": (
         Law(4, "ports", "an input fits its port, and a setting its range", calls_fit),
-        Law(12, "names", "every node has a name of its own", every_name_once),
+        Law(12, "names", "every node has a unique name", every_name_once),
         Law(3, "counts", "a loss says which masks are counted over all ranks", every_mask_counted),
         Law(0, "nothing twice", "no two pure nodes compute the same", nothing_twice),
         Law(0, "nothing dropped", "a call that nothing reads is removed and reported", nothing_dropped),

@@ -187,12 +187,12 @@ class RequestOptions:
     total_steps: Annotated[int | None, running("--steps N", "Total number of steps.", min=1)] = None
     seed: Annotated[int, running("--seed N", "Random seed.", min=0, max=2**63 - 1)] = 0
     eval_every: Annotated[
-        int, running("--eval-every N", "Evaluate on held-out prompts every N steps; 0 never does.", min=0)
+        int, running("--eval-every N", "Evaluate on held-out prompts every N steps; 0 disables this.", min=0)
     ] = 20
     eval_rows: Annotated[int, running("--eval-rows N", "Maximum number of held-out prompts.", min=1)] = 200
     run_folder: Annotated[Path | None, running("-o, --out RUN", "The run folder. Default: runs/FLOW-N.")] = None
     checkpoint_every: Annotated[
-        int, running("--checkpoint-every N", "Write a checkpoint every N steps; 0 never does.", min=0)
+        int, running("--checkpoint-every N", "Write a checkpoint every N steps; 0 disables this.", min=0)
     ] = 50
     keep: Annotated[int, running("--keep N", "Number of checkpoints to keep.", min=1)] = 2
     replay: Annotated[

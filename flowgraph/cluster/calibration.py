@@ -63,7 +63,7 @@ class Calibration(Data):
     def _unique(self) -> Calibration:
         keys = [scale.key for scale in self.scales]
         if twice := next((key for place, key in enumerate(keys) if key in keys[:place]), None):
-            raise ValueError(f"the scale of {' '.join(filter(None, twice))} is stated twice")
+            raise ValueError(f"the scale of {' '.join(filter(None, twice))} is given twice")
         return self
 
     def scale_of(self, phase: Phase, role: str, device: str) -> Scale | None:

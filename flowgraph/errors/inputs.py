@@ -105,7 +105,7 @@ class DataError(FlowError, ValueError):
 
 
 class BatchError(FlowError, ValueError):
-    """Sizes of a step's batch that do not go together: prompts, groups, minibatches, data ranks."""
+    """Sizes of a step's batch that do not fit together: prompts, groups, minibatches, data ranks."""
 
     exit_code = ExitCode.USAGE
 
@@ -172,7 +172,8 @@ class ModelError(FlowError, OSError):
     @classmethod
     def no_prompt(cls) -> ModelError:
         """Return the error for a prompt of 0 tokens."""
-        return cls("a prompt of 0 tokens leaves the model nothing to continue", hint="does its template drop the text?")
+        hint = "check whether its chat template drops the text"
+        return cls("a prompt of 0 tokens leaves the model nothing to continue", hint=hint)
 
     @classmethod
     def no_such_token(cls, token: int, vocabulary: int) -> ModelError:
@@ -195,7 +196,7 @@ class ModelError(FlowError, OSError):
         """Return the error for a model's folder that lacks a file; `saw` are the names of the files in it."""
         names = sorted(saw)
         total = f", … ({len(names)} in all)" if len(names) > 8 else ""
-        content = f"saw: {', '.join(names[:8])}{total}" if names else "the folder is empty"
+        content = f"files: {', '.join(names[:8])}{total}" if names else "the folder is empty"
         return cls(f"{what}; {content}", where=str(folder), hint=hint)
 
     @classmethod
@@ -233,7 +234,7 @@ class ModelError(FlowError, OSError):
     @classmethod
     def exists(cls, folder: object) -> ModelError:
         """Return the error for saving a model to a folder that already exists."""
-        return cls("exists already; a model is not saved over it", where=str(folder), hint="name another folder")
+        return cls("already exists; a model is not saved over it", where=str(folder), hint="name another folder")
 
 
 _SCORE_FAILURES = "on_error=0.0 scores such a response 0.0 and counts it"
@@ -250,7 +251,7 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def unnamed(cls, by: str) -> RuleError:
         """Return the error for a text that names a file or a module, but no function in it."""
-        return cls(f"`{by}` names no function", hint="write path.py:name or package.module:name")
+        return cls(f"`{by}` does not name a function", hint="write path.py:name or package.module:name")
 
     @classmethod
     def no_file(cls, by: str, tried: str) -> RuleError:
@@ -272,7 +273,7 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def not_loaded(cls, rule: str, why: str, *, at: str = "", notes: Sequence[str] = (), hint: str = "") -> RuleError:
         """Return the error for a rule's file that cannot be loaded, with the reason."""
-        return cls(f"rule `{rule}` does not load: {why}", where=at, notes=notes, hint=hint)
+        return cls(f"rule `{rule}` cannot be loaded: {why}", where=at, notes=notes, hint=hint)
 
     @classmethod
     def lacks_name(cls, rule: str, name: str, names: Iterable[str]) -> RuleError:
@@ -294,7 +295,7 @@ class RuleError(FlowError, RuntimeError):
         """Return the error for a parameter of a rule that no column provides, with the columns that exist."""
         hint = nearest(parameter, names)
         return cls(
-            f"rule `{rule}` asks for `{parameter}`, and no column has that name",
+            f"rule `{rule}` takes `{parameter}`, but no column has that name",
             notes=[f"{row} has: {', '.join(sorted(names))}"],
             hint=hint if hint.startswith("did") else "give the parameter a default, or another name",
         )
@@ -318,7 +319,7 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def hung(cls, rule: str, limit_s: float, *, notes: Sequence[str]) -> RuleError:
         """Return the error for a rule whose process was killed after its time limit in seconds."""
-        return cls(f"rule `{rule}` gave no score within {limit_s:g} s", notes=notes, hint=_SCORE_FAILURES)
+        return cls(f"rule `{rule}` returned no score within {limit_s:g} s", notes=notes, hint=_SCORE_FAILURES)
 
     @classmethod
     def died(cls, rule: str, how: str, *, notes: Sequence[str]) -> RuleError:
@@ -328,21 +329,21 @@ class RuleError(FlowError, RuntimeError):
     @classmethod
     def forged(cls, rule: str, *, notes: Sequence[str]) -> RuleError:
         """Return the error for a rule's process that wrote an answer without a request."""
-        what = f"rule `{rule}`: its process answered what it was not asked, and was ended"
+        what = f"rule `{rule}`: its process sent an answer without a request, so it was stopped"
         return cls(what, notes=notes, hint=f"a response that runs code can do this; {_SCORE_FAILURES}")
 
     @classmethod
     def overtime(cls, rule: str, limit_s: float, scored: int, rows: int, *, notes: Sequence[str]) -> RuleError:
         """Return the error for a batch that was not scored in time, with how many of its responses were."""
         what = f"rule `{rule}` scored {scored} of {rows} responses within {limit_s:g} s, the limit of one call"
-        return cls(what, notes=notes, hint=f"more workers=, or a larger call_limit_s=; {_SCORE_FAILURES}")
+        return cls(what, notes=notes, hint=f"use more workers= or a larger call_limit_s=; {_SCORE_FAILURES}")
 
     @classmethod
     def unconfinable(cls, rule: str, why: str) -> RuleError:
         """Return the error for a machine that cannot confine a rule; the hint says how to run it unconfined."""
         notes = ["a response that takes over the rule would have your rights: files, network, keys"]
         what = f"rule `{rule}` cannot be confined on this machine: {why}"
-        return cls(what, notes=notes, hint='allow=["unconfined"] runs it all the same')
+        return cls(what, notes=notes, hint='allow=["unconfined"] runs it anyway')
 
     @classmethod
     def unknown_allowance(cls, word: str, names: Sequence[str]) -> RuleError:
@@ -359,12 +360,13 @@ class RunFolderError(FlowError, FileExistsError):
     @classmethod
     def exists(cls, path: str, free: str) -> RunFolderError:
         """Return the error for a run's folder that already exists; the hint names a free one."""
-        return cls("this run folder exists; nothing in it was touched", where=path, hint=f"--out {free}")
+        return cls("this run folder already exists; nothing in it was changed", where=path, hint=f"--out {free}")
 
     @classmethod
     def bad_name(cls, name: str) -> RunFolderError:
         """Return the error for an invalid name of a run."""
-        return cls(f"`{name}` cannot name a run", hint="letters, digits, dot, dash and underscore, 64 at most")
+        hint = "use at most 64 letters, digits, dots, dashes and underscores"
+        return cls(f"`{name}` is not a valid run name", hint=hint)
 
     @classmethod
     def cannot(cls, path: str, error: Exception) -> RunFolderError:
@@ -373,8 +375,8 @@ class RunFolderError(FlowError, FileExistsError):
 
     @classmethod
     def no_run(cls, path: str, runs: Iterable[str]) -> RunFolderError:
-        """Return the error for a folder that holds no run; the hint names the nearest folder that does."""
-        return cls("holds no run", where=path, hint=nearest(path.rpartition("/")[2], runs))
+        """Return the error for a folder that is not a run folder; the hint names the nearest folder that does."""
+        return cls("is not a run folder", where=path, hint=nearest(path.rpartition("/")[2], runs))
 
     @classmethod
     def no_rollouts(cls, path: str, node: str) -> RunFolderError:

@@ -58,7 +58,7 @@ def read_sums(text: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), start=1):
         entry = _LINE.fullmatch(line)
         if entry is None or PurePosixPath(entry[2]).is_absolute() or ".." in PurePosixPath(entry[2]).parts:
-            raise ValueError(f"line {number} is not a hash and the name of a file here")
+            raise ValueError(f"line {number} is not a hash and the name of a file in its folder")
         hashes[entry[2]] = entry[1]
     return hashes
 
@@ -87,11 +87,11 @@ def faults(folder: Path, listed: Mapping[str, str]) -> Iterable[str]:
                 file.seek(max(0, path.stat().st_size - len(PARQUET_END)))
                 end = file.read()
             if path.suffix == ".parquet" and end != PARQUET_END:
-                yield f"{name} has other bytes than were written: it does not end as Parquet does"
+                yield f"{name} has changed since it was written: it does not end as Parquet does"
                 continue  # without reading all of a file that may be large because it is damaged
             actual = sha256(path)
         except (OSError, ValueError) as error:
             yield f"{name} cannot be read: {getattr(error, 'strerror', error)}"
             continue
         if actual != expected:
-            yield f"{name} has other bytes than were written: sha256 was {expected[:16]}, is {actual[:16]}"
+            yield f"{name} has changed since it was written: sha256 was {expected[:16]}, is {actual[:16]}"

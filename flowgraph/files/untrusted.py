@@ -70,7 +70,7 @@ def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) ->
     {'a': [1, 2.5]}
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
-    ValueError: the key `a` stands twice
+    ValueError: the key `a` appears twice
     """
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
@@ -119,7 +119,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise ValueError(f"the key `{_short(twice)}` stands twice")
+        raise ValueError(f"the key `{_short(twice)}` appears twice")
     return content
 
 
@@ -136,7 +136,7 @@ def _finite(digits: str) -> float:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _refuse_deep_or_broken(content: Any, whole: bool) -> None:
@@ -152,7 +152,7 @@ def _refuse_deep_or_broken(content: Any, whole: bool) -> None:
             elif isinstance(value, list):
                 inside += value
             elif whole and isinstance(value, str) and not value.isascii() and _HALF.search(value):
-                raise ValueError("a string holds half of a character")
+                raise ValueError("a string contains half of a surrogate pair")
         level, depth = inside, depth + 1
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from pathlib import Path
 from typing import Literal
 
 from flowgraph.errors import FlowError, UnknownNameError, UserCodeError
@@ -26,7 +28,7 @@ def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
 
 def names(group: Group) -> list[str]:
     """Return the distinct names of the entry points of a group, sorted, without importing them."""
-    return sorted({entry.name for entry in entry_points(group=group)})
+    return sorted({entry.name for entry in _registered(group)})
 
 
 def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint | None:
@@ -34,15 +36,26 @@ def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint |
 
     Raises `UnknownNameError` if two packages register the name, or if one does and the name is in `shipped`.
     """
-    entries = list(entry_points(group=group, name=name))
+    entries = list(_registered(group).select(name=name))
     packages = [package_of(entry) for entry in entries]
     if entries and name in shipped:
-        what = f"the {WORDS[group]} `{name}` is a shipped one, and {packages[0]} brings one of that name too"
+        what = f"the {WORDS[group]} `{name}` is shipped with flowgraph, but {packages[0]} has one with that name"
         raise UnknownNameError(what, hint="rename it there, or uninstall it")
     if len(entries) > 1:
-        what = f"two packages bring a {WORDS[group]} `{name}`: {packages[0]} and {packages[1]}"
+        what = f"two packages provide a {WORDS[group]} `{name}`: {packages[0]} and {packages[1]}"
         raise UnknownNameError(what, hint="uninstall one of them")
     return entries[0] if entries else None
+
+
+def _registered(group: Group) -> EntryPoints:
+    folders = [Path(folder) for folder in sys.path if Path(folder).is_dir()]
+    return _read(group, tuple((folder, folder.stat().st_mtime_ns) for folder in folders))
+
+
+@lru_cache(maxsize=len(WORDS))
+def _read(group: Group, folders: tuple[tuple[Path, int], ...]) -> EntryPoints:
+    # Every installed package's metadata is read: 20 ms. A package that is installed meanwhile changes its folder.
+    return entry_points(group=group)
 
 
 def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:

@@ -80,13 +80,13 @@ def find_flow(text: str | Flow[..., Any]) -> FlowFile:
         return _by_name(text)
     path = Path(file)
     if not path.is_file():
-        raise UnknownNameError(f"no file {path.absolute()}", hint="a shipped flow has no .py: `grpo`")
+        raise UnknownNameError(f"no file {path.absolute()}", hint="write a shipped flow without .py: `grpo`")
     flows = flows_in(path)
     if not flows:
-        raise UnknownNameError("holds no flow", where=str(path), hint="a flow is a function under @flow, in this file")
+        raise UnknownNameError("has no flow", where=str(path), hint="a flow is a function under @flow, in this file")
     if len(flows) > 1 and not name:
         hint = " or ".join(f"{path}:{flow}" for flow in list(flows)[:3])
-        raise UnknownNameError(f"holds {len(flows)} flows", where=str(path), hint=f"name one: {hint}")
+        raise UnknownNameError(f"has {len(flows)} flows", where=str(path), hint=f"name one: {hint}")
     if colon and name and name not in flows:
         raise UnknownNameError.of("flow", name, flows, str(path))
     return FlowFile(flows[name or next(iter(flows))], path)

@@ -150,7 +150,8 @@ def _call(op: Op, signature: Signature, args: tuple[object, ...], kwargs: Mappin
         return _outputs(Node(op, edges, settings, tuple(regions.items()), returns, site))
     captures = (edge for region in regions.values() for edge in region.captures)
     if captured := next((edge for edge in captures if not isinstance(edge.source, Const)), None):
-        raise FlowTypeError.bad_call(str(site), op.name, f"real values meet an edge: {captured} {captured.made()}")
+        why = f"real values are mixed with edges: {captured} {captured.made()}"
+        raise FlowTypeError.bad_call(str(site), op.name, why)
     ranks = ranks_of(inputs)
     bound_regions = {name: BoundRegion.of(counted(region), {}, ranks=ranks) for name, region in regions.items()}
     real = as_declared(op, inputs) | bound_regions
@@ -214,7 +215,7 @@ def _check_types(op: Op, arguments: Mapping[str, object], site: Site) -> dict[An
     edges = (value.edge for value in arguments.values() if isinstance(value, Value))
     stale_edge = next((edge for edge in edges if edge is not None and edge.at_most), None)
     if stale_edge is not None and op.kind != "generate":
-        what = f"{op.name} reads {stale_edge} {how_late(stale_edge.at_most)}; only sampling may"
+        what = f"{op.name} reads {stale_edge} {how_late(stale_edge.at_most)}; only generate nodes may do so"
         raise LawError(what, where=str(site), hint="give the stale model to a generate node only")
     return kinds
 

@@ -38,7 +38,7 @@ class Truncation:
         >>> Truncation(top_p=0.9).changed(), Truncation().changed()
         ((('top_p', 0.9),), ())
         """
-        pairs = ((each.name, getattr(self, each.name), each.default) for each in fields(self))
+        pairs = ((rule.name, getattr(self, rule.name), rule.default) for rule in fields(self))
         return tuple((name, value) for name, value, default in pairs if value != default)
 
 
@@ -115,7 +115,7 @@ class SampleRequest:
         return dict(self.truncation.changed() if self.temperature else ()) | penalty
 
     def ends(self, model_ends: Collection[int]) -> frozenset[int]:
-        """Return the token ids that end the response, of which `model_ends` are the model's."""
+        """Return the token ids that end the response; `model_ends` are those of the model."""
         return frozenset(self.stopping.ids).union(() if self.stopping.ignore_eos else model_ends)
 
 
@@ -177,7 +177,7 @@ class NotFinite(LawError):
             notes.append(f"by {'' if row == WHOLE else f'row {row} of '}micro-batch {batch} on rank {rank}")
         notes += [f"and {len(rows) - TOLD_AT_MOST} more"] if len(rows) > TOLD_AT_MOST else []
         hint = "a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
-        error = cls(f"{what}; this step left the weights as they were", notes=notes, hint=hint)
+        error = cls(f"{what}; this step did not change the weights", notes=notes, hint=hint)
         error.rows = tuple(rows)
         return error
 

@@ -28,7 +28,7 @@ def wrong_type(
 
 
 _LEVELS = {
-    Kind.TOKEN: "it has a number for each token: reduce it to one a row under its mask, in a @node",
+    Kind.TOKEN: "it has a number for each token: reduce it to one per row under its mask, in a @node",
     Kind.ROW: "it has a number for each row: spread it over the row's tokens, in a @node",
 }
 _NODES_AT_MOST = 200  # how many nodes back a hint may lie

@@ -62,7 +62,7 @@ class Signature:
         for port in self.ports:
             if port.name not in bound and not port.optional:
                 lacks = f"lacks `{port.name}`, {port.wants()}"
-                hint = f"the flow that is run carries state: take `{port.name}` there as a parameter, and give it"
+                hint = f"take `{port.name}` as a parameter of the flow that is run, and pass it"
                 raise FlowTypeError.bad_call(where, self.name, lacks, hint if port.initial is not None else "")
         return bound
 
@@ -131,7 +131,7 @@ def _refuse_out_of_place(ports: Sequence[Port], key: str | None, what: str, refu
         for port in ports:
             if port.initial is not None:
                 hint = "state starts from the default of a flow's parameter"
-                raise refuse(f"`{port.name}`: a port has no default", hint)
+                raise refuse(f"`{port.name}`: a port cannot have a default", hint)
         return
     if key is not None:
         hint = "each node that needs random numbers has a key of its own"
@@ -140,7 +140,7 @@ def _refuse_out_of_place(ports: Sequence[Port], key: str | None, what: str, refu
         rows, corrects = port.other_rows or port.no_rows, port.corrects is not None
         traits = {"Parts": port.parts, "By": port.by, "Rows": rows, "Corrects": corrects}
         if trait := next((name for name, value in traits.items() if value), ""):
-            raise refuse(f"`{port.name}` says {trait}, which only a node's port does", "leave it out")
+            raise refuse(f"`{port.name}` declares {trait}, which only a port of a node can", "leave it out")
         if port.region:
             raise refuse(f"`{port.name}` is a function, and a flow takes values", "define the loss inside the flow")
         if port.optional:
@@ -180,7 +180,7 @@ def _port(parameter: inspect.Parameter, hint: Any, refuse: Refuse) -> Port | Non
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         raise refuse(f"`{name}` takes any number of arguments", "name each port and each setting")
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise refuse(f"`{name}` cannot be given by name", "write no `/`: a graph gives every value by its name")
+        raise refuse(f"`{name}` cannot be given by name", "remove `/`: a graph passes every value by its name")
     traits: Sequence[Any] = ()
     if get_origin(hint) is Annotated:
         hint, *traits = get_args(hint)
@@ -215,7 +215,7 @@ def _with_default(port: Port, default: object, refuse: Refuse) -> Port:
         raise refuse(f"`{port.name}`: a port that may be None has the default None", "")
     kind = port.value_type
     if not is_plain_state(kind):
-        raise refuse(f"`{port.name}`: a port has no default", "")
+        raise refuse(f"`{port.name}`: a port cannot have a default", "")
     if type(default) is not kind:
         got = "None" if default is None else with_article(type(default).__name__)
         why = f"`{port.name}` takes {with_article(kind.__name__)}, and its default is {got}"
@@ -238,7 +238,7 @@ def bad_start(kind: type[State], data: object) -> str:
     ('', 'a file cannot hold nan')
     """
     if data is None:
-        return "it starts from nothing"
+        return "it has no initial value"
     types = _STATE_TYPES.get(kind.dtype.rstrip("0123456789"), (type(data),))
     if not isinstance(data, list | dict) and type(data) not in types:
         return f"{kind.__name__} is {kind.dtype}, not {type(data).__name__}"
@@ -274,11 +274,12 @@ def _with_traits(port: Port, annotations: Sequence[Any], refuse: Refuse) -> Port
     seen = set[type]()
     for trait in annotations:
         if isinstance(trait, type) and issubclass(trait, Trait):
-            raise refuse(f"`{port.name}` says {trait.__name__}", f"say which: {trait.__name__}{_EXAMPLES[trait]}")
+            hint = f"write {trait.__name__}{_EXAMPLES[trait]}"
+            raise refuse(f"`{port.name}` declares {trait.__name__} without a value", hint)
         if not isinstance(trait, Trait):
             continue
         if type(trait) in seen:
-            raise refuse(f"`{port.name}` says {type(trait).__name__} twice", "")
+            raise refuse(f"`{port.name}` declares {type(trait).__name__} twice", "")
         seen.add(type(trait))
         if isinstance(trait, Parts):
             known = fields(port.value_type) if issubclass(port.value_type, Record) else {}
@@ -294,7 +295,7 @@ def _with_traits(port: Port, annotations: Sequence[Any], refuse: Refuse) -> Port
         elif isinstance(trait, Corrects):
             port = replace(port, corrects=str(trait.port))
         elif trait is Rows.NONE and not is_plain_state(port.value_type):
-            raise refuse(f"`{port.name}` says Rows.NONE, which only the port of a state does", "leave it out")
+            raise refuse(f"`{port.name}` declares Rows.NONE, which only a port of a state can", "leave it out")
         else:
             port = replace(port, other_rows=trait is Rows.OTHER, no_rows=trait is Rows.NONE)
     return port

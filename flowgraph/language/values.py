@@ -355,5 +355,5 @@ def _fields(record: Any) -> dict[str, type[Value]]:
         if record in kind.__mro__:
             raise refuse(f"its part `{name}` is such a record itself")
         if hasattr(Record, name):
-            raise refuse(f"a part cannot be named `{name}`: every record has one")
+            raise refuse(f"a part cannot be named `{name}`: every record has an attribute of that name")
     return parts

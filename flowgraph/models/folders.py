@@ -101,7 +101,7 @@ def read_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise ModelError.broken(file, "is not a safetensors file: its header cannot be read") from None
     if file_bytes != expected_bytes:
-        raise ModelError.broken(file, f"is cut off or overlong: {file_bytes} bytes, its header says {expected_bytes}")
+        raise ModelError.broken(file, f"is cut off or too long: {file_bytes} bytes, its header says {expected_bytes}")
     return shapes
 
 

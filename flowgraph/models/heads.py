@@ -104,6 +104,6 @@ def with_head(model: Model, head: Head, name: object, seed: int | None = None) -
                 with seeded(seed):
                     tensor.normal_(std=getattr(new.config, "initializer_range", 0.02))
     if copied:
-        return new, f"{name}: its head for whole texts is taken over, and gives a number at each token"
+        return new, f"{name}: its head for whole texts is reused at each token"
     start = "starts at 0" if seed is None else "is drawn from the seed"
     return new, f"{name}: its head was replaced by one of one output, which {start}"

@@ -92,7 +92,7 @@ def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
     try:
         output = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False)
     except subprocess.TimeoutExpired:
-        raise _not_fetched(cache, [f"no end within {_DOWNLOAD_S:.0f} s"]) from None
+        raise _not_fetched(cache, [f"it did not finish within {_DOWNLOAD_S:.0f} s"]) from None
     if output.returncode or not (draft / WHEEL).is_file():
         lines = [line for line in output.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         raise _not_fetched(cache, lines[-2:])

@@ -56,7 +56,7 @@ def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str,
         ids: list[int] = tokenizer("0")["input_ids"]
         starts_with_bos = bool(ids) and ids[0] == tokenizer.bos_token_id
         tokenizer.chat_template = ("{{ bos_token }}" if starts_with_bos else "") + PLAIN_TEMPLATE
-        notes.append(f"{folder}: the tokenizer has no chat template; a prompt is its contents joined by line ends")
+        notes.append(f"{folder}: the tokenizer has no chat template; a prompt is its messages joined by line breaks")
     return tokenizer, tuple(notes)
 
 

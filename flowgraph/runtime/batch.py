@@ -56,7 +56,7 @@ def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
     try:
         metadata = {SCALARS: json.dumps(scalars).encode()}
     except TypeError:
-        what = f"a {type(value).__name__} holds what cannot travel: a scalar is a number, a text, or lists of them"
+        what = f"a {type(value).__name__} cannot be sent: a scalar is a number, a text, or lists of them"
         raise LawError(what) from None
     return pa.table(columns).replace_schema_metadata(metadata)
 

@@ -114,7 +114,7 @@ def _in_order_of(name: str, stored: StoredValue, leader_name: str, leader: Store
         return None
     index = {row: i for i, row in enumerate(rows)}
     if len(index) < len(rows):
-        raise LawError.not_aligned(name, leader_name, "they come in another order, and several have the same ids")
+        raise LawError.not_aligned(name, leader_name, "their order differs, and several have the same ids")
     moved = torch.tensor([index[row] for row in order], dtype=torch.int64)
     return StoredValue(take(stored.value, moved), {key: column[moved.numpy()] for key, column in stored.ids.items()})
 

@@ -146,15 +146,15 @@ class _GraphReader:
     def graph(self) -> Graph:
         data = self.data
         ids = [*(param.id for param in data.params), *(node.id for node in data.nodes)]
-        _expect(len(set(ids)) == len(ids), "an id stands twice")
-        _expect(len(set(data.inputs)) == len(data.inputs), "a parameter stands twice")
+        _expect(len(set(ids)) == len(ids), "an id appears twice")
+        _expect(len(set(data.inputs)) == len(data.inputs), "a parameter appears twice")
         params = tuple(self._param(name) for name in data.inputs)
         regions: dict[str, list[FlatRegion]] = {}
         for region in data.regions:
             regions.setdefault(region.node, []).append(region)
         for node in data.nodes:
             self.sources[node.id] = self._node(node, regions.pop(node.id, []))
-        _expect(not regions, "no node takes one of its regions")
+        _expect(not regions, "no node uses one of its regions")
         outputs = tuple(self._edge(edge) for edge in data.outputs)
         for name in data.settings:
             usable = name.isidentifier() and not name.startswith("_") and not hasattr(BaseModel, name)
@@ -176,7 +176,7 @@ class _GraphReader:
     def _param(self, name: str) -> Param:
         """Return a parameter, created when first read: a region's parameter must be newer than the region's inputs."""
         if name not in self.sources:
-            _expect(name in self._params, f"`{name}` does not exist, or stands behind its reader")
+            _expect(name in self._params, f"`{name}` does not exist, or comes after its reader")
             stored = self._params[name]
             kind, initial = _value(stored.type), stored.initial
             if initial is not None:
@@ -204,7 +204,7 @@ class _GraphReader:
         _expect(stored.kind == op.kind, f"{op.name} is of the kind {op.kind}, not {stored.kind}")
         for name, value in plain_settings(settings).items():
             old = stored.settings.get(name)
-            _expect(value == old, f"{stored.name or op.name}.{name} was {old!r}, and is {value!r} by default now")
+            _expect(value == old, f"{stored.name or op.name}.{name} was {old!r}, and its default is now {value!r}")
         return Node(op, inputs, settings, closed, returns, site, stored.name)
 
     def _region(self, op: Op, stored: FlatRegion, kinds: dict[Any, Any], site: Site) -> Region:
@@ -263,7 +263,7 @@ def _find(name: str) -> Any:
     named = not last.startswith("__") and all(part.isidentifier() for part in module.split("."))
     known = module in sys.modules or (named and (root in OURS or root in _registered_packages(tuple(sys.path))))
     if not known:
-        raise LawError.not_stored(name, f"the module `{module}` is not imported, and not one of ours")
+        raise LawError.not_stored(name, f"the module `{module}` is neither imported nor a part of flowgraph")
     try:
         target: Any = sys.modules.get(module) or importlib.import_module(module)
         for part in path.split("."):

@@ -39,7 +39,7 @@ def reasoning_gym_rows(name: str, *, size: int = 512, held_out: int = 64, seed: 
             with contextlib.redirect_stdout(sys.stderr):  # some tasks print dots while they search
                 drawn: list[Entry] = list(reasoning_gym.create_dataset(name, size=count, seed=first))
         except Exception as fault:  # each task has its own code and checks
-            raise DataError.failed(f"reasoning_gym/{name}", "the task makes no questions", fault) from fault
+            raise DataError.failed(f"reasoning_gym/{name}", "the task returns no questions", fault) from fault
         for entry in drawn:
             entries.setdefault(entry["question"], (split, entry))
     if len(entries) < 2:

@@ -195,7 +195,7 @@ def export_spec(
     assumed = plan.assumed
     if assumed is None:
         hint = "make the plan with `flowgraph plan`, which writes models, batch and lengths into it"
-        raise PlanError("the plan does not say for which models and batch it was made", where="assumed", hint=hint)
+        raise PlanError("the plan does not state its models and batch", where="assumed", hint=hint)
     algorithm = read_algorithm(graph)
     if algorithm is None:
         what = f"{graph.name} trains no policy on responses that it generates, which these systems do"

@@ -68,7 +68,7 @@ def keys_of_yaml(text: str) -> tuple[CommandKey, ...]:
     if aliases:
         raise _error("an alias stands for another part; write it out", aliases[0].start_mark.line)
     if not isinstance(root, yaml.MappingNode):
-        raise _error("holds no keys", 0)
+        raise _error("has no keys", 0)
     return _leaves(root)
 
 

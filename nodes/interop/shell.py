@@ -211,7 +211,7 @@ class _Shell:
                 if not self.peek():
                     raise error_at(opened, "this array is never closed", "(")
                 if self.peek() in ";&|(<>":
-                    raise error_at(self.line, "cannot stand in an array", self.peek())
+                    raise error_at(self.line, "cannot be used in an array", self.peek())
                 value += self.word()
                 self.take(_BLANKS_AND_LINES)
             self.position += 1

@@ -100,7 +100,7 @@ def lacks() -> str:
     try:
         import sandlock
     except (ImportError, OSError, RuntimeError) as error:
-        return f"the package sandlock does not load: {error}"
+        return f"the package sandlock cannot be loaded: {error}"
     if os.uname().machine not in ARCHITECTURES:
         return f"sockets are not closed on {os.uname().machine}, only on {' and '.join(ARCHITECTURES)}"
     abi = sandlock.landlock_abi_version()

@@ -31,7 +31,7 @@ def enclose() -> None:
     rights = struct.pack("=QQQ", _MAKE_DEVICE, 0, scoped)[: 24 if scoped else 8]
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.create_string_buffer(rights, len(rights)), len(rights), 0)
     if ruleset < 0 or libc.syscall(_RESTRICT_SELF, ruleset, 0):
-        raise OSError(ctypes.get_errno(), "a response cannot be kept apart")
+        raise OSError(ctypes.get_errno(), "a response cannot be isolated")
     os.close(ruleset)
 
 

@@ -341,7 +341,7 @@ class _Call:
                 self._fail(index, error)
         elif blamed:
             why = f"it took over {self.pool.start_limit_s:g} s" if hung else f"its process ended: {ending(code)}"
-            why = "its process answered what it was not asked" if forged else why
+            why = "its process sent an answer without a request" if forged else why
             raise RuleError.not_loaded(text, why, notes=printed_lines(worker.printed))
 
 

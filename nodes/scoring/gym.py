@@ -153,7 +153,7 @@ def _bits(node: ast.expr, names: frozenset[str]) -> float:
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
             return _bits(argument, names)
         case _:
-            raise ValueError(f"{type(node).__name__} is not read")
+            raise ValueError(f"{type(node).__name__} is not supported")
 
 
 _LITERALS = ("algorithmic.string_insertion", "algorithmic.spiral_matrix", "algorithmic.binary_matrix")

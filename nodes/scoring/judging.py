@@ -103,9 +103,9 @@ def filled(question: str, values: Mapping[str, object]) -> str:
     """
     for name in _FIELD.findall(question):
         if name not in values:
-            raise RuleError(f"the question names `{{{name}}}`, and nothing has that name", hint=nearest(name, values))
+            raise RuleError(f"the question uses `{{{name}}}`, but no column has that name", hint=nearest(name, values))
         if values[name] is None:
-            raise RuleError(f"the question names `{{{name}}}`, which is null", hint="give the row one, or leave it out")
+            raise RuleError(f"the question uses `{{{name}}}`, which is null", hint="give the row one, or leave it out")
     return _FIELD.sub(lambda field: str(values[field[1]]), question)
 
 

@@ -201,7 +201,7 @@ class CalibrationResult:
                     counted = f"{scale.measurements} measured" if scale.measurements else "not measured"
                     lines.append(f"  {name:<28} {scale.factor:.3f} ({scale.low:.2f} to {scale.high:.2f}), {counted}")
         for label, times in self.far.items():
-            lines.append(f"far off: {label} took {times:.3g} times what is forecast, so its seconds may be wrong")
+            lines.append(f"far off: {label} took {times:.3g} times its forecast, so its seconds may be wrong")
         return "\n".join(lines)
 
 
@@ -218,7 +218,7 @@ def repair(runs: Sequence[MeasuredRun], source: str) -> CalibrationResult:
     if not observations:
         labels = ", ".join(run.name for run in runs)
         hint = f"what is forecast: {', '.join(names)}" if names else ""
-        raise DataError.unusable(labels, "has measured no seconds of a node that is forecast", hint)
+        raise DataError.unusable(labels, "has no measured seconds of a node with a forecast", hint)
     calibration = fit_scales(observations, source)
     before, after = (
         ForecastErrors.of([observation.forecast(scales) / observation.seconds for observation in observations])

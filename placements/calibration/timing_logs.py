@@ -109,7 +109,7 @@ def _log(steps: Sequence[Mapping[str, Any]], where: str) -> TimingLog:
         system for system, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in metrics)
     ]
     if not systems:
-        raise DataError.unusable(where, "has no timers that are known", f"calibrate reads {KNOWN}")
+        raise DataError.unusable(where, "has no known timers", f"calibrate reads {KNOWN}")
     system = systems[0]
     timers = [name for name in metrics if name.startswith(PREFIXES[system])]
     unreadable = [name for name in timers if not all(_is_seconds(step[name]) for step in steps if name in step)]

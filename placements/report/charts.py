@@ -95,7 +95,7 @@ def _how(search: SearchResult, plan: Plan) -> str:
     if same is not None:
         return against(search, same, MEASURES["step"])
     seconds = period_s(plan)
-    return "" if seconds is None else f"{seconds / search.best.step_s - 1:+.1%} beside the best"
+    return "" if seconds is None else f"{seconds / search.best.step_s - 1:+.1%} compared with the best"
 
 
 def _ranked_parts(ranked: RankedPlan) -> tuple[PoolShare, ...]:

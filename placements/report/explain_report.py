@@ -121,7 +121,7 @@ def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) 
         ]
         for option in layouts
     ]
-    head = f"{role} on its {many(devices, 'device')}: as it is (→), and each layout at its fastest that fits"
+    head = f"{role} on its {many(devices, 'device')}: the current layout (→), and the fastest that fits of each layout"
     return "\n".join([head, *flowing(rows)])
 
 

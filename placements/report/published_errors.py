@@ -71,7 +71,7 @@ def error_lines(plan: Plan) -> Iterator[str]:
         subject = "seconds without the calibration" if scaled else "a step's seconds and tokens/s"
         yield f"error of {subject}: {errors['step']}"
         yield f"  {', '.join(f'{name} {errors[name].short}' for name in PHASES)}"
-        yield f"  {memory_text}; ±: half of the rows, their model or hardware left out"
+        yield f"  {memory_text}; ±: the median error with a row's model or hardware left out"
     elif plan.forecast:
         yield f"error of {memory_text}: 8 in 10 of the published {memory.noun}"
 

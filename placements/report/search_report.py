@@ -60,7 +60,7 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
     """Return the report of a search as text; `plan` is its best plan, `top` the number of plans to list."""
     measure, roles = MEASURES[search.objective], relied_on(search.setting, plan)
     texts = ", ".join(f"{role} takes {show_bytes(more_bytes)} more" for role, more_bytes in roles.items())
-    logits = f"logits come in chunks, a fused loss: all at once they do not fit, {texts}"
+    logits = f"logits are chunked by a fused loss: whole logits do not fit, {texts}"
     return "\n".join(
         [
             *_head(search, measure),
@@ -106,7 +106,7 @@ def _head(search: SearchResult, measure: ObjectiveMeasure) -> Iterator[str]:
         yield f"a step costs {cost:,.2f}, a million tokens {1e6 * cost / tokens:,.2f}, in the cluster's currency"
     yield from broken(f"{_proof(search, measure)}; {many(search.played, 'plan')} played", "; ")
     if search.regrets and best is not min(search.ranked, key=lambda plan: value_of(plan, search.objective)):
-        yield f"it is not the {measure.best} as forecast, but loses least where costs are other than forecast"
+        yield f"it is not the {measure.best} by the forecast, but loses least if costs differ from the forecast"
 
 
 def _proof(search: SearchResult, measure: ObjectiveMeasure) -> str:
@@ -347,7 +347,7 @@ def against(search: SearchResult, ranked: RankedPlan, measure: ObjectiveMeasure)
     excess = _more(ranked, search.best, measure)
     if excess <= 0:
         played = ranked.blocks in {candidate.blocks for candidate in search.ranked}
-        why = "loses more where costs are other" if search.regrets and played else "your request excludes it"
+        why = "loses more if costs differ" if search.regrets and played else "your request excludes it"
         return "the best" if excess > -0.0005 else f"{excess:+.0%}: {why}"
     difference = _difference(ranked, search.best, measure, "a tie")
     if ranked.step_s <= search.best.step_s:
@@ -373,11 +373,11 @@ def why_slower(slow: Played, fast: Played) -> str:
     ]
     moved = [name for name in slow.step.cycle if name in fast_s and name not in fast.step.cycle]
     turns = [name for name in moved if slow_s.get(name, 0.0) >= smallest][:3]
-    reasons += [f"{', '.join(turns)} no longer overlap other work"] if turns else []
+    reasons += [f"{', '.join(turns)} no longer overlap{'' if len(turns) > 1 else 's'} other work"] if turns else []
     if reasons:
         return "; ".join(reasons)
     pools = {pool for task in slow.step.tasks for pool in task.pools} - {HOST}
-    return "its pools wait for each other" if len(pools) > 1 else "all of it takes turns on one pool"
+    return "its pools wait for each other" if len(pools) > 1 else "all tasks take turns on one pool"
 
 
 def what_if_text(search: SearchResult, what_ifs: Sequence[WhatIf]) -> str:

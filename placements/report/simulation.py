@@ -156,7 +156,7 @@ class Simulation:
         waits = [span for span in self.idle if span.pool != HOST and span.why != OVER]
         longest = max(waits, key=lambda span: span.seconds, default=None)
         if longest is not None:
-            about += f" The longest idle time is of {longest.pool}: {show_s(longest.seconds)}, {longest.why}."
+            about += f" The longest idle time is that of {longest.pool}: {show_s(longest.seconds)}, {longest.why}."
         return Lanes(title, tuple(lanes), self.timeline.end_s, about)
 
     def _task_bar(self, event: TimelineEvent, first_step: int) -> Bar:

@@ -90,7 +90,7 @@ def _missing(options: Sequence[SmallestOption | Role]) -> tuple[str, list[str]]:
     if largest.over_bytes <= 0:
         sizes_alone = " · ".join(f"{option.role.name} {option}" for option in fitting)
         return "each role fits alone, but not all of them together", [sizes_alone]
-    fills = "that it has" if largest.room_bytes == largest.group.of.memory_bytes else "that a plan fills"
+    fills = "that it has" if largest.room_bytes == largest.group.of.memory_bytes else "that a plan may use"
     room = f"{show_bytes(largest.over_bytes)} more than the {show_bytes(largest.room_bytes)} {fills}"
     parts = {str(part): size for part, size in largest.footprint.at_work.items() if size}
     notes = [f"{largest.layout} {largest.running}", show_parts(parts)]
@@ -164,7 +164,7 @@ def overflows(plan: Plan, setting: PlanningProblem, on: str) -> Iterator[Resourc
         of_pool = "" if len(plan.pools) == 1 else f" in pool `{pool.pool}`"
         devices = "its device" if pool.devices == 1 else f"{'each' if pool.even else 'the smallest'} of its devices"
         fills = pool.room_bytes != pool.memory_bytes
-        whose = f"a plan fills of {devices}{of_pool}" if fills else f"{devices}{of_pool} has"
+        whose = f"a plan may use of {devices}{of_pool}" if fills else f"{devices}{of_pool} has"
         what = f"{peak.role} needs {show_bytes(peak.peak_bytes)} {phase}, {room} {whose}"
         micro = {placed.role: placed.running.micro_batch_tokens or 0 for placed in plan.placed}
         start = ReducedProblem(setting, {role: tokens for role, tokens in micro.items() if tokens})
@@ -172,7 +172,7 @@ def overflows(plan: Plan, setting: PlanningProblem, on: str) -> Iterator[Resourc
         if changes:
             hint = f"smallest changes that fit: {' · '.join(changes)}"
         elif setting.kind == "gpu":
-            hint = "plan it anew for this cluster"
+            hint = "plan it again for this cluster"
         else:
             states = sum(map(_states_bytes, peak.roles.values()))
             hint = f"no smaller batch fits: models, gradients and optimizer alone take {show_bytes(states)}"
@@ -200,7 +200,7 @@ def _notes(peak: PoolPeak) -> list[str]:
     ]
     resting.append((sum(parts.get("context", 0) for parts in peak.roles.values()), "the process"))
     neighbours = " · ".join(f"{name} {show_bytes(size)}" for size, name in sorted(resting, reverse=True))
-    return [show_parts(parts), f"beside it: {neighbours}"]
+    return [show_parts(parts), f"also on the device: {neighbours}"]
 
 
 # ---------------------------------------------------------------------------------------- changes after which a search

@@ -124,7 +124,7 @@ VARIANTS: tuple[PlacementVariant, ...] = (
     PlacementVariant(
         "hybrid",
         "verl",
-        "policy, critic and reference take turns on one pool; what scores has its own",
+        "policy, critic and reference take turns on one pool; reward models have their own",
         lambda by: [by.actor + by.critics + by.references, by.scorers],
     ),
     PlacementVariant(

@@ -136,7 +136,7 @@ class PlanOptions:
         _refuse_impossible_pools(request, problem)
         unpriced = dict.fromkeys(of.model or f"{of.kind}s" for of in problem.classes if of.price_per_hour is None)
         if request.objective == "cost" and unpriced:
-            hint = "say `price_per_hour` of each machine in a cluster's file"
+            hint = "set `price_per_hour` of each machine in the cluster file"
             raise UsageError(f"what {' and '.join(unpriced)} cost is not known", where="--objective cost", hint=hint)
         return request
 
@@ -159,15 +159,15 @@ class PlanOptions:
             say(note)
         if self.streamed and not problem.lag:
             if self.staleness != "auto":
-                why = "a response that continues in the next step has tokens of older weights, and no staleness was"
+                why = "a response that continues in the next step has tokens of older weights, but no staleness was"
                 raise UsageError(f"{why} asked for", where="--streamed", hint="--staleness 1, or auto")
-            say("--streamed changes nothing: no staleness makes the step shorter")
+            say("--streamed has no effect: no staleness makes the step shorter")
         search = next((option.search for option in tried if option.staleness == problem.staleness), None)
         if search is None or self.robust:
             search = find(problem, request, robust=self.robust)
         search = replace(search, named=()) if self.objective == "devices" else search
         if self.ratio and not search.best.disaggregated:
-            say(f"--ratio {self.ratio} holds nowhere: in the best plan drawing and training share a pool")
+            say(f"--ratio {self.ratio} has no effect: in the best plan, rollout and training share a pool")
         return PlanAnswer(
             problem=problem,
             plan=search.best.plan(assumed, request.pins),
@@ -197,7 +197,7 @@ class PlanOptions:
             chosen = int(text)
         else:
             raise UsageError(
-                f"`{text}` is not a number of updates", where="--staleness", hint="a whole number, or auto"
+                f"`{text}` is not a number of updates", where="--staleness", hint="use a whole number, or auto"
             )
         if bound and chosen > bound:
             what = f"{problem.graph.name} corrects for {bound} at most: stale(…, at_most={bound})"
@@ -234,7 +234,7 @@ def _pins(texts: Sequence[str], problem: PlanningProblem) -> Mapping[str, str]:
         if role not in choices:
             raise UsageError(f"no role `{role}`", where=f"--pin {text}", hint=nearest(role, choices))
         if pool == HOST:
-            what = f"`{HOST}` is where nodes run that have no role"
+            what = f"`{HOST}` is the place of nodes without a role"
             raise UsageError(what, where=f"--pin {text}", hint="another name")
         if pins.get(role, pool) != pool:
             raise UsageError(f"is pinned to `{pins[role]}` too", where=f"--pin {text}", hint="leave one of them out")
@@ -253,7 +253,7 @@ def _refuse_impossible_pools(request: PlanRequest, problem: PlanningProblem) -> 
         if any(pair <= block for block in blocks):
             names = " and ".join(problem.roles[place].name for place in sorted(pair))
             pins = " ".join(f"--pin {role}={pool}" for role, pool in request.pins.items())
-            what = f"{names} would share a pool and be apart"
+            what = f"{names} cannot both share a pool and be separate"
             raise UsageError(what, where=f"--placement {request.placement} {pins}", hint="leave one of them out")
     if chosen is not None and len(parts) > devices:
         pools = f"{chosen.name} puts {problem.graph.name} on {len(parts)} pools, which take a device each"

@@ -287,7 +287,7 @@ def least_minibatch(prompts: int, minimum: int) -> int:
     Raises ValueError for fewer prompts than `minimum`.
     """
     if prompts < minimum:
-        raise ValueError(f"{prompts} prompts hold no minibatch of {minimum}")
+        raise ValueError(f"{prompts} prompts are too few for a minibatch of {minimum}")
     return -(-prompts // (prompts // minimum))
 
 
@@ -302,7 +302,7 @@ def _notes(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
         budget_tokens, row_tokens = update.budget_tokens, update.row_tokens
         if row_tokens is not None and budget_tokens is not None and row_tokens > budget_tokens:
             budget = f"{update.node}.micro_batch_tokens={budget_tokens}"
-            yield f"{budget} holds no row of {row_tokens} tokens, the longest there may be: such a row goes alone"
+            yield f"{budget} is less than the longest row, {row_tokens} tokens: such a row goes alone"
         if update.idle_share >= IDLE_SHARE:
             what = f"a rank of {update.role} has no row in up to {update.idle_share:.0%} of optimizer steps"
             yield f"{what}: a minibatch is drawn from the prompts of all ranks"
@@ -315,7 +315,7 @@ def _notes(sizes: BatchSizes, graph: Graph) -> Iterator[str]:
                 f"{node.name} compares the responses to a prompt, but {name} samples only one" for name in names
             )
         if node.op.rows == "new" and node.op.kind != "generate":
-            yield f"{node.name} makes rows of its own: nodes that read them may have other counts than these"
+            yield f"{node.name} makes new rows: nodes that read them may have other counts"
 
 
 def _round_notes(sampler: SamplerBatch, shares: Sequence[RankShare]) -> Iterator[str]:

@@ -14,7 +14,7 @@ LIMITS = {
     "filler_identifiers": 0.003,
     "private_functions_used_once": 0.126,
     "vague_docstrings": 0.001,
-    "old_phrases": 4,
+    "old_phrases": 0,
     "lines": 62_900,
     "public_names": 20,
     "planner_names": 15,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import tempfile
@@ -16,7 +17,13 @@ from flowgraph.engines.table import ENGINES
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flowgraph", "nodes", "placements")
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+
+@functools.cache
+def trees() -> dict[Path, ast.Module]:
+    """Return the syntax tree of each source file."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
 
 # Budgets. They may only get tighter.
 FUNCTION_LINES_AT_MOST = 50  # without its docstring
@@ -88,7 +95,7 @@ def test_no_file_has_a_name_that_says_nothing() -> None:
 def test_every_public_function_and_class_is_documented() -> None:
     missing = [
         f"{place(path, node)} {node.name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in public_definitions(tree.body)
         if not ast.get_docstring(node) and not is_overload(node)
     ]
@@ -96,13 +103,13 @@ def test_every_public_function_and_class_is_documented() -> None:
 
 
 def test_every_module_opens_with_what_is_in_it() -> None:
-    assert [place(path) for path, tree in TREES.items() if tree.body and not ast.get_docstring(tree)] == []
+    assert [place(path) for path, tree in trees().items() if tree.body and not ast.get_docstring(tree)] == []
 
 
 def test_the_compiler_knows_no_word_of_its_programs() -> None:
     breaches = [
         f"{place(path, node)} {name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         if path.is_relative_to(ROOT / "flowgraph")
         if not any(path.is_relative_to(ROOT / "flowgraph" / room) for room in ("app", "cli"))
         for node, name in identifiers(tree)
@@ -123,12 +130,14 @@ def engine_tables(tree: ast.AST) -> Iterator[ast.Dict]:
 def test_one_table_says_what_engines_can_do() -> None:
     assert list(engine_tables(ast.parse("CAN = {'sglang': 1, 'vllm': 2}"))), "a second table is found"
     inside = ROOT / "flowgraph" / "engines"
-    found = [place(path, node) for path, tree in TREES.items() for node in engine_tables(tree)]
+    found = [place(path, node) for path, tree in trees().items() for node in engine_tables(tree)]
     assert [each for each in found if not each.startswith(f"{inside.relative_to(ROOT)}/")] == []
 
 
 def test_functions_stay_short() -> None:
-    functions = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, Function)]
+    functions = [
+        (path, node) for path, tree in trees().items() for node in ast.walk(tree) if isinstance(node, Function)
+    ]
     lengths = [(place(path, node), node.name, *lines_of(node)) for path, node in functions]
     long = [each for each in lengths if each[2] > FUNCTION_LINES_AT_MOST and each[3] > SIGNATURE_BODY_LINES_AT_MOST]
     assert [*long, *(each for each in lengths if each[3] > BODY_LINES_AT_MOST)] == []
@@ -149,7 +158,7 @@ def test_files_stay_short() -> None:
 
 
 def test_no_setting_of_ours_is_an_environment_variable() -> None:
-    texts = [(path, n) for path, tree in TREES.items() for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+    texts = [(path, n) for path, tree in trees().items() for n in ast.walk(tree) if isinstance(n, ast.Constant)]
     ours = [place(path, n) for path, n in texts if isinstance(n.value, str) and re.match(r"FLOWGRAPH_[A-Z]", n.value)]
     assert ours == []
 

@@ -25,10 +25,11 @@ class Said:
 
 @pytest.fixture
 def flowgraph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Said]:
-    """Run `flowgraph ARGUMENTS` in an empty folder."""
+    """Run `flowgraph ARGUMENTS` in an empty folder; only a test that is marked `processes` may start Ray."""
     monkeypatch.chdir(tmp_path)
+    starts_ray = request.node.get_closest_marker("processes") is not None
 
     def run(*arguments: object) -> Said:
         monkeypatch.setattr(sys, "argv", ["flowgraph", *map(str, arguments)])
@@ -39,6 +40,7 @@ def flowgraph(
             code = stop.code or 0
         told = capsys.readouterr()
         assert isinstance(code, int), code
+        assert starts_ray or "starting Ray" not in told.err, "a Ray of its own takes 10 s: `--cluster 1xcpu` needs none"
         return Said(code, told.out, told.err)
 
     return run

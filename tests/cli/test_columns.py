@@ -52,20 +52,8 @@ COMMANDS = (
     *(("draw", "ppo.json", "--picture", each) for each in ("memory", "timeline", "sequence", "placements")),
     ("draw", "runs/grpo-1", "--picture", "run"),
     ("export", "gpu.json", "--to", "verl"),
-    ("eval", "tiny", "--rows", "2", "--max-tokens", "8"),
-    (
-        "generate",
-        "tiny",
-        "--data",
-        "digits",
-        "--rows",
-        "2",
-        "--max-tokens",
-        "8",
-        "-o",
-        "responses.parquet",
-        "--overwrite",
-    ),
+    ("eval", "tiny", "--rows", "2", "--max-tokens", "8", "--cluster", "1xcpu"),
+    ("generate", "tiny", "--data", "digits", "--rows", "2", "--cluster", "1xcpu", "-o", "out.parquet", "--overwrite"),
 )
 WIDER = (
     *(("models", "--all"), ("show", "ppo"), ("plan", "ppo", *GPUS, "--staleness", "auto", "--what-if", "batch=1024")),

@@ -74,7 +74,7 @@ def test_an_edited_layout_is_explained_as_it_now_is_and_check_says_what_changed(
     assert after["step_s"] > before * 1.01
     said = flowgraph("check", path)
     assert (said.code, said.out) == (0, "")
-    assert said.err.startswith(f"its file says {shown(before)} a step; it is forecast to take {shown(after['step_s'])}")
+    assert said.err.startswith(f"its file says {shown(before)} a step; the forecast is now {shown(after['step_s'])}")
 
 
 def test_a_plan_is_checked_on_another_cluster_with_the_seconds_there(flowgraph: Run, written: Any) -> None:
@@ -89,8 +89,7 @@ def test_tensor_groups_over_machines_of_one_device_are_a_fault(flowgraph: Run, w
     said = flowgraph("check", cut, "--cluster", "8x1xh100")
     assert said.code == 1
     assert said.out == (
-        "8x1xh100: policy.sample: the plan counts on tensor groups of 2 devices; "
-        "no domain there has more than 1 device\n"
+        "8x1xh100: policy.sample: the plan needs tensor groups of 2 devices; no domain there has more than 1 device\n"
     )
 
 
@@ -194,7 +193,7 @@ FAULTS: list[tuple[Edit, str]] = [
     (_too_few_devices, "policy.train: data=9 tensor=1 sharding=full takes 9 devices, its pool has 8\n"),
     (_circle, "step: tasks of one step wait for each other: policy.generate → "),
     (_negative, "step.tasks[0].parts.tail: Input should be greater than or equal to 0\n"),
-    (_no_number, "is not JSON: NaN is not a number of JSON\n"),
+    (_no_number, "is not JSON: NaN is not a JSON number\n"),
     (_too_long, "step.tasks[0].parts.tail: Input should be less than or equal to "),
     (_negative_period, "step.period_s: Input should be greater than or equal to 0\n"),
     (_no_task, "step: has no task\n"),

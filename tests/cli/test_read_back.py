@@ -271,7 +271,7 @@ def test_what_a_plan_says_already_is_not_asked_beside_it(flowgraph: Run, found: 
     said = flowgraph("plan", "grpo", "--plan", "plan.json", "--staleness", "2")
     assert (said.code, said.out) == (2, "")
     assert said.err == (
-        "--plan plan.json: --staleness: no effect: nothing is searched where a plan is given\n"
+        "--plan plan.json: --staleness: no effect, because a given plan is not searched\n"
         "  hint: leave out --plan: flowgraph plan grpo --cluster 2x8xh100\n"
     )
 

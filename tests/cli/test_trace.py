@@ -93,7 +93,7 @@ def measured_steps(events: list[dict[str, Any]]) -> set[int]:
 def test_a_run_of_which_nothing_was_measured_is_refused(flowgraph: Command, ran: Path) -> None:
     said = flowgraph("trace", ran)
     assert (said.code, said.out) == (1, "")
-    assert said.err == "runs/grpo-1: has no step in measured.jsonl: nothing of it was measured\n"
+    assert said.err == "runs/grpo-1: has no step in measured.jsonl: nothing was measured\n"
     assert "peak forecast" not in flowgraph("report", ran).out
 
 

@@ -157,7 +157,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "ModelError.not_a_folder": lambda: ModelError.not_a_folder("./mine.safetensors"),
     "ModelError.lacks": lambda: ModelError.lacks("./mine", "has no config.json", ["model.safetensors", "notes.txt"]),
     "ModelError.broken": lambda: ModelError.broken(
-        "./mine/model.safetensors", "is cut off or overlong: 1000 bytes, its header says 4096"
+        "./mine/model.safetensors", "is cut off or too long: 1000 bytes, its header says 4096"
     ),
     "ModelError.misfit": lambda: ModelError.misfit("./mine", ["not in the file: lm_head.weight"]),
     "ModelError.unusable": lambda: ModelError.unusable(
@@ -231,7 +231,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
         "plan.json", "policy.sample", 4, "policy.generate", 2, "my.py:12"
     ),
     "PlanError.lags_in_place": lambda: PlanError.lags_in_place(
-        "plan.json", "policy.sample", 2, "it reads the very weights of policy.train"
+        "plan.json", "policy.sample", 2, "it reads the weights of the trainer, policy.train"
     ),
     "PlanError.not_supported": lambda: PlanError.not_supported(
         "plan.json", "grpo", ["`megatron` for policy.train", "`trtllm` for policy.sample"]
@@ -242,7 +242,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
         "policy.train needs 6.1 GiB in update, 2.1 GiB more than the 4.0 GiB that its device has",
         [
             "weights 513.1 MiB · gradients 513.1 MiB · optimizer 1.0 GiB · heap 1.5 GiB · activations 1.5 GiB",
-            "beside it: ref.infer weights 513.1 MiB · the process 448.0 MiB · policy.sample rollout 128.0 KiB",
+            "also on the device: ref.infer weights 513.1 MiB · the process 448.0 MiB · policy.sample rollout 128.0 KiB",
         ],
         "smallest changes that fit: policy.update.micro_batch_tokens=256 · batch=1",
     ),

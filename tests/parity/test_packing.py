@@ -147,7 +147,7 @@ def test_what_peers_cannot_share_is_refused(peers: list[dict[str, np.ndarray]]) 
             "2 ranks cannot share the 3 attention heads of a sequence\n"
             "  hint: the number of sequence ranks must divide the number of heads"
         )
-        assert str(peer["refused as many"]).startswith("2 ranks cannot share a sequence: padded rows were asked for\n")
+        assert str(peer["refused as many"]).startswith("2 ranks cannot share a sequence: padded rows were requested\n")
 
 
 if __name__ == "__main__":

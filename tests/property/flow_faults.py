@@ -296,7 +296,7 @@ def bad_node(rng: random.Random, program: Program) -> Broken | None:
 
 
 BAD_STARTS = (
-    ("Coef", "Coef(None)", "starts from nothing"),
+    ("Coef", "Coef(None)", "has no initial value"),
     ("Coef", "Coef(float('inf'))", "cannot hold inf"),
     ("Coef", "Coef((1, 2))", "cannot hold a tuple"),
     ("Coef", "Coef([1, {'a': object()}])", "cannot hold an object"),
@@ -362,7 +362,7 @@ def bad_returns(rng: random.Random, program: Program) -> Broken | None:
             "return ()", "return prompts.group", "return object()",
         ]
     )  # fmt: skip
-    return Broken("flow", (f"@flow {program.name}: says it returns",), FlowTypeError)
+    return Broken("flow", (f"@flow {program.name}: should return",), FlowTypeError)
 
 
 MISUSES = (

@@ -320,7 +320,7 @@ def test_the_nearest_values_are_those_that_a_walk_finds(
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_the_least_minibatch_is_the_first_that_a_walk_finds(prompts: int, least: int) -> None:
     if prompts < least:
-        with pytest.raises(ValueError, match="hold no minibatch"):
+        with pytest.raises(ValueError, match="too few for a minibatch"):
             least_minibatch(prompts, least)
         return
     size = AdjustableSize("", "batch", prompts)

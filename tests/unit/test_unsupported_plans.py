@@ -152,12 +152,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "policy.train",
         {"engine": "sglang"},
-        "policy.train: the engine `sglang` does not run `step`\n  hint: it does sample, weights",
+        "policy.train: the engine `sglang` does not run `step`\n  hint: it supports sample, weights",
     ),
     (
         "policy.sample",
         {"engine": "fsdp"},
-        "policy.sample: the engine `fsdp` does not run `sample`\n  hint: it does step, token_stats, weights",
+        "policy.sample: the engine `fsdp` does not run `sample`\n  hint: it supports step, token_stats, weights",
     ),
     (
         "policy.train",
@@ -223,7 +223,7 @@ def test_experts_go_in_equal_parts_to_ranks_that_there_are(
     plan = plan_of(graph, "policy.train", engine="megatron", layout=layout)
     known = {} if experts is None else {"policy": experts}
     faults = list(laws.faults("placed", PlacedGraph(graph, plan, "plan.json", known)))
-    hint = "\n  hint: experts go in equal parts to equal parts of the ranks: `expert` divides both"
+    hint = "\n  hint: experts are split equally over ranks, so `expert` must divide both"
     assert [str(each) for each in faults] == ([f"plan.json: {said}{hint}"] if said else [])
 
 

@@ -137,7 +137,7 @@ def resume(
 
     Raises:
         NotResumableError: the flow, rows or weights have changed since the run began.
-        RunFolderError: a folder that holds no run.
+        RunFolderError: a folder that is not a run folder.
     """
     values = fields(locals(), but="run listeners say")
     with arguments():

@@ -107,7 +107,7 @@ def find_target(request: Request, say: Say) -> DrawTarget:
     is_run = is_name and ((path / "run.json").is_file() or (path.is_dir() and name != path.name))  # flows are one word
     is_file = is_name and path.suffix == ".json"
     if (is_run or is_file) and request != Request(workload=Workload(flow=request.workload.flow)):
-        what = f"{'a run' if is_run else 'a file'} says itself what it was made for"
+        what = f"{'a run' if is_run else 'a file'} already defines its model, data and cluster"
         raise UsageError(what, where=name, hint=f"flowgraph draw {name}")
     if is_run:
         run = RunFolder.open(path)
@@ -156,13 +156,13 @@ def _file_target(path: Path, say: Say) -> DrawTarget:
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=where) from None
     except ValueError as error:
-        what = f"holds no JSON, so it is not a plan, program or picture: {error}"
+        what = f"is not JSON, so it is not a plan, program or picture: {error}"
         raise UsageError(what, where=where) from None
     keys = data if isinstance(data, dict) else {}
     if "picture" in keys:
 
         def no_plan() -> DrawnPlan:
-            raise UsageError("is a picture, and has no plan", where=where)
+            raise UsageError("is a picture, which has no plan", where=where)
 
         drawing = from_json(read_text(path), where)
         return DrawTarget(name=where, kind="picture", flow=lambda: None, placed=no_plan, first="", drawing=drawing)

@@ -87,7 +87,7 @@ class DrawResult:
         svg = self.svg()
         if lacking := uncovered(svg):
             letters = lacking if len(lacking) <= 20 else f"{lacking[:20]}…"
-            say(f"a PNG's font has no {letters}: drawn only if a font of this machine has; -o FILE.svg")
+            say(f"the font for PNG has no {letters}: they appear only if a system font has them; use -o FILE.svg")
         write_bytes(file, png(svg))
         return file
 
@@ -143,7 +143,7 @@ class ComparedTargets:
 def compare_targets(old: DrawTarget, new: DrawTarget) -> ComparedTargets:
     """Return two flows or two plans as a pair to compare. Raises UsageError if only one of them is a flow."""
     if (old.kind == "flow") != (new.kind == "flow"):
-        what = f"is a {new.kind}, and {old.name} a {old.kind}: nothing to compare"
+        what = f"is a {new.kind}, but {old.name} is a {old.kind}: they cannot be compared"
         raise UsageError(what, where=new.name, hint="two flows, or two plans: `flowgraph plan FLOW -o plan.json`")
     if old.kind == "flow" and old.graph is not None and new.graph is not None:
         graphs = settings_compared(old.graph, new.graph)  # whoever wrote a default down

@@ -40,7 +40,7 @@ def picture_named(name: str, target: DrawTarget, detail: PictureDetail) -> Drawi
     """
     if target.drawing is not None:
         if name:
-            raise UsageError("is one picture already", where=target.name, hint=f"leave out --picture {name}")
+            raise UsageError("is already one picture", where=target.name, hint=f"leave out --picture {name}")
         return target.drawing
     refuse_unknown_picture(name)
     return PICTURES[name](target, detail)
@@ -60,7 +60,7 @@ def flow(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Picture:
     """
     if target.graph is None:
         flow = target.placement.plan.flow
-        raise _lacks("flow", target, f"flow `{flow}` is not found, or is no longer the one that was planned")
+        raise _lacks("flow", target, f"flow `{flow}` was not found, or has changed since it was planned")
     return flow_picture(target.graph)
 
 
@@ -137,7 +137,7 @@ def search(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Drawing:
 def run(target: DrawTarget, _: PictureDetail = PictureDetail()) -> Curves:
     """Draw the recorded numbers of a run as curves over its steps. Raises UsageError if the target is not a run."""
     if target.run is None:
-        raise _lacks("run", target, "it is not a run's folder", "flowgraph draw runs/grpo-1")
+        raise _lacks("run", target, "it is not a run folder", "flowgraph draw runs/grpo-1")
     return curves_picture(target.run)
 
 

@@ -117,7 +117,7 @@ class FlowFacts:
         """Return the facts as tables; `?` marks a value that is not known."""
         facts, state = self._step_facts, state_of(self.planned.graph)
         values = values_text(values_of(self.planned.graph))
-        return f"{facts_text(facts, state)}\n\nwhat is known of each value\n{values}"
+        return f"{facts_text(facts, state)}\n\nfacts of each value\n{values}"
 
     def data(self) -> dict[str, Any]:
         """Return the facts as JSON-compatible data; None marks a value that is not known."""
@@ -148,8 +148,8 @@ def facts_text(facts: report.StepFacts, state: Sequence[StateItem]) -> str:
         counts = (UNKNOWN if count is None else f"{count:,}" for count in (node.rows, node.tokens))
         rows.append([node.node, node.kind, node.role, *counts, show_flops(node.flops)])
     nodes = _table([*rows, ["all", "", "", "", "", show_flops(facts.flops)]], right=(3, 4, 5))
-    lines = [f"facts of a step of {facts.flow}: {prompts}, every response of its most tokens"]
-    lines += ["", *nodes, "", *_edges(facts.edges), "", "state that a run carries, and a checkpoint holds"]
+    lines = [f"facts of a step of {facts.flow}: {prompts}, every response at its maximum length"]
+    lines += ["", *nodes, "", *_edges(facts.edges), "", "state that a run carries and a checkpoint stores"]
     return "\n".join([*lines, *(f"  {line}" for line in state_text(state).splitlines())])
 
 

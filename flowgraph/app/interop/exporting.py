@@ -108,7 +108,7 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
     saved = NamedPlan.of(plan_like)
     plan, where = saved.plan, saved.where
     if plan.assumed is None:
-        raise PlanError.unreadable(where, "", "does not say what it was made for, so no command can be written")
+        raise PlanError.unreadable(where, "", "does not state its flow, models and data, so no command can be written")
     graph = compiled_flow(workload_of(plan.assumed, saved.workload))
     check_plan(plan, graph, where)
     for placed in plan.placed:  # other systems have no role on a part of its pool
@@ -121,7 +121,7 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
         check_plan(plan, graph, where, experts=experts_of(prepared.setting))
         return _fitting(prepared, plan, ExportTarget(system=system, version=version))
     except ModelError as error:
-        unknown = f"whether what is written fits is not known: {error}".replace("\n", " ")
+        unknown = f"it is not known whether the exported file fits: {error}".replace("\n", " ")
         return ExportResult(export(plan, system, version, graph=graph, notes=[unknown]), None)
 
 
@@ -156,7 +156,7 @@ def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> Exp
     name, step_s = f"{first.exported.system} {first.exported.version}", plan.step.period_s if plan.step else None
 
     def takes(seconds: float | None) -> str:
-        return f"as {name} runs what is written, a step takes {show_s(seconds)}; the plan's takes {show_s(step_s)}"
+        return f"{name} needs {show_s(seconds)} for a step of the exported file; the plan needs {show_s(step_s)}"
 
     if not first.faults:
         slower = step_s is not None and (first.step_s or 0.0) > step_s * (1 + report.TIED_SHARE)
@@ -169,10 +169,10 @@ def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> Exp
             before = {placed.role: placed.layout for placed in first.plan.placed}
             layouts = {placed.role: placed.layout for placed in candidate.plan.placed}
             changes = [f"{role} {layout}" for role, layout in layouts.items() if layout != before.get(role)]
-            changed = "; ".join(changes) or "all sleep while others work"
-            notes = [*why, f"it is written otherwise, which fits: {changed}", takes(candidate.step_s)]
+            changed = "; ".join(changes) or "every role sleeps while others work"
+            notes = [*why, f"the exported file was changed so that it fits: {changed}", takes(candidate.step_s)]
             return _written(prepared, other_plan, target, notes)
-    return _written(prepared, plan, target, [*why, "what is written DOES NOT FIT: no layouts are known that do"])
+    return _written(prepared, plan, target, [*why, "the exported file DOES NOT FIT, and no layout that fits is known"])
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def calibrate_runs(
     seconds.
     """
     if measured and len(paths) > 1:
-        what = "is of one plan, and several files are named"
+        what = "belongs to one plan, but several files are given"
         raise UsageError(what, where=f"--measured {measured[0]}", hint="calibrate each plan with its own seconds")
     names = ", ".join(map(str, paths))
     source = f"{', '.join(measured)} on {names}" if measured else names
@@ -58,7 +58,7 @@ def calibration_of(file: Path | None, measured: Sequence[str], plan: Path | None
         return Calibration.from_json(text, str(file))
     where = f"--measured {measured[0]}"
     if file is not None:
-        what, hint = f"--calibration {file} is given too", "give both to `calibrate`, and its file to --calibration"
+        what, hint = f"cannot be combined with --calibration {file}", "pass both to `calibrate` instead"
         raise UsageError(what, where=where, hint=hint)
     if plan is None:
         what = "does not say which plan took these seconds"

@@ -104,7 +104,7 @@ def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowEr
         return
     if prepared.inputs is None:
         rows = f"{prepared.setting.prompts:,} prompts a step, of {prepared.assumed.prompt_tokens} tokens"
-        notes.append(f"taken: {rows}, and responses as long as they may be; `flowgraph plan` takes others")
+        notes.append(f"assuming {rows}, and responses of maximum length; `flowgraph plan` has options for both")
     try:
         planned = searched(prepared, request.target, say)
     except ResourceError as error:
@@ -115,7 +115,7 @@ def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowEr
     if prepared.inputs is None and planned.search is not None:
         best = planned.search.best
         devices = many(best.devices, "device")
-        notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` says how")
+        notes.append(f"it fits on {where}: {show_s(best.step_s)} a step on {devices}; `flowgraph plan` shows how")
 
 
 def _raised(action: Callable[[], object]) -> Iterator[FlowError]:
@@ -172,12 +172,12 @@ def _refuse_param(graph: Graph, param: Param) -> None:
     elif param in model_params(graph) or param.type is Prompts:
         return
     elif not issubclass(param.type, State):
-        why = f"`{name}` takes {kind}; a run gives prompts, models and state"
+        why = f"`{name}` takes {kind}; a run provides prompts, models and state"
     elif param.initial is None:
-        why = f"`{name}` starts from nothing"
-        hint = f"say what it starts from, as its default: `{name}: {kind} = {kind}(…)`"
+        why = f"`{name}` has no initial value"
+        hint = f"give it a default: `{name}: {kind} = {kind}(…)`"
     elif not carried:
-        why, hint = f"`{name}` is state, but is not returned", "return what a node that carries it gives"
+        why, hint = f"`{name}` is state, but is not returned", "return the result of a node that carries it"
     if why:
         raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, hint)
 

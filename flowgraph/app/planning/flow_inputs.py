@@ -75,7 +75,7 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
         if not file.endswith(".py"):
             function = load("flowgraph.passes", name)
         elif not Path(file).is_file():
-            raise UnknownNameError(f"there is no file {file}", where="--pass")
+            raise UnknownNameError(f"no such file: {file}", where="--pass")
         else:
             module = import_file(Path(file))
             functions = (name for name, value in vars(module).items() if callable(value) and name[0] != "_")

@@ -34,7 +34,7 @@ def make_plan(request: Request, say: Say) -> PlanResult:
         names += [name for name in Search.model_fields if getattr(request.search, name) != getattr(default, name)]
         if names:
             hint = f"leave out --plan: flowgraph plan {request.flow} --cluster 2x8xh100"
-            what = f"{', '.join(map(option, names))}: no effect: nothing is searched where a plan is given"
+            what = f"{', '.join(map(option, names))}: no effect, because a given plan is not searched"
             raise UsageError(what, where=f"--plan {request.target}", hint=hint)
         result = planned_for(request, note)
         for line in report.scale_notes(result.setting):
@@ -95,10 +95,10 @@ def measured_plan(plan: Path | None, measured_on: Path | None, measured: Sequenc
     """
     if measured_on is not None and not measured:
         hint = "--measured policy.generate=142"
-        raise UsageError("no seconds are given for it", where=f"--measured-on {measured_on}", hint=hint)
+        raise UsageError("needs seconds that were measured with it", where=f"--measured-on {measured_on}", hint=hint)
     if measured_on is not None and plan is not None:
-        what = f"--plan {plan} is given too, and is what --measured is of"
+        what = f"cannot be combined with --plan {plan}, which --measured belongs to"
         raise UsageError(what, where=f"--measured-on {measured_on}", hint="leave one of them out")
     if measured_on is not None and not measured_on.exists():
-        raise UsageError("there is no such file", where=f"--measured-on {measured_on}", hint="the plan of that run")
+        raise UsageError("this file does not exist", where=f"--measured-on {measured_on}", hint="the plan of that run")
     return measured_on or plan

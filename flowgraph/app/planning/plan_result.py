@@ -94,8 +94,8 @@ class PlanResult:
     def _batch_lines(self) -> list[str]:
         lines = report.batch_lines(self.batch)
         if loose := without_bits(self.plan):
-            alike = "the same command, or `resume`, gives a run alike on average"
-            lines += ["no same bits", *report.indented([f"{', '.join(loose)}: {alike}"])]
+            alike = "repeated and resumed runs are statistically equivalent"
+            lines += ["not bit-reproducible", *report.indented([f"{', '.join(loose)}: {alike}"])]
         return lines
 
     def __repr__(self) -> str:

@@ -135,7 +135,7 @@ def prepare_from(
     made for, or whose flow now has another graph.
     """
     if plan.assumed is None:
-        raise PlanError.unreadable(where, "", "does not say what it was made for, so nothing can be forecast from it")
+        raise PlanError.unreadable(where, "", "does not state its flow, models and data, so it has no forecast")
     full = workload_of(plan.assumed, workload)
     graph = compiled_flow(full)
     if structure_hash(graph) != plan.structure_hash:
@@ -280,7 +280,7 @@ def _search_assumptions(search: Search) -> dict[str, Any]:
             raise UsageError("should be USE=ENGINE", where=where, hint=hint)
         use = USES[USES.index(use_name)]
         if engines.get(use, engine) != engine:
-            raise UsageError(f"the engine of {use} is `{engines[use]}` already", where=where)
+            raise UsageError(f"the engine of {use} is already `{engines[use]}`", where=where)
         if engine not in engines_for(use):
             hint = nearest(engine, engines_for(use))
             raise UsageError(f"no engine `{engine}` for {use}", where=where, hint=hint)
@@ -309,16 +309,16 @@ def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None
     if workload.prompt_tokens is None and inputs is None:
         notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
     if unknown := of_unknown_speed(setting.cluster):
-        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, to tell one plan from another")
+        notes.append(f"the speed of {unknown}, is not known: seconds are nominal, only to compare plans")
     text, longest = workload.response_tokens or "", 0 if setting.response is None else int(setting.response.most)
     bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)
     if longest and "=" in text and not bounded:
-        notes.append(f"no longest response is said, so some have {longest:,} tokens: {text},max=N says otherwise")
+        notes.append(f"no response maximum is set, so some have {longest:,} tokens; set {text},max=N")
     for node in setting.graph.nodes:
         limit = getattr(node.settings, "max_tokens", None)
         samples = node.op.kind == "generate" or node.op.rows == "new"
         if samples and isinstance(limit, int) and longest > limit:
-            notes.append(f"a run cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
+            notes.append(f"the flow cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
     for load in setting.loads:
         if inputs is None and load.steps >= MANY_STEPS and not workload.sets(f"{load.node}.minibatch"):
             fewer = f"--set {load.node}.minibatch={max(1, setting.prompts // 4)}"

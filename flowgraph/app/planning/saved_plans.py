@@ -196,7 +196,7 @@ class ComparedPlans:
 def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
     """Return plans to compare. Raises UsageError for fewer than two, and PlanError for a broken plan."""
     if len(plans) < 2:
-        raise UsageError("one plan is nothing to compare", where="compare", hint="compare A.json B.json")
+        raise UsageError("compare needs two plans or more", where="compare", hint="compare A.json B.json")
     saved = [NamedPlan.of(plan) for plan in plans]
     for named in saved:
         refuse_broken(named.plan, named.where)
@@ -301,6 +301,6 @@ def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
     if elsewhere is not None:
         notes.append(f"a step takes {show_s(step_s)} there")
     elif saved_s is not None and not isclose(saved_s, step_s, rel_tol=SETTLED_SHARE):
-        notes.append(f"its file says {show_s(saved_s)} a step; it is forecast to take {show_s(step_s)}")
+        notes.append(f"its file says {show_s(saved_s)} a step; the forecast is now {show_s(step_s)}")
     notes += [f"it names {name}, which cannot be run here" for name in unsupported(plan)]
     return CheckedPlan(plan=where, faults=(), notes=tuple(notes))

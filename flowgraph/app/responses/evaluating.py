@@ -119,7 +119,7 @@ def evaluate_request(request: Request, say: Say, progress: Progress) -> EvalResu
         "--held-out": workload.held_out,
     }
     if names := [name for name, value in options.items() if value is not None]:
-        what = f"responses are there already, so {names[0]} has no effect"
+        what = f"the file already has responses, so {names[0]} has no effect"
         raise UsageError(what, where=f"--generations {generations}")
     return _evaluate_saved(generations, request, progress)
 
@@ -161,7 +161,7 @@ def _evaluate_saved(path: Path, request: Request, progress: Progress) -> EvalRes
     flow_settings, chosen = split_assignments([], request.workload.settings)
     for name in (*flow_settings, *chosen):
         if not name.startswith("score."):
-            what = f"`{name}` is for sampling responses, and these are there already"
+            what = f"`{name}` is for sampling responses, but the file already has them"
             raise UsageError(what, where="--set", hint="only score.… can be set")
     graph, _ = resolve_settings(named(respond_and_score.graph({"by": rule})), (), chosen)
     settings = next(node.settings for node in graph.nodes if node.op.kind == "score")

@@ -199,7 +199,7 @@ def _plan(inputs: FlowInputs, request: Request, model: ModelUnderTest, say: Say)
         samples = [placed.role.rpartition(".")[0] for placed in plan.placed if placed.role.endswith(".sample")]
         if not samples:
             hint = "plan a flow that does"
-            raise PlanError(f"this plan of {plan.flow} samples from no model", where=where, hint=hint)
+            raise PlanError(f"this plan of {plan.flow} does not sample from a model", where=where, hint=hint)
         plan = follow(plan, inputs.graph, {PARAM: model.param if model.param in samples else samples[0]})
         used = {placed.pool for placed in plan.placed}
         plan = plan.model_copy(update={"pools": tuple(pool for pool in plan.pools if pool.name in used)})

@@ -43,7 +43,7 @@ def model_under_test(request: Request, verb: str) -> ModelUnderTest:
     """
     text, param, cache = request.sampling.subject, request.sampling.param, cache_folder(request.workload.cache)
     if text is None:
-        raise UsageError("names no model and no run", where=verb, hint=f"flowgraph {verb} runs/grpo-1, or tiny")
+        raise UsageError("names neither a model nor a run", where=verb, hint=f"flowgraph {verb} runs/grpo-1, or tiny")
     path = Path(text).expanduser() if text else None
     if path is not None and (path / "run.json").is_file():
         return _of_run(RunFolder.open(path), param, cache)
@@ -87,7 +87,7 @@ def _chosen(run: RunFolder, facts: Mapping[str, Any], param: str | None) -> str:
         what = f"has no saved weights: it is {facts['status']} after {facts['steps_done']} of {facts['steps']} steps"
         hint = "a run saves its weights at its end, or when it is stopped"
         if (run.path / "checkpoints").is_dir():
-            hint = f"`flowgraph resume {run.path}` goes on with it to its end"
+            hint = f"`flowgraph resume {run.path}` continues it to its end"
         raise RunFolderError(what, where=str(run.path), hint=hint)
     language_models = [name for name in names if declared(read_config(folder / name)) == "tokens"]
     if param is None:

@@ -208,7 +208,7 @@ def read_trace(path: Path) -> RunTrace:
     run = RunFolder.open(path)
     measured, plan = read_measured(run.path), read_plan(run.path / "plan.json")
     if not measured:
-        raise RunFolderError(f"has no step in {NAME}: nothing of it was measured", where=str(path))
+        raise RunFolderError(f"has no step in {NAME}: nothing was measured", where=str(path))
     return RunTrace(run=run, plan=plan, measured=tuple(measured))
 
 

@@ -79,7 +79,7 @@ def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) ->
     for name, model in models.items():
         then = before.get(name, {}).get("digest", "")
         if checkpoint is not None and then and model.get("digest") and then != model["digest"]:
-            what = f"`{name}` ({model['name']}) has other weights than when this run began"
+            what = f"`{name}` ({model['name']}) has different weights from when this run started"
             notes = [f"then: {then[:16]}", f"now: {model['digest'][:16]}"]
             raise RunFolderError(what, where=str(checkpoint.path), notes=notes)
 

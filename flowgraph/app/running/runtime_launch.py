@@ -65,10 +65,10 @@ def choose(plan: Plan, where: Execution, shapes: Mapping[str, ModelShape]) -> Ru
     if where.runtime is not None and where.runtime not in RUNTIMES:
         raise UsageError(f"no runtime `{where.runtime}`", where="--runtime", hint=f"known: {', '.join(RUNTIMES)}")
     if where.address is not None and where.runtime == "local":
-        raise UsageError("an address is for Ray", where="--address", hint="leave out --runtime local")
+        raise UsageError("an address needs the runtime `ray`", where="--address", hint="leave out --runtime local")
     if where.address in ("", "local"):
         what = f"`{where.address}` is not the address of a cluster"
-        raise UsageError(what, where="--address", hint="leave it out: then Ray is started here")
+        raise UsageError(what, where="--address", hint="leave it out to start Ray on this machine")
     devices = len(plan.used())
     runtime = where.runtime or ("ray" if devices > 1 or where.address is not None else "local")
     if where.address is None:
@@ -93,7 +93,7 @@ def refuse_other_machine(plan: Plan) -> None:
     counted = sum(device.memory_bytes for device in plan.used() if device.kind == "cpu")
     for needs_bytes, has_bytes, has in (
         (counted, total_bytes(), "this machine has"),
-        (needed_bytes(plan), free_bytes(), "free here are"),
+        (needed_bytes(plan), free_bytes(), "the free memory is"),
     ):
         if needs_bytes > has_bytes:
             needs = f"{show_bytes(needs_bytes)} of memory"

@@ -141,14 +141,14 @@ def with_flow(request: Request) -> Request:
     if plan is None:
         if not request.flow:
             raise UsageError(
-                "names no flow and no plan", where="run", hint="flowgraph run grpo, or run --plan PLAN.json"
+                "names neither a flow nor a plan", where="run", hint="flowgraph run grpo, or run --plan PLAN.json"
             )
         return request
     refuse_unsupported(plan, where)
     if request.flow:
         return request
     if plan.assumed is None:
-        why = f"does not say which flow it was made for: flowgraph run {plan.flow} --plan {where}"
+        why = f"does not name its flow: flowgraph run {plan.flow} --plan {where}"
         raise PlanError.unreadable(where, "", why)
     return request.changed(flow=plan.assumed.flow)
 
@@ -245,7 +245,7 @@ def carry_out(
             facts = folder.facts()
             steps_done = int(facts["steps_done"])
             when = f"in the middle of step {steps_done + 1}" if facts.get("timings") else "while it was starting"
-            say(f"stopped {when}; {folder.path} holds what was recorded{goes_on(folder)}")
+            say(f"stopped {when}; the records are in {folder.path}{goes_on(folder)}")
             return ended("interrupted", steps_done)
         except Exception as error:
             failed_after = _fail(folder, error, say)
@@ -261,7 +261,7 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
         with contextlib.suppress(OSError):  # the disk may be what failed
             folder.note(status="failed", error=str(error))
         hint, steps_done = goes_on(folder), folder.facts().get("steps_done", 0)
-        say(f"the run failed after step {steps_done}; {folder.path} holds what was recorded{hint}")
+        say(f"the run failed after step {steps_done}; the records are in {folder.path}{hint}")
     else:
         say(f"the run failed before it began; {folder.path} is not kept")
         folder.discard()
@@ -274,7 +274,7 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
 def goes_on(folder: RunFolder) -> str:
     """Return words that name the `resume` command and its step; "" without a checkpoint."""
     checkpoints = Checkpoints(folder.path / "checkpoints").oldest_first()
-    return f"; `flowgraph resume {folder.path}` goes on after step {checkpoints[-1].steps}" if checkpoints else ""
+    return f"; `flowgraph resume {folder.path}` continues after step {checkpoints[-1].steps}" if checkpoints else ""
 
 
 def _train(

@@ -81,7 +81,7 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
         for things, noun, nouns in ((boxes, "box", "boxes"), (frames, "frame", ""), (arrows, "arrow", "")):
             if count := sum(thing.status == status for thing in things):
                 counts.append(f"{many(count, noun, nouns)} {status}")
-    about = f"{listed(counts)}." if counts else "Nothing that is drawn differs."
+    about = f"{listed(counts)}." if counts else "The pictures are equal."
     return Picture(title, tuple(boxes), tuple(frames), tuple(arrows), about)
 
 

@@ -113,7 +113,7 @@ def _about(graph: Graph) -> Iterator[str]:
     inner = f", with {'a loss' if len(losses) == 1 else 'losses'}: {listed(losses)}" if losses else ""
     yield f"It has {many(len(graph.nodes), 'node')}: {listed(kinds)}{inner}."
     if carried := list(graph.carries()):
-        yield f"{listed(carried)} {'goes' if len(carried) == 1 else 'go'} on to the next step."
+        yield f"{listed(carried)} {'is' if len(carried) == 1 else 'are'} carried to the next step."
 
 
 def node_about(node: Node) -> str:
@@ -125,7 +125,7 @@ def node_about(node: Node) -> str:
     reads = [f"{type_name(edge.type)} as {port}" for port, edge in node.inputs]
     sentences.append(f"It reads {listed(reads) or 'nothing'}.")
     sentences += [f"It has the loss {loss_text(region)}." for _, region in node.regions]
-    sentences.append(f"It gives {listed([type_name(kind) for kind in node.returns])}. Written at {node.at}.")
+    sentences.append(f"It returns {listed([type_name(kind) for kind in node.returns])}. Written at {node.at}.")
     return " ".join(sentences)
 
 

@@ -77,13 +77,13 @@ def _about(store: MemoryColumn) -> str:
     """Return the highest phase of a pool, by how much it fits, and which phases took more than forecast."""
     peak = max(store.phases, key=lambda phase: phase.size_bytes, default=None)
     if peak is None:
-        return f"Nothing works on {store.pool}."
+        return f"Nothing runs on {store.pool}."
     if peak.size_bytes > store.capacity_bytes:
         margin = f"{show_bytes(peak.size_bytes - store.capacity_bytes)} too much"
     elif peak.size_bytes > store.room_bytes:
-        margin = f"{show_bytes(peak.size_bytes - store.room_bytes)} more than a plan fills"
+        margin = f"{show_bytes(peak.size_bytes - store.room_bytes)} more than a plan may use"
     else:
-        margin = f"{show_bytes(store.room_bytes - peak.size_bytes)} below what a plan fills"
+        margin = f"{show_bytes(store.room_bytes - peak.size_bytes)} less than a plan may use"
     text = f"On {store.pool} the highest phase is {peak.label}: {show_bytes(peak.size_bytes)} of"
     text += f" {show_bytes(store.capacity_bytes)}, {margin}."
     exceeded = [phase.label for phase in store.phases if (phase.measured_bytes or 0) > phase.size_bytes]

@@ -45,13 +45,13 @@ def forward_stats(
     head = head_of(model)
     unknown = sorted(set(names) - set(GIVES[head]))
     if unknown:
-        raise LawError(f"this model's head gives {', '.join(GIVES[head])}, and no {', '.join(unknown)}")
+        raise LawError(f"this model's head gives {', '.join(GIVES[head])}, but not {', '.join(unknown)}")
     packing = choose(model) if packing == "chosen" else packing
     if packing is not None:
         return read_packed(model, rows, names, packing, sequence)[0]
     if sequence is not None and sequence.count > 1:
-        why = padded_because(model) or "padded rows were asked for"
-        hint = "let the plan give this model's ranks other rows each: data parallel, not sequence parallel"
+        why = padded_because(model) or "padded rows were requested"
+        hint = "in the plan, give each rank of this model its own rows: data parallel, not sequence parallel"
         raise LawError(f"{sequence.count} ranks cannot share a sequence: {why}", hint=hint)
     return TokenStats(score=score_texts(model, rows)) if head == "score" else read_padded(model, rows, names, head)
 

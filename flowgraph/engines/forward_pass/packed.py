@@ -83,8 +83,8 @@ def read_packed(
     if head_of(model) == "values":
         stats = full_precision(model(**inputs).logits)[0].index_select(0, part.reads)
     elif packing.chunked:
-        heat, kept = rows.temperature, rows.truncation
-        with stats_head(model, part.reads, part.targets, names, heat, packing.chunk_tokens, kept):
+        distribution = rows.temperature, packing.chunk_tokens, rows.truncation
+        with stats_head(model, part.reads, part.targets, names, *distribution):
             stats = model(**inputs).logits[0]
     else:
         logits = model(**inputs).logits[0].index_select(0, part.reads)

@@ -63,7 +63,7 @@ def pack(rows: ResponseRows, multiple: int = 1) -> Packed:
     lengths = rows.lengths.numpy(force=True).astype(np.int64)
     values, offsets, sizes, group = _distinct(rows.context)
     if not sizes.all():
-        raise LawError("a response to 0 tokens has nothing that its first token could be read after")
+        raise LawError("a response to 0 tokens has no token that its first token could follow")
     inputs = np.maximum(lengths - 1, 0)  # tokens of each response
     # Contexts [G] and then responses [B], laid out with each context before what continues it.
     count = np.concatenate([sizes, inputs])

@@ -60,9 +60,9 @@ def padded_because(model: Any) -> str:
 def _probe(model: Any) -> tuple[Packing | None, str]:
     name, head, names = type(model).__name__, head_of(model), GIVES[head_of(model)]
     if head == "score":
-        return None, f"{name} gives a number for a whole text: texts are read padded"
+        return None, f"{name} gives one number for a whole text, so texts are padded"
     if why := switchable(model):
-        return None, f"{name} reads padded rows: {why}"
+        return None, f"{name} uses padded rows: {why}"
     ways: list[Way] = ["segments"]  # the fastest first
     if next(model.parameters()).device.type == "cuda":
         half = torch.is_autocast_enabled("cuda") or model.dtype in (torch.float16, torch.bfloat16)
@@ -79,7 +79,7 @@ def _probe(model: Any) -> tuple[Packing | None, str]:
                 why = _difference(model, packing, expected)
                 if not why:
                     return packing, ""
-    return None, f"{name} reads padded rows: {why}"
+    return None, f"{name} uses padded rows: {why}"
 
 
 def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
@@ -99,7 +99,7 @@ def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
     finally:
         switch(model, "sdpa")
     if missed := windows[0] - {None} - windows[1]:
-        return f"its layers attend to spans of {', '.join(map(str, missed))} tokens, and do not say so to attention"
+        return f"its layers attend to spans of {', '.join(map(str, missed))} tokens, but do not pass them to attention"
     full = model.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cuda")
     limit = LIMIT if results[0].dtype.itemsize >= 4 and full else HALF_LIMIT
     distance = 0.0
@@ -107,7 +107,7 @@ def _difference(model: Any, packing: Packing, expected: list[Tensor]) -> str:
         same_shape = result.shape == reference.shape
         off = float((result - reference).abs().max() / reference.abs().max().clamp(min=1.0)) if same_shape else math.inf
         distance = max(distance, off if math.isfinite(off) else math.inf)
-    return "" if distance <= limit else f"packed tokens have another answer, {distance:.2g} away"
+    return "" if distance <= limit else f"packed tokens change the result by {distance:.2g}"
 
 
 def _rows(model: Any) -> ResponseRows:

@@ -22,17 +22,17 @@ def truncated(logits: Tensor, truncation: Truncation, tokens: Tensor | None = No
     Nguyen et al. 2024, arXiv 2407.01082. Deviation: tokens as likely as the last one that is kept are kept too.
     """
     with torch.no_grad():
-        least = torch.full_like(logits[..., :1], -math.inf)
+        lowest = torch.full_like(logits[..., :1], -math.inf)
         if truncation.top_k:
-            least = logits.topk(min(truncation.top_k, logits.shape[-1]), -1).values[..., -1:]
+            lowest = logits.topk(min(truncation.top_k, logits.shape[-1]), -1).values[..., -1:]
         if truncation.top_p < 1:
-            ordered = logits.masked_fill(logits < least, -math.inf).sort(-1, descending=True).values
+            ordered = logits.masked_fill(logits < lowest, -math.inf).sort(-1, descending=True).values
             likely = ordered.softmax(-1)
             count = (likely.cumsum(-1) - likely < truncation.top_p).sum(-1, keepdim=True)
-            least = torch.maximum(least, ordered.gather(-1, count.clamp(min=1) - 1))
+            lowest = torch.maximum(lowest, ordered.gather(-1, count.clamp(min=1) - 1))
         if truncation.min_p:
-            least = torch.maximum(least, logits.amax(-1, keepdim=True) + math.log(truncation.min_p))
-        removed = logits < least
+            lowest = torch.maximum(lowest, logits.amax(-1, keepdim=True) + math.log(truncation.min_p))
+        removed = logits < lowest
         if tokens is not None:
             removed = removed.scatter(-1, tokens[..., None], False)
     return logits.masked_fill(removed, -math.inf)

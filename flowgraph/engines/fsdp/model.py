@@ -98,13 +98,13 @@ class FsdpModel(TorchHandle):
     async def sample(self, request: SampleRequest) -> Completion:
         """Raise LawError: a sharded model cannot generate samples."""
         what = f"a model sharded over {self._grid.every.count} ranks cannot generate samples"
-        raise LawError(what, hint="place the role that samples on an engine that does; weights are synced to it")
+        raise LawError(what, hint="place the sampling role on an engine that can generate; its weights are synced")
 
     def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
         counts = self._grid.every.union(torch.tensor([len(losses)])).tolist()
         if len(set(counts)) > 1:
             what = f"the ranks have different numbers of micro-batches: {', '.join(map(str, counts))}"
-            raise LawError(what, hint="every rank takes as many as the one with the most; empty ones are allowed")
+            raise LawError(what, hint="give every rank as many as the rank with the most; they may be empty")
 
         def before(part: int) -> None:
             self._optimizers.at(part)

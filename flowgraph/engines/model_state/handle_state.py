@@ -60,7 +60,7 @@ class HandleState:
             for name, piece in pieces.items():
                 state.fill(name, piece)
                 if not piece.tensor.isfinite().all():
-                    raise DataError.unusable(folder, f"holds NaN or infinities: {name}")
+                    raise DataError.unusable(folder, f"contains NaN or infinite values: {name}")
             self.optimizers.restore(states)
             return state.version
 
@@ -87,7 +87,7 @@ class HandleState:
             optimizer, _, rest = name.partition("/")
             key, _, weight = rest.partition("/")
             if weight not in index or key not in KEEPS.get(optimizer, ()):
-                what = f"this state is not of this model: no optimizer here keeps {name}"
+                what = f"this state belongs to another model: no optimizer here keeps {name}"
                 raise LawError(what, where=str(saved.folder))
             tensor_states = states.setdefault(optimizer, [{} for _ in self.trained])
             return tensor_states[index[weight]], key, weight

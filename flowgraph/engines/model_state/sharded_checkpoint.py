@@ -185,7 +185,7 @@ class SavedState:
             if stored is not None and (stored.shape, stored.dtype) != (shape, dtype):
                 notes.append(f"{name}: {stored.dtype} {stored.shape}, here {dtype} {shape}")
         if notes:
-            raise LawError("this state is not of this model", where=str(self.folder), notes=notes[:_MAX_NAMES])
+            raise LawError("this state belongs to another model", where=str(self.folder), notes=notes[:_MAX_NAMES])
 
     def fill(self, name: str, piece: TensorPiece) -> None:
         """Copy the rows of tensor `name` that `piece` covers from the files into `piece`, in place.
@@ -224,13 +224,13 @@ def reading_state(folder: Path) -> Generator[SavedState]:
     first = _read_index(folder / "00000.json")
     present = {path.name for path in folder.glob("*.json")} | {path.name for path in folder.glob("*.safetensors")}
     expected = {f"{rank:05d}.{kind}" for rank in range(first.ranks) for kind in ("json", "safetensors")}
-    for names, fault in ((expected - present, "missing"), (present - expected, "of another")):
+    for names, fault in ((expected - present, "missing"), (present - expected, "of another state")):
         if names:
-            raise _broken(folder, f"{first.ranks} ranks wrote this state, and {_some(sorted(names))} is {fault}")
+            raise _broken(folder, f"{first.ranks} ranks wrote this state, but {_some(sorted(names))} is {fault}")
     indexes = [first, *(_read_index(folder / f"{rank:05d}.json") for rank in range(1, first.ranks))]
     for rank, index in enumerate(indexes):
         if (index.rank, index.ranks, index.version, index.numbers) != (rank, first.ranks, first.version, first.numbers):
-            raise _broken(folder / f"{rank:05d}.json", "it is not of the same state as 00000.json")
+            raise _broken(folder / f"{rank:05d}.json", "it belongs to another state than 00000.json")
     _refuse_gaps(folder, indexes)
     with ExitStack() as stack:
         files = list[Any]()
@@ -251,7 +251,7 @@ def _refuse_gaps(folder: Path, indexes: Sequence[RankIndex]) -> None:
             first = tensors.setdefault(name, stored)
             start, stop = stored.rows
             if (stored.shape, stored.dtype) != (first.shape, first.dtype):
-                what = f"ranks say {first.dtype} {first.shape} and {stored.dtype} {stored.shape}"
+                what = f"ranks disagree: {first.dtype} {first.shape} and {stored.dtype} {stored.shape}"
                 raise _broken(folder, f"{name}: {what}")
             if start != reached.get(name, 0) or not start <= stop <= stored.row_count:
                 raise _broken(folder, f"{name}: rank {index.rank} holds rows {start} to {stop} of {stored.row_count}")
@@ -275,7 +275,7 @@ def _read_index(path: Path) -> RankIndex:
     except ValueError as error:
         raise _broken(path, str(error)) from None
     if index.schema_ != SCHEMA or not index.ranks:
-        raise _broken(path, f"schema {index.schema_} of {index.ranks} ranks, {SCHEMA} is read here")
+        raise _broken(path, f"schema {index.schema_} of {index.ranks} ranks; this version reads {SCHEMA}")
     return index
 
 

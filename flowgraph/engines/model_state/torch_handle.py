@@ -172,8 +172,8 @@ class TorchHandle(ABC):
         Raises LawError for a handle on the base model of another.
         """
         if self._base_only:
-            hint = "a model whose weights change needs adapters of its own: give it the same text with +lora="
-            raise LawError("these weights are those under another model's adapters: they are read only", hint=hint)
+            hint = "a model that is trained needs its own adapters: add +lora= to its name too"
+            raise LawError("these weights are shared with another model's adapters, so they are read-only", hint=hint)
         return carried_names(self.model)
 
     def _copies(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:

@@ -194,7 +194,7 @@ class EngineVersions:
         traits = self.table[before]
         if numbers(before) != numbers(version):
             what = f"{self.engine} {version} is not in the table of versions ({self._range})"
-            return traits, f"{what}: it is taken for {before}"
+            return traits, f"{what}: it is treated as {before}"
         return traits, "" if device in traits.tried else f"{self.engine} {version} was not tried here on {device}"
 
 

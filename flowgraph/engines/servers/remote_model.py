@@ -218,7 +218,7 @@ class RemoteModel(ABC):
             async with asyncio.timeout(self.limit_s):
                 answer = await self._ask(client, door, request)
         except TimeoutError:
-            raise _lost(door, request, f"does not answer within {self.limit_s:.0f} s") from None
+            raise _lost(door, request, f"did not answer within {self.limit_s:.0f} s") from None
         finally:
             self._router.done(replica, request)
         starts, versions = [start for start, _ in answer.spans], [version for _, version in answer.spans]
@@ -248,13 +248,13 @@ class RemoteModel(ABC):
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 self._check(door)
                 if not left:
-                    raise _lost(door, request, f"is not reached: {str(error) or 'no connection'}") from None
+                    raise _lost(door, request, f"cannot be reached: {str(error) or 'no connection'}") from None
                 await asyncio.sleep(FIRST_PAUSE_S * 2 ** (CONNECTS - 1 - left))
             except httpx.TimeoutException:
                 raise TimeoutError from None
             except (httpx.TransportError, httpx.DecodingError) as error:
                 await asyncio.to_thread(self._check_dying, door)
-                raise _lost(door, request, f"broke off: {str(error) or type(error).__name__}") from None
+                raise _lost(door, request, f"broke the connection: {str(error) or type(error).__name__}") from None
             else:
                 if answer.status_code != 200:
                     raise refusal(door.name, f"{self.path} ({_called(request)})", answer.status_code, answer.text)
@@ -346,7 +346,7 @@ class RemoteModel(ABC):
 
     def token_stats(self, rows: ResponseRows, wanted: Sequence[str]) -> TokenStats:
         """Raise LawError: this engine only generates samples."""
-        self._not_offered("reads no rows")
+        self._not_offered("cannot read rows")
 
     def step(self, losses: Sequence[Callable[[], Tensor]], optimizer: Optimizer) -> StepReport:
         """Raise LawError: this engine does not train."""
@@ -354,10 +354,10 @@ class RemoteModel(ABC):
 
     def weights(self) -> dict[str, Tensor]:
         """Raise LawError: weights are available only from the engine that trains them."""
-        self._not_offered("gives no weights")
+        self._not_offered("cannot return weights")
 
     def _not_offered(self, what: str) -> NoReturn:
-        raise LawError(f"the engine `{self.engine}` {what}: it offers sample and load")
+        raise LawError(f"the engine `{self.engine}` {what}: it supports sample and load")
 
     def _each(self, call: Callable[[Any], Any]) -> None:
         for door in self.doors:
@@ -403,5 +403,5 @@ def _called(request: SampleRequest) -> str:
 
 
 def _lost(door: ServerAddress, request: SampleRequest, how: str) -> WorkerError:
-    hint = "the server's log says why" if "broke" in how else ""
-    return WorkerError(f"{door.name} {how}", notes=[f"it was to draw {_called(request)}", f"at {door.url}"], hint=hint)
+    hint = "see the server's log" if "broke" in how else ""
+    return WorkerError(f"{door.name} {how}", notes=[f"its request was {_called(request)}", f"at {door.url}"], hint=hint)

@@ -106,9 +106,9 @@ def _fault(answer: SampleAnswer, request: SampleRequest) -> str:
     meta, count = answer.meta_info, len(answer.output_ids)
     reason, starts = meta.finish_reason.type, [span.start for span in meta.weight_versions or ()]
     if reason not in ("stop", "length"):
-        return f"the sample ended by `{reason}`"
+        return f"the sample ended with the reason `{reason}`"
     if [token for _, token, _ in meta.output_token_logprobs] != answer.output_ids:
-        return "its log-probs are of other tokens"
+        return "its log-probs belong to other tokens"
     if request.truncation.changed() and request.temperature and len(meta.output_token_sampling_logprobs or ()) != count:
         return "it lacks log-probs of the truncated distribution"
     if not 0 < count <= request.max_tokens:
@@ -122,4 +122,4 @@ def _fault(answer: SampleAnswer, request: SampleRequest) -> str:
 
 def _unusable(name: str, why: str, text: str) -> WorkerError:
     notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []
-    return WorkerError(f"{name} answers a sample with what cannot be used: {why}", notes=notes)
+    return WorkerError(f"{name} returned an unusable sample: {why}", notes=notes)

@@ -103,10 +103,10 @@ class ServerControl:
         try:
             answer = self._client.request(method, path, json=body, headers=headers)
         except httpx.TimeoutException:
-            raise WorkerError(f"{self.door.name} does not answer {path} within {self.limit_s:.0f} s") from None
+            raise WorkerError(f"{self.door.name} did not answer {path} within {self.limit_s:.0f} s") from None
         except httpx.TransportError as error:
             why = str(error) or type(error).__name__
-            raise WorkerError(f"{self.door.name} is not reached for {path}: {why}") from None
+            raise WorkerError(f"{self.door.name} cannot be reached for {path}: {why}") from None
         if answer.status_code != 200 and not (may_refuse and answer.status_code == 400):
             raise refusal(self.door.name, path, answer.status_code, answer.text)
         return answer
@@ -132,6 +132,6 @@ def bearer(key: str) -> dict[str, str]:
 
 def refusal(name: str, path: str, status: int, text: str) -> WorkerError:
     """Return the WorkerError for a call that a server refused, with the HTTP status and the start of its answer."""
-    hint = "the key is another than the server's" if status in (401, 403) else ""
+    hint = "the key does not match the server's" if status in (401, 403) else ""
     notes = [" ".join(text.split())[:SHOWN]] if text.strip() else []
     return WorkerError(f"{name} answers {path} with status {status}", notes=notes, hint=hint)

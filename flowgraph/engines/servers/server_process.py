@@ -191,6 +191,6 @@ def held_port(host: str, port: int, name: str) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        hint = "leave the port out: a free one is found" if port else ""
+        hint = "leave out the port to use a free one" if port else ""
         raise WorkerError.not_started(name, f"{host}:{port}: {error.strerror}", hint) from None
     return bound

@@ -50,8 +50,8 @@ def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None
     changes: dict[str, Any] = request.reshaped()
     truncated = bool(changes)
     if truncated:
-        most = vocabulary or MASK_TOKENS
-        changes["top_k"] = min(request.truncation.top_k or most, most)
+        largest = vocabulary or MASK_TOKENS
+        changes["top_k"] = min(request.truncation.top_k or largest, largest)
     changes |= {"ignore_eos": True} if request.stopping.ignore_eos else {}
     return {
         "input_ids": list(request.context),

@@ -80,8 +80,8 @@ class VllmControl(ServerControl):
         answer = self._object(path, self._send("POST", "/collective_rpc", body))
         results = answer.get("results")
         if not isinstance(results, list) or not results or not all(isinstance(result, dict) for result in results):
-            what = f"{self.door.name} answers {path} with what is none of its workers'"
-            raise WorkerError(what, notes=[str(answer)[:SHOWN]], hint="was it started by flowgraph?")
+            what = f"{self.door.name} answers {path} with something other than its workers' results"
+            raise WorkerError(what, notes=[str(answer)[:SHOWN]], hint="start this server with flowgraph")
         failure = next((result["failed"] for result in results if "failed" in result), None)
         if failure is not None:
             raise WorkerError(f"{self.door.name} cannot do {path}", notes=[" ".join(str(failure).split())[:SHOWN]])
@@ -115,7 +115,7 @@ def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None
     between 0 and 0.01, which vLLM would change, and as `refuse_other_distribution` does.
     """
     if 0 < request.temperature < COLDEST:
-        raise WorkerError(f"vLLM samples greedily or at {COLDEST} at least, not at {request.temperature}")
+        raise WorkerError(f"vLLM samples greedily or at temperature {COLDEST} or more, not at {request.temperature}")
     refuse_other_distribution(request, ENGINE)
     return {
         "token_ids": list(request.context),

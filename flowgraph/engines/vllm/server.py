@@ -36,7 +36,7 @@ class ByCall(ByMemory):
         device = next((control.door.device for control in controls if control.door.device != "cpu"), None)
         if device is not None:
             hint = "update by group, or by disk where both are on one device"
-            raise WorkerError(f"weights do not go through memory to vLLM on {device}", hint=hint)
+            raise WorkerError(f"vLLM on {device} cannot receive weights through memory", hint=hint)
         for bucket in self._buckets:
             self.call(controls, tensors=base64.b64encode(save(plain(bucket))).decode())
 

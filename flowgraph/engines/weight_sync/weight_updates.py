@@ -140,7 +140,7 @@ def _pause(control: ServerControl, hold: Hold, limit_s: float) -> None:
     control.post("/pause_generation", mode="retract")
     while not control.flush():  # requests that had just begun are being retracted
         if time.monotonic() > until:
-            raise WorkerError(f"{control.door.name} does not put its requests back within {limit_s:.0f} s")
+            raise WorkerError(f"{control.door.name} did not return its requests within {limit_s:.0f} s")
         time.sleep(LOOK_S)
 
 

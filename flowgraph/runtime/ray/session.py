@@ -111,7 +111,7 @@ def connect(plan: Plan, address: str | None, folder: Path | None, threads: int, 
             ray.init(address=address, runtime_env=runtime, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        hint = "" if address is None else f"is there a cluster at {address}?"
+        hint = "" if address is None else f"check that a Ray cluster runs at {address}"
         raise WorkerError.not_started("Ray", lines[0], hint) from error
     except SystemExit:  # from the SIGTERM handler that Ray has while it starts
         raise KeyboardInterrupt from None
@@ -151,7 +151,7 @@ def _refuse_unreachable(address: str) -> None:
             socket.create_connection((host, int(port)), timeout=PROBE_S).close()
         except (OSError, OverflowError) as error:
             why = f"nothing answers at {address} ({error})"
-            raise WorkerError.not_started("the connection to Ray", why, "ray status says where a cluster is") from None
+            raise WorkerError.not_started("the connection to Ray", why, "`ray status` shows its address") from None
 
 
 def _start(plan: Plan, runtime: Mapping[str, Any]) -> str:

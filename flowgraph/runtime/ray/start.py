@@ -97,8 +97,8 @@ def _reserve(program: Program, pool: Pool, name: str, machine: Mapping[str, Any]
         ray.get(group.ready(), timeout=RESERVE_LIMIT_S)
     except GetTimeoutError:
         wants = f"{len(devices)} free devices for pool `{pool.name}` on {name}"
-        gives = f"Ray did not give them within {RESERVE_LIMIT_S:.0f} s"
-        raise ResourceError.not_here(f"node {name}", wants, gives, "does another job hold them?") from None
+        gives = f"Ray did not provide them within {RESERVE_LIMIT_S:.0f} s"
+        raise ResourceError.not_here(f"node {name}", wants, gives, "check whether another job uses them") from None
     for index in range(len(devices)):
         yield PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
 

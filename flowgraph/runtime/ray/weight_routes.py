@@ -59,7 +59,7 @@ def way_of(source: Home, target: Home, spots: Spots) -> WeightsBy:
     elif by == "memory" and sender.gpu:
         what = "memory, which is that of one machine"
     if what:
-        route = f"weights of `{target.param}` cannot come from {source} to {target} through {what}"
+        route = f"weights of `{target.param}` cannot go from {source} to {target} through {what}"
         raise WorkerError(route, hint=hint)
     return by
 

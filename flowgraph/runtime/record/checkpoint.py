@@ -95,7 +95,7 @@ class Checkpoints:
             if not why:
                 for newer, reason in damaged:
                     aside = _set_aside(newer.path, "bad")
-                    say(f"{newer.path} is damaged: {reason}; it is now {aside.name}, and one before it is used")
+                    say(f"{newer.path} is damaged: {reason}; it is renamed to {aside.name}; an earlier one is used")
                 return checkpoint
             damaged.append((checkpoint, why))
         if damaged:
@@ -200,7 +200,7 @@ def _file_fault(folder: Path, name: str, size: int, digest: str) -> str:
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} has {path.stat().st_size} bytes, not {size}"
-        return "" if sha256(path) == digest else f"{name} has other bytes than were written"
+        return "" if sha256(path) == digest else f"{name} has changed since it was written"
     except OSError as error:
         return f"{name} cannot be read: {error.strerror}"
 
@@ -289,5 +289,5 @@ class Saver:
 
     def _error(self, steps: int, times: str, why: str) -> RunFolderError:
         what = f"the checkpoint after step {steps}, {times}, could not be written: {why}"
-        hint = "free some room, then resume; --checkpoint-every 0 runs without checkpoints"
+        hint = "free disk space, then resume; --checkpoint-every 0 runs without checkpoints"
         return RunFolderError(what, where=str(self.checkpoints.folder), hint=hint)

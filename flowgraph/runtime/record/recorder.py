@@ -108,10 +108,10 @@ class Recorder:
         why, count = next(filter(None, refused), ""), max(self._failures)
         if count == MAX_FAILURES:
             what = f"what the steps before {step + 1} recorded, {count} times in a row, could not be written"
-            hint = "free some room, then resume"
+            hint = "free disk space, then resume"
             raise RunFolderError(f"{what}: {why}", where=str(self.folder.path), hint=hint)
         if why:
-            self.say(f"not all is recorded after step {step + 1}: {why} ({self.folder.path}); it is tried again")
+            self.say(f"the records of step {step + 1} are not written: {why} ({self.folder.path}); retrying")
 
     def checked(self, step: int, observed: Observations, seconds: float) -> None:
         """Append the metrics of a held-out check, each named `eval/METRIC`."""

@@ -129,7 +129,7 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 pid = os.read(handle, 32).decode(errors="replace").strip() or "that is just starting"
-                what = f"process {pid} runs this; two would write over each other"
+                what = f"process {pid} runs this; two runs would overwrite each other"
                 raise RunFolderError(what, where=str(self.path), hint="wait for it, or end it") from None
             os.ftruncate(handle, 0)
             os.write(handle, f"{os.getpid()}\n".encode())
@@ -173,7 +173,7 @@ class RunFolder:
             elif path.stat().st_size < size:
                 lines.append(f"{path} has {path.stat().st_size} bytes, not {size}")
             elif sha256(path, size) != records[name]["sha256"]:
-                lines.append(f"{path} has other bytes than were written")
+                lines.append(f"{path} has changed since it was written")
             elif path.name == SUMS:
                 try:
                     sums = read_sums(path.read_bytes()[:size].decode())

@@ -34,7 +34,7 @@ def curves_svg(curves: Curves, look: Look = ALONE) -> str:
         row, column = divmod(place, columns)
         cell = Rect(MARGIN + column * (wide + PANEL_GAP), TITLE_HEIGHT + row * (high + PANEL_GAP), wide, high)
         panels.append(_panel(place, metric, cell, steps))
-    about = " ".join(map(sentence, ordered)) or "There are no curves."
+    about = " ".join(map(sentence, ordered)) or "No curves to draw."
     height = TITLE_HEIGHT + rows * (PANEL_HEIGHT + PANEL_GAP) + MARGIN
     return framed("curves", replace(curves, about=about), panels, look, height=height)
 

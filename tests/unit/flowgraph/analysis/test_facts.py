@@ -151,7 +151,7 @@ def training(rollout: Any, *, corrected: bool) -> Any:
 def test_what_stale_weights_drew_is_corrected_for_or_the_flow_says_that_it_need_not_be() -> None:
     training("ratio", corrected=True).graph()
     training("plain", corrected=False).graph()
-    with pytest.raises(LawError, match=r"policy_gradient wants rows of the newest weights"):
+    with pytest.raises(LawError, match=r"policy_gradient needs rows of the newest weights"):
         training("plain", corrected=True).graph()
 
 
@@ -288,14 +288,14 @@ def replaying(take: Any, old: str) -> Graph:
 def test_rows_that_a_state_kept_are_of_an_earlier_step_and_a_loss_on_them_has_to_correct() -> None:
     assert replaying(replayed, "own") is not None, "clipped around the log-probs that the rows carry"
     assert replaying(eased, "") is not None, "a state that says that it holds no rows"
-    with pytest.raises(LawError, match=r"policy_gradient wants rows of the newest weights, but those of replayed at"):
+    with pytest.raises(LawError, match=r"policy_gradient needs rows of the newest weights, but those of replayed at"):
         replaying(replayed, "")
     with pytest.raises(LawError, match=r"that sampled its rows, of an earlier step where `buffer` kept them"):
         replaying(replayed, "anew")
 
 
 def test_only_the_port_of_a_state_says_that_it_brings_no_rows() -> None:
-    with pytest.raises(FlowTypeError, match=r"`mask` says Rows.NONE, which only the port of a state does"):
+    with pytest.raises(FlowTypeError, match=r"`mask` declares Rows.NONE, which only a port of a state can"):
 
         @node
         def wrong(mask: Annotated[Mask, Rows.NONE]) -> Mask:

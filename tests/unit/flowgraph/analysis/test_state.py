@@ -165,7 +165,7 @@ def test_each_optimizer_of_a_model_is_listed_and_an_average_has_none() -> None:
     assert [(item.name, item.holds) for item in weights] == [
         (
             "policy",
-            ("weights", "version", "state of adamw", "state of sgd", "weights of up to 4 versions before"),
+            ("weights", "version", "state of adamw", "state of sgd", "weights up to 4 versions old"),
         ),
         ("average", ("weights", "version")),
     ]

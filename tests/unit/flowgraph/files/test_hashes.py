@@ -14,7 +14,7 @@ def test_a_recorded_file_that_is_cut_or_made_huge_is_named_without_reading_all_o
     listed = {path.name: sha256(path)}
     assert list(faults(tmp_path, listed)) == []
     os.truncate(path, 2**40)
-    wrong = f"{path.name} has other bytes than were written"
+    wrong = f"{path.name} has changed since it was written"
     assert list(faults(tmp_path, listed)) == [f"{wrong}: it does not end as Parquet does"]
     path.write_bytes(b"PAR1 Rows PAR1")
     (fault,) = faults(tmp_path, listed)

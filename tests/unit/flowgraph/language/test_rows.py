@@ -95,10 +95,10 @@ def test_a_narrowed_record_holds_some_parts_and_refuses_the_others() -> None:
     with pytest.raises(LawError) as caught:
         _ = narrow.context
     assert str(caught.value) == (
-        "it reads the part `context` of Batch, and declares group, part\n"
+        "it reads the part `context` of Batch, but declares group, part\n"
         '  hint: add "context" to the Parts(…) of its port'
     )
-    with pytest.raises(LawError, match="it reads the part `lengths` of Part, and declares mask"):
+    with pytest.raises(LawError, match="it reads the part `lengths` of Part, but declares mask"):
         _ = narrow.part.lengths
     with pytest.raises(AttributeError, match="Batch has no part `nothing`"):
         _ = narrow.nothing  # type: ignore[attr-defined]

@@ -78,7 +78,7 @@ def test_settings_have_a_json_schema_with_their_ranges() -> None:
     op = op_of(generate)
     assert op is not None
     properties = op.settings.model_json_schema()["properties"]
-    assert list(properties) == ["n", "temperature", "max_tokens"]
+    assert list(properties)[:4] == ["n", "temperature", "max_tokens", "top_k"]
     assert (properties["n"]["minimum"], properties["n"]["default"]) == (1, 1)
 
 
@@ -255,7 +255,7 @@ def test_a_flow_that_calls_another_carries_its_state_from_a_start_of_its_own() -
 
 
 def test_a_flow_called_on_real_values_is_given_its_state_too() -> None:
-    with pytest.raises(FlowTypeError, match=r"inner: lacks `beta`, a KLWeight\n  hint: the flow that is run carries"):
+    with pytest.raises(FlowTypeError, match=r"inner: lacks `beta`, a KLWeight\n  hint: take `beta` as a parameter"):
         inner(Prompts.of({}), Policy(None))  # type: ignore[arg-type]
 
 
@@ -270,7 +270,7 @@ def test_state_may_start_from_these(kind: type[State], data: object) -> None:
 @looped(
     "kind, data, why",
     [
-        (KLWeight, None, "it starts from nothing"),
+        (KLWeight, None, "it has no initial value"),
         (KLWeight, "0.5", "KLWeight is float64, not str"),
         (KLWeight, True, "KLWeight is float64, not bool"),
         (Levels, 0.5, "Levels is int64, not float"),

@@ -229,7 +229,7 @@ def test_a_sync_that_lags_further_than_its_readers_allow_is_refused() -> None:
 
     assert broken(program, lazy) == (
         "`sync policy train/local -> sample/local` lets the copy be 3 updates old, of at most 2\n"
-        "    its readers allow 2, the plan says 1"
+        "    its readers allow 2, the plan sets 1"
     )
 
 

@@ -132,8 +132,8 @@ def test_a_head_of_zeros_learns_and_so_does_what_is_under_it(make_rollout: Make)
 @pytest.mark.parametrize(
     ("head", "wanted", "told"),
     [
-        ("values", "logprobs", "this model's head gives values, and no logprobs"),
-        ("score", "values", "this model's head gives score, and no values"),
+        ("values", "logprobs", "this model's head gives values, but not logprobs"),
+        ("score", "values", "this model's head gives score, but not values"),
     ],
 )
 def test_what_a_head_does_not_give_is_refused(make_rollout: Make, head: str, wanted: str, told: str) -> None:

@@ -357,7 +357,7 @@ def test_rows_that_nothing_tells_apart_may_come_in_one_order_only() -> None:
     with pytest.raises(LawError) as caught:
         lined_up({"prompts": prompts, "turned": StoredValue.of(asked([7, 4, 4]))})
     assert str(caught.value) == (
-        "the rows of `turned` are not those of `prompts`: they come in another order, and several have the same ids"
+        "the rows of `turned` are not those of `prompts`: their order differs, and several have the same ids"
     )
 
 

@@ -134,9 +134,9 @@ def test_a_file_is_found_from_the_working_folder(tmp_path: Path, monkeypatch: py
     "by, text",
     [
         ("gsm8", "no shipped rule `gsm8`\n  hint: did you mean `gsm8k`? (one of your own: path.py:name)"),
-        ("mine.py", "`mine.py` names no function\n  hint: write path.py:name or package.module:name"),
-        ("mine.py:", "`mine.py:` names no function\n  hint: write path.py:name or package.module:name"),
-        ("mine.py:a b", "`mine.py:a b` names no function\n  hint: write path.py:name or package.module:name"),
+        ("mine.py", "`mine.py` does not name a function\n  hint: write path.py:name or package.module:name"),
+        ("mine.py:", "`mine.py:` does not name a function\n  hint: write path.py:name or package.module:name"),
+        ("mine.py:a b", "`mine.py:a b` does not name a function\n  hint: write path.py:name or package.module:name"),
         ("mine.py:strict", "rule `mine.py:strict`: no file {here}/mine.py"),
     ],
 )

@@ -96,5 +96,5 @@ def test_what_is_not_forecast_is_named() -> None:
 
 
 def test_runs_that_measured_nothing_are_refused() -> None:
-    with pytest.raises(DataError, match="has measured no seconds of a node that is forecast"):
+    with pytest.raises(DataError, match="has no measured seconds of a node with a forecast"):
         repair([], "nothing")

@@ -179,7 +179,7 @@ def test_a_tensor_group_may_be_as_large_as_a_rack_and_no_larger() -> None:
     (pool,) = realise(of, [PoolRequest("all", 72, tensor=36)])
     assert in_one_domain(of, pool.devices)
     assert refusal(of, PoolRequest("all", 144, tensor=144)) == (
-        "pool `all`: the plan counts on 144 devices in tensor groups of 144; no domain has more than 72 devices"
+        "pool `all`: the plan needs 144 devices in tensor groups of 144; no domain has more than 72 devices"
     )
 
 
@@ -216,7 +216,7 @@ def test_a_pool_may_say_which_of_the_classes_of_one_model_it_is_of() -> None:
     found = [{name for name, _ in pool.devices} for pool in realise(of, wanted)]
     assert found == [{"node-3"}, {"node-1"}, {"node-2"}]
     assert refusal(of, PoolRequest("a", 8, of=few)) == (
-        "pool `a`: the plan counts on 8 devices; of one class at most 4 are left"
+        "pool `a`: the plan needs 8 devices; of one class at most 4 are left"
     )
 
 
@@ -229,23 +229,23 @@ def refusal(of: Cluster, *wanted: PoolRequest) -> str:
 def test_what_has_no_room_is_refused_with_what_there_is() -> None:
     two = cluster("2x8xh100,4xa40")
     assert refusal(two, PoolRequest("a", 17)) == (
-        "pool `a`: the plan counts on 17 devices; of one class at most 16 are left"
+        "pool `a`: the plan needs 17 devices; of one class at most 16 are left"
     )
     assert refusal(two, PoolRequest("a", 12), PoolRequest("b", 5)) == (
-        "pool `b`: the plan counts on 5 devices; of one class at most 4 are left"
+        "pool `b`: the plan needs 5 devices; of one class at most 4 are left"
     )
     assert refusal(two, PoolRequest("a", 1, model="h200-sxm-141g")) == (
-        "pool `a`: the plan counts on 1 h200-sxm-141g; the cluster has none\n  hint: it has h100-sxm-80g, a40-48g"
+        "pool `a`: the plan needs 1 h200-sxm-141g; the cluster has none\n  hint: it has h100-sxm-80g, a40-48g"
     )
     assert refusal(two, PoolRequest("a", 16, tensor=16)) == (
-        "pool `a`: the plan counts on 16 devices in tensor groups of 16; no domain has more than 8 devices"
+        "pool `a`: the plan needs 16 devices in tensor groups of 16; no domain has more than 8 devices"
     )
     assert refusal(two, PoolRequest("a", 15, "h100-sxm-80g", tensor=5)) == (
-        "pool `a`: the plan counts on 15 h100-sxm-80g in tensor groups of 5; its free devices are too scattered"
+        "pool `a`: the plan needs 15 h100-sxm-80g in tensor groups of 5; its free devices are too scattered"
     )
     assert refusal(
         Cluster(nodes=(Machine(name="bare", devices=(), host_memory_bytes=1, cores=1),)), PoolRequest("a", 1)
-    ) == ("pool `a`: the plan counts on 1 device; the cluster has none")
+    ) == ("pool `a`: the plan needs 1 device; the cluster has none")
 
 
 def test_ten_thousand_devices_are_placed_in_seconds() -> None:

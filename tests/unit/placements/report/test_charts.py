@@ -87,4 +87,4 @@ def test_a_plan_that_no_search_played_says_only_how_far_it_is_from_the_best() ->
         }
     )
     first, second, *_ = comparison_chart(found, plan=own).strips
-    assert (first.label, first.why, second.label) == ("this plan", "+100.0% beside the best", "the best found")
+    assert (first.label, first.why, second.label) == ("this plan", "+100.0% compared with the best", "the best found")

@@ -63,5 +63,5 @@ def test_bars_and_bubbles_say_what_they_are() -> None:
     assert b.bars[0].about == "b is idle for 2 s, 66.7% of the time: waits for draw."
     assert picture.about == (
         "1 step in 3 s. a is busy 67% of the time and b is busy 33% of the time. "
-        "The longest idle time is of b: 2 s, waits for draw."
+        "The longest idle time is that of b: 2 s, waits for draw."
     )

@@ -130,7 +130,7 @@ def test_each_tensor_degree_is_told_at_its_fastest_that_fits_and_the_plans_own_w
     assert all(each.fits for each in found), "on eight devices an 8B model does in each degree"
     text = layouts_text("policy.train", found, 8)
     assert text.splitlines()[0] == (
-        "policy.train on its 8 devices: as it is (→), and each layout at its fastest that fits"
+        "policy.train on its 8 devices: the current layout (→), and the fastest that fits of each layout"
     )
     assert len([line for line in text.splitlines() if "→ " in line]) == 1
     assert max(map(len, text.splitlines())) <= 100

@@ -260,6 +260,6 @@ def test_a_plan_says_where_it_fits_only_with_logits_in_chunks() -> None:
     relied = relied_on(long.setting, long.best.plan())
     assert relied["policy.train"] > 20 * GIB
     text = search_report(long, long.best.plan())
-    assert "logits come in chunks, a fused loss: all at once they do not fit, policy.train takes " in text
+    assert "logits are chunked by a fused loss: whole logits do not fit, policy.train takes " in text
     assert "in chunks" not in search_report(short, short.best.plan())
     assert max(map(len, text.splitlines())) <= 100

@@ -49,7 +49,7 @@ def test_a_picture_beside_itself_is_the_same(name: str) -> None:
     assert [(arrow.label, arrow.style) for arrow in both.arrows] == [
         (arrow.label, arrow.style) for arrow in picture.arrows
     ]
-    assert both.about == "Nothing that is drawn differs."
+    assert both.about == "The pictures are equal."
 
 
 @looped("one, other", [each for each in product(PICTURES, PICTURES) if each[0] < each[1]])

@@ -49,8 +49,8 @@ PACKED: dict[str, dict[str, Any]] = {
 LLAMA_4 = {"head_dim": 8, "num_local_experts": 2, "intermediate_size_mlp": 48, "attention_chunk_size": 4}
 PADDED: dict[str, tuple[dict[str, Any], str]] = {
     "Gemma2": (HEAD, "packed tokens are refused (LawError: attention of packed tokens does not support softcap)"),
-    "Llama4Text": (LLAMA_4, "its layers attend to spans of 4 tokens, and do not say so to attention"),
-    "Nemotron": ({}, "packed tokens have another answer, "),
+    "Llama4Text": (LLAMA_4, "its layers attend to spans of 4 tokens, but do not pass them to attention"),
+    "Nemotron": ({}, "packed tokens change the result by "),
     "Bloom": ({"n_layer": 2, "n_head": 4}, "its attention is eager, and not sdpa"),
 }
 
@@ -106,7 +106,7 @@ def test_a_model_that_packed_tokens_do_not_suit_reads_padded_rows_and_says_why(f
     sizes, why = PADDED[family]
     model, rows = made(family, **sizes), rows_of()
     assert choose(model) is None
-    assert padded_because(model).startswith(f"{type(model).__name__} reads padded rows: {why}")
+    assert padded_because(model).startswith(f"{type(model).__name__} uses padded rows: {why}")
     stats, padded = forward_stats(model, rows, ALL), forward_stats(model, rows, ALL, packing=None)
     assert all(torch.equal(getattr(stats, name), getattr(padded, name)) for name in ALL)
 
@@ -124,7 +124,7 @@ def test_values_are_packed_though_a_head_of_zeros_tells_nothing() -> None:
 def test_scores_of_texts_stay_padded() -> None:
     model, _ = with_head(made("Qwen2"), "score", "small", 0)
     assert (
-        padded_because(model) == "Qwen2ForSequenceClassification gives a number for a whole text: texts are read padded"
+        padded_because(model) == "Qwen2ForSequenceClassification gives one number for a whole text, so texts are padded"
     )
     score = forward_stats(model, rows_of(), ("score",)).score
     assert score is not None and score.shape == (7,)

@@ -74,7 +74,7 @@ def test_rows_that_are_a_part_of_others_are_packed_alone() -> None:
 def test_an_empty_context_is_refused() -> None:
     with pytest.raises(LawError) as caught:
         pack(rows_of([[1], []], [2, 2]))
-    assert str(caught.value) == "a response to 0 tokens has nothing that its first token could be read after"
+    assert str(caught.value) == "a response to 0 tokens has no token that its first token could follow"
 
 
 @given(shapes)

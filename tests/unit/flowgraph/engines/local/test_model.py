@@ -267,7 +267,8 @@ def test_a_prompt_without_tokens_is_refused(tiny: Tiny) -> None:
     with pytest.raises(ModelError) as caught:
         gather(tiny(), [request(())])
     assert str(caught.value) == (
-        "a prompt of 0 tokens leaves the model nothing to continue\n  hint: does its template drop the text?"
+        "a prompt of 0 tokens leaves the model nothing to continue\n"
+        "  hint: check whether its chat template drops the text"
     )
 
 
@@ -366,7 +367,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_as_they_were(tiny: Tin
     with pytest.raises(LawError) as caught:
         handle.step([lambda: squares(handle)() * 0.0, lambda: sums(handle)() * float(bad)], Optimizer(lr=0.1))
     assert str(caught.value) == (
-        f"the gradient is not finite (norm {bad}, loss {bad}); this step left the weights as they were\n"
+        f"the gradient is not finite (norm {bad}, loss {bad}); this step did not change the weights\n"
         "    by micro-batch 1 on rank 0\n"
         "  hint: a log-prob of -inf, a learning rate too high, or an advantage that is not finite"
     )

@@ -115,7 +115,7 @@ def test_a_refusal_names_three_rows_and_how_many_more() -> None:
         return (told * torch.nan).sum()
 
     assert str(refused(optimizers, [loss])) == (
-        "the gradient is not finite (norm nan, loss nan); this step left the weights as they were\n"
+        "the gradient is not finite (norm nan, loss nan); this step did not change the weights\n"
         "    by row 0 of micro-batch 0 on rank 0\n"
         "    by row 1 of micro-batch 0 on rank 0\n"
         "    by row 2 of micro-batch 0 on rank 0\n"

@@ -210,7 +210,7 @@ def test_a_server_that_a_signal_has_stopped_is_named_and_not_waited_for(
         own = ServerProcess(door, process, tmp_path / "log")
         for pid, known, says in (
             (child, [own], rf"\({child}\) of replica 0 is stopped, as by SIGSTOP"),  # its first process answers
-            (process.pid, [], "replica 0 does not answer for 2 s"),  # of somebody else: nothing but that is seen
+            (process.pid, [], "replica 0 has not answered for 2 s"),  # of somebody else: nothing but that is seen
         ):
             model, stopping = SglangModel([door], Tokens(), servers=known, limit_s=LIMIT_S), until(asked, pid)
             with pytest.raises(WorkerError, match=says):

@@ -75,19 +75,19 @@ def refused(made: Plan, *there: dict[str, Any]) -> str:
 def test_a_machine_that_is_missing_is_told_with_those_that_are_there() -> None:
     made = plan({"one": (GPU, GPU)}, train=[("one", 0), ("one", 1)])
     assert refused(made, machine("a", CPU=3), machine("b", CPU=8, GPU=1)) == (
-        "node one: the plan counts on 2 CPU and 2 GPU; Ray's machines have 3 CPU and 0 GPU; 8 CPU and 1 GPU"
+        "node one: the plan needs 2 CPU and 2 GPU; Ray's machines have 3 CPU and 0 GPU; 8 CPU and 1 GPU"
     )
 
 
 def test_a_second_machine_that_is_missing_is_told() -> None:
     made = plan({"one": (CPU,), "two": (CPU,)}, train=[("one", 0), ("two", 0)])
-    assert refused(made, machine("a", CPU=8)) == "node two: the plan counts on 1 CPU; Ray has no further machine"
+    assert refused(made, machine("a", CPU=8)) == "node two: the plan needs 1 CPU; Ray has no further machine"
 
 
 def test_a_machine_that_has_left_is_none() -> None:
     made = plan({"one": (CPU,)}, train=[("one", 0)])
     assert refused(made, machine("a", alive=False, CPU=8)) == (
-        "node one: the plan counts on 1 CPU; Ray has no further machine"
+        "node one: the plan needs 1 CPU; Ray has no further machine"
     )
 
 
@@ -97,7 +97,7 @@ def test_a_cluster_without_a_cpu_for_host_nodes_is_told_before_anything_starts()
     with pytest.raises(ResourceError) as caught:
         admitted(made, [*exact, machine("c", alive=False, CPU=8)])
     assert str(caught.value) == (
-        "host nodes: the plan counts on 1 CPU beyond the 3 of its devices; "
+        "host nodes: the plan needs 1 CPU beyond the 3 of its devices; "
         "Ray's machines have 2 CPU and 0 GPU; 1 CPU and 0 GPU\n"
         "  hint: ray start --num-cpus=… on one machine with 1 more than its devices"
     )
@@ -121,7 +121,7 @@ def test_an_address_where_nothing_listens_is_found_out_at_once(monkeypatch: pyte
     why = f"[Errno {errno.ECONNREFUSED}] Connection refused"
     assert str(caught.value) == (
         f"the connection to Ray could not be started: nothing answers at {address} ({why})\n"
-        "  hint: ray status says where a cluster is"
+        "  hint: `ray status` shows its address"
     )
 
 
@@ -132,5 +132,5 @@ def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(WorkerError) as caught:
         connect(plan({"one": (CPU,)}, train=[("one", 0)]), "nonsense", None, 1)
     assert str(caught.value) == (
-        "Ray could not be started: Invalid address format: nonsense\n  hint: is there a cluster at nonsense?"
+        "Ray could not be started: Invalid address format: nonsense\n  hint: check that a Ray cluster runs at nonsense"
     )

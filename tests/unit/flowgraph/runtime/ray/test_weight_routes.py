@@ -64,17 +64,17 @@ def refused(source: Home, target: Home, there: dict[str, list[DeviceLocation]]) 
 
 def test_files_are_refused_where_servers_do_not_see_them() -> None:
     assert refused(train(), draw(by="disk"), spots("aa", "bb")) == (
-        "weights of `policy` cannot come from train/fsdp to draw/sglang through a folder that all their machines see\n"
+        "weights of `policy` cannot go from train/fsdp to draw/sglang through a folder that all their machines see\n"
         "  hint: weights_by: group"
     )
     assert refused(train("all", 1), draw("all"), spots("ab")) == (
-        "weights of `policy` cannot come from all/fsdp to all/sglang through a folder that all their machines see"
+        "weights of `policy` cannot go from all/fsdp to all/sglang through a folder that all their machines see"
     )
 
 
 def test_memory_of_gpus_is_refused_between_machines() -> None:
     assert refused(train(), draw(by="memory"), spots("aa", "bb")) == (
-        "weights of `policy` cannot come from train/fsdp to draw/sglang through memory, which is that of one machine\n"
+        "weights of `policy` cannot go from train/fsdp to draw/sglang through memory, which is that of one machine\n"
         "  hint: weights_by: group"
     )
     assert way_of(train(), draw(by="memory"), spots("aa", "bb", gpu=False)) == "memory"  # the numbers, in the call

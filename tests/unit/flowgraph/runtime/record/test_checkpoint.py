@@ -100,13 +100,13 @@ def flip(path: Path, place: int = -1) -> None:
 
 HARMED: dict[str, tuple[Callable[[Path], None], str]] = {
     f"{PARTS}/policy/rank0.safetensors cut": (cut, "has 2303999 bytes, not 2304000"),
-    f"{PARTS}/policy/rank0.safetensors flipped": (flip, "has other bytes than were written"),
+    f"{PARTS}/policy/rank0.safetensors flipped": (flip, "has changed since it was written"),
     f"{PARTS}/policy/rank0.safetensors gone": (Path.unlink, "is missing"),
     f"{PARTS}/policy/rank0.json cut": (cut, "has 13 bytes, not 14"),
-    f"{PARTS}/policy/rank0.json flipped": (flip, "has other bytes than were written"),
+    f"{PARTS}/policy/rank0.json flipped": (flip, "has changed since it was written"),
     f"{PARTS}/carried/beta.arrow gone": (Path.unlink, "is missing"),
     f"{STATE} cut": (cut, "bytes, not"),
-    f"{STATE} flipped": (flip, "has other bytes than were written"),
+    f"{STATE} flipped": (flip, "has changed since it was written"),
     f"{STATE} gone": (Path.unlink, "is missing"),
     f"{MANIFEST} gone": (Path.unlink, "MANIFEST.json is missing"),
     f"{MANIFEST} cut in half": (lambda path: os.truncate(path, path.stat().st_size // 2), "cannot be read"),
@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_set_aside_with_what_is_wrong_and_the_one_before
     newest = checkpoints.newest(told.append)
     assert newest is not None and newest.steps == 2
     assert names(checkpoints) == ["bad_step_000004", "step_000002"]
-    assert len(told) == 1 and says in told[0] and "it is now bad_step_000004" in told[0]
+    assert len(told) == 1 and says in told[0] and "it is renamed to bad_step_000004" in told[0]
 
 
 def test_a_copy_of_an_older_checkpoint_or_of_another_run_is_not_taken_for_what_its_name_says(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ def test_a_folder_is_made_once_and_the_next_free_name_is_told(tmp_path: Path) ->
     with pytest.raises(RunFolderError) as caught:
         RunFolder.create(tmp_path / "grpo-1")
     assert str(caught.value) == (
-        f"{tmp_path}/grpo-1: this run folder exists; nothing in it was touched\n  hint: --out {tmp_path}/grpo-1-1"
+        f"{tmp_path}/grpo-1: this run folder already exists; nothing in it was changed\n"
+        f"  hint: --out {tmp_path}/grpo-1-1"
     )
     assert fresh(tmp_path, "grpo") == tmp_path / "grpo-2"
     assert fresh(tmp_path / "none", "grpo") == tmp_path / "none" / "grpo-1"
@@ -108,7 +109,7 @@ def test_a_name_that_is_no_plain_file_name_and_a_place_that_is_none_are_refused(
     with pytest.raises(RunFolderError) as caught:
         RunFolder.create(tmp_path / "a b")
     assert str(caught.value) == (
-        "`a b` cannot name a run\n  hint: letters, digits, dot, dash and underscore, 64 at most"
+        "`a b` is not a valid run name\n  hint: use at most 64 letters, digits, dots, dashes and underscores"
     )
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match=r"cannot be used: .*Not a directory"):
@@ -119,7 +120,7 @@ def test_a_folder_that_holds_no_run_is_refused_and_the_nearest_named(tmp_path: P
     RunFolder.create(tmp_path / "grpo-1").note(status="running")
     with pytest.raises(RunFolderError) as caught:
         RunFolder.open(tmp_path / "gpro-1")
-    assert str(caught.value) == f"{tmp_path}/gpro-1: holds no run\n  hint: did you mean `grpo-1`?"
+    assert str(caught.value) == f"{tmp_path}/gpro-1: is not a run folder\n  hint: did you mean `grpo-1`?"
 
 
 def test_a_run_whose_facts_are_damaged_is_refused(tmp_path: Path) -> None:
@@ -199,8 +200,8 @@ def test_what_a_full_disk_refuses_is_written_when_there_is_room_and_the_third_ti
             recorder.stepped(2, ran, 0.5)
         recorder.stepped(3, ran, 0.5)  # what was refused is written, and seen to be with the next step
         recorder.settle()
-        where = f"File too large ({folder.path}); it is tried again"
-        assert said == [f"not all is recorded after step {steps}: {where}" for steps in (2, 3, 4)]
+        where = f"File too large ({folder.path}); retrying"
+        assert said == [f"the records of step {steps} are not written: {where}" for steps in (2, 3, 4)]
         assert [line["step"] for line in folder.metrics()] == [0, 1, 2, 3]
         assert folder.facts()["steps_done"] == 4
         records = folder.records()
@@ -215,7 +216,7 @@ def test_what_a_full_disk_refuses_is_written_when_there_is_room_and_the_third_ti
             with pytest.raises(RunFolderError) as caught:
                 recorder.stepped(6, ran, 0.5)
     what = "what the steps before 7 recorded, 3 times in a row, could not be written: File too large"
-    assert str(caught.value) == f"{folder.path}: {what}\n  hint: free some room, then resume"
+    assert str(caught.value) == f"{folder.path}: {what}\n  hint: free disk space, then resume"
     assert disk_fault(caught.value)  # so its exit code says that it can be resumed
     folder.rewind(4, records)
     assert folder.records() == records and len(folder.metrics()) == 4

@@ -120,7 +120,7 @@ def test_a_series_without_values_says_so(values: tuple[float | None, ...]) -> No
 
 
 def test_no_series_at_all_is_still_a_picture() -> None:
-    assert drawn().findtext(f"{SVG}desc") == "There are no curves."
+    assert drawn().findtext(f"{SVG}desc") == "No curves to draw."
 
 
 def test_a_long_noisy_curve_is_pale_under_its_running_mean() -> None:
