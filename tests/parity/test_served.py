@@ -218,9 +218,8 @@ def test_responses_end_at_stops_and_not_at_the_models_end_if_it_is_ignored(
         assert {each.finished for each in done} == {True, False} or all(each.finished for each in done)
         for each in done:
             assert 8 not in each.tokens[:-1]
-            assert each.finished == (
-                each.tokens[-1] == 8 or (each.tokens[-1] in model.ends - {8} and not stopping.ignore_eos)
-            )
+            ends = {8} if stopping.ignore_eos else {8, *model.ends}
+            assert each.finished == (each.tokens[-1] in ends)
             assert not stopping.texts or "3" not in decode(each.tokens[:-1])
 
 

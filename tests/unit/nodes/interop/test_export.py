@@ -9,7 +9,7 @@ import yaml
 
 from flowgraph.cluster.plan import Layout, PhasePeak, Pool, PoolForecast, RoleSettings, StepForecast, TimedTask
 from flowgraph.errors import PlanError, UsageError
-from nodes.interop import LongestLengths, export
+from nodes.interop import LongestLengths, export, read_command
 from tests.looped import looped
 
 CASES = [
