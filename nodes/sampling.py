@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from flowgraph import Metric, node
 from flowgraph.language import Key, Measure
@@ -41,20 +41,24 @@ MinP = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(gt=0, le=2)]
 
 
-def _listed(stop: object) -> object:
-    """Return one text or id as a tuple of it."""
-    return (stop,) if isinstance(stop, str | int) else stop
+def _stops(stop: object) -> object:
+    """Return texts and token ids as a tuple, also if there is one only; raise ValueError for others."""
+    stops: Any = stop if isinstance(stop, list | tuple) else (stop,)
+    if len(stops) > 64:
+        raise ValueError("should have at most 64 texts and token ids")
+    for text in stops:
+        if isinstance(text, bool) or not isinstance(text, str | int):
+            raise ValueError("should be texts and token ids")
+        if isinstance(text, int) and text < 0:
+            raise ValueError("should have token ids greater than or equal to 0")
+        if isinstance(text, str) and not 1 <= len(text) <= 1000:
+            raise ValueError("should have texts of 1 to 1000 characters")
+        if isinstance(text, str) and "\ufffd" in text:
+            raise ValueError("should not have U+FFFD, which stands for a character whose bytes are not complete")
+    return tuple(stops)
 
 
-def _complete(text: str) -> str:
-    if "\ufffd" in text:
-        raise ValueError("must not have U+FFFD, which stands for a character whose bytes are not complete")
-    return text
-
-
-_StopText = Annotated[str, Field(strict=True, min_length=1, max_length=1000), AfterValidator(_complete)]
-_StopId = Annotated[int, Field(strict=True, ge=0)]
-Stop = Annotated[tuple[_StopText | _StopId, ...], BeforeValidator(_listed), Field(max_length=64)]
+Stop = Annotated[tuple[str | int, ...], BeforeValidator(_stops)]
 
 
 @node(kind="generate", metrics=METRICS)

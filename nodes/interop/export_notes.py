@@ -13,11 +13,9 @@ def note_shared_limits(spec: ExportSpec) -> None:
     for text in _of_the_flow(spec):
         spec.note(text)
     algorithm = spec.algorithm
-    kept = [f"top_k={algorithm.top_k}"] if algorithm.top_k else []
-    kept += [f"top_p={algorithm.top_p:g}"] if algorithm.top_p < 1 else []
-    if algorithm.temperature and kept and spec.system != "nemo-rl":
-        rules = " and ".join(kept)
-        spec.note(f"the flow trains log-probs of the tokens that {rules} leave; {spec.name} those of all tokens")
+    truncates = {"verl": algorithm.top_p < 1 or algorithm.top_k > 0, "openrlhf": algorithm.top_p < 1}
+    if algorithm.temperature and truncates.get(spec.system, False):  # NeMo RL trains those of truncated ones too
+        spec.note(f"the flow trains log-probs of the tokens that its truncation keeps; {spec.name} those of all tokens")
     trained: tuple[RoleName, ...] = ("policy", "critic")
     for placed in [spec.role(name) for name in trained if spec.is_placed(name)]:
         precision, offload = placed.running.precision, placed.running.offload

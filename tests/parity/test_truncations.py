@@ -80,7 +80,7 @@ def sharp(tiny_parts: tuple[Any, Any]) -> LocalModel:
     model, tokenizer = copy.deepcopy(tiny_parts[0]), tiny_parts[1]
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(6)
-    return LocalModel(model, tokenizer)
+    return LocalModel(model, tokenizer, trainable=True)
 
 
 def kept(probabilities: Sequence[float], truncation: Truncation) -> dict[int, float]:
@@ -287,11 +287,13 @@ def test_samples_end_at_stops_and_are_otherwise_those_without(tiny: Tiny, uneven
         ("min_p", -0.1, "greater than or equal to 0"),
         ("repetition_penalty", 0.0, "greater than 0"),
         ("repetition_penalty", math.inf, "finite|less than or equal to 2"),
-        ("stop", ("",), "at least 1"),
+        ("stop", ("",), "1 to 1000 characters"),
         ("stop", (-1,), "greater than or equal to 0"),
         ("stop", ("\ufffd",), r"U\+FFFD"),
-        ("stop", (None,), "stop"),
-        ("stop", (1.5,), "stop"),
+        ("stop", (None,), "should be texts and token ids"),
+        ("stop", (1.5,), "should be texts and token ids"),
+        ("stop", (True,), "should be texts and token ids"),
+        ("stop", "x" * 1001, "1 to 1000 characters"),
         ("stop", tuple(range(65)), "at most 64"),
     ],
 )
