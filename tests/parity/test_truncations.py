@@ -141,6 +141,7 @@ def test_tokens_come_from_the_truncated_distribution_and_a_copy_samples_alike(sh
         assert [completion.tokens[0] for completion in again] == tokens[:100]
 
 
+@torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
 def test_log_probs_and_statistics_read_again_are_of_the_truncated_distribution(
     sharp: LocalModel, uneven_rows: pa.Table
 ) -> None:
