@@ -17,19 +17,26 @@ READ = Parts("context", "tokens", "lengths", "temperature")
 
 @node(kind="logprob", stat="logprobs")
 def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> LogProbs:
-    """Return the log-prob of each response token under a model, at the rollout's temperature: [B, T]."""
+    """Return the log-prob of each response token under a model: [B, T].
+
+    It is of the distribution that the rollout says: at its temperature, and of the tokens that its truncation keeps of
+    this model's, which always has the response's own. Without the latter, a model that has moved since it sampled would
+    find a token impossible.
+    Source: DeepSeek-AI 2025 (V3.2), arXiv 2512.02556, section 3.1, keeps the mask of sampling for this. Deviation: the
+    mask is computed again from the model's probabilities.
+    """
     return LogProbs(_stat(model, rollout, "logprobs"))
 
 
 @node(kind="logprob", stat="entropy")
 def entropy(model: LanguageModel, rollout: Annotated[Responses, READ]) -> Entropy:
-    """Return a model's entropy at each response token, in nats, at the rollout's temperature: [B, T]."""
+    """Return a model's entropy at each response token, in nats, of the distribution of `logprobs`: [B, T]."""
     return Entropy(_stat(model, rollout, "entropy"))
 
 
 @node(kind="logprob", stat="square_probs")
 def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> SquaredProbs:
-    """Return the sum of squared probabilities at each response token, at the rollout's temperature: [B, T]."""
+    """Return the sum of squared probabilities at each response token, of the distribution of `logprobs`: [B, T]."""
     return SquaredProbs(_stat(model, rollout, "square_probs"))
 
 
@@ -40,6 +47,7 @@ def critic_values(model: Critic, rollout: Annotated[Responses, READ]) -> Values:
 
 
 def _stat(model: LanguageModel | Critic, rollout: Responses, name: str) -> Tensor:
-    rows = ResponseRows(rollout.context.data, rollout.tokens.data, rollout.lengths.data, rollout.temperature.data)
+    distribution = rollout.temperature.distribution()
+    rows = ResponseRows(rollout.context.data, rollout.tokens.data, rollout.lengths.data, *distribution)
     stat: Tensor = getattr(model.handle.token_stats(rows, (name,)), name)
     return stat

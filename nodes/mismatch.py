@@ -124,14 +124,15 @@ def watch_engines(graph: Graph, params: Sequence[str]) -> Graph:
 
     Before: `policy.generate`, which the flow reads. After: also `policy.mismatch` of its log-probs and those of a new
     node `policy.logprobs`, by the version that sampled (the newest one, if copies that sample may lag behind). If the
-    flow has that log-prob node already, it is used. Greedy sampling is not measured.
+    flow has that log-prob node already, it is used. Neither greedy sampling nor one with a penalty is measured.
     """
     for sampler in graph.nodes:
         model = sampler.model() if sampler.op.kind == "generate" else None
         if model is None or not issubclass(model.type, LanguageModel):
             continue
-        param, greedy = carried_from(model), getattr(sampler.settings, "temperature", None) == 0
-        if param is None or param.name not in params or greedy:
+        param, temperature = carried_from(model), getattr(sampler.settings, "temperature", None)
+        penalized = getattr(sampler.settings, "repetition_penalty", 1.0) != 1  # a forward pass computes none
+        if param is None or param.name not in params or temperature == 0 or penalized:
             continue
         for i, kind in enumerate(sampler.returns):
             if issubclass(kind, Responses) and LogProbs in fields(kind).values():

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
 from functools import cache, lru_cache
 from typing import Any, cast
 
 from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, lag_text, newest
+from flowgraph.language.handle import Truncation
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Group, Kind, Mask, Model, Record, Sample, State, Trajectory, Value, fields
 
@@ -21,8 +23,10 @@ Origin = Node | Param
 class MadeBy:
     """The weights that made a value: a version of a parameter, read up to `at_most` updates late, at a temperature.
 
-    `trained` means that a loss trains them as its own parameter, `corrected` that a loss must correct for the staleness
-    of rows that they sample.
+    `reshaped` are the other settings that changed the distribution, as (name, value): a truncation, a penalty.
+
+    They are `trained` if a loss trains them as its own parameter, and `corrected` if a loss must correct for the
+    staleness of the rows that they sample.
     """
 
     param: Param
@@ -31,6 +35,7 @@ class MadeBy:
     at_most: int = 0
     corrected: bool = True
     temperature: float | None = None
+    reshaped: tuple[tuple[str, float], ...] = ()
 
     @property
     def late(self) -> str:
@@ -38,7 +43,7 @@ class MadeBy:
         return lag_text(self.at_most)
 
     def reads_as(self, other: MadeBy) -> bool:
-        """Return whether both have the same parameter, version and maximum lag; the temperature is ignored."""
+        """Return whether both have the same parameter, version and maximum lag; the distribution is ignored."""
         return (self.param, self.version, self.at_most) == (other.param, other.version, other.at_most)
 
     def __str__(self) -> str:
@@ -159,18 +164,35 @@ def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
 def _weights_behind(node: Node, facts: GraphFacts) -> MadeBy | None:
     """Return the weights behind a node's results: those it reads, else those behind its only input of the same type.
 
-    Their temperature is the one that the node samples at, else that of the rows it reads.
+    Their temperature and truncation are those that the node samples with, else those of the rows it reads.
     """
     model = node.model()
     if model is None:
         sources = {facts.at(edge).made for _, edge in node.inputs if edge.type in node.returns}
         return sources.pop() if len(sources) == 1 else None
     weights = facts.weights(model)
-    temperature = getattr(node.settings, "temperature", None)
+    temperature, reshaped = getattr(node.settings, "temperature", None), reshaped_by(node)
     if temperature is None:
         samplers = (rows.drawn for _, rows in rows_read(node, facts) if rows.drawn is not None)
-        temperature = next((sampler.temperature for sampler in samplers), None)
-    return replace(weights, temperature=temperature) if weights is not None else None
+        sampler = next(samplers, None)
+        temperature = sampler.temperature if sampler is not None else None
+        reshaped = tuple(pair for pair in sampler.reshaped if pair[0] != PENALTY) if sampler is not None else ()
+    return replace(weights, temperature=temperature, reshaped=reshaped) if weights is not None else None
+
+
+PENALTY = "repetition_penalty"  # a forward pass computes a truncation again, but no penalty
+
+
+def reshaped_by(node: Node) -> tuple[tuple[str, float], ...]:
+    """Return the settings with which a node changes the distribution it samples from, besides the temperature.
+
+    They are (name, value), of those that are not at their defaults; a truncation changes nothing of greedy samples.
+    """
+    values = {rule.name: getattr(node.settings, rule.name, rule.default) for rule in dataclass_fields(Truncation)}
+    greedy = getattr(node.settings, "temperature", None) == 0
+    penalty = getattr(node.settings, PENALTY, 1.0)
+    truncation = () if greedy else Truncation(**values).changed()
+    return (*truncation, *([(PENALTY, penalty)] if penalty != 1 else []))
 
 
 _IDENTITY = {"prompt": Group, "sample": Sample, "trajectory": Trajectory}
@@ -213,6 +235,7 @@ def value_facts(graph: Graph) -> list[ValueFacts]:
             weights += [f"{made.version} of {made.param.name}" if made.trained else str(made.version)]
             weights += [made.late] if made.at_most else []
             weights += [f"at {made.temperature}"] if made.temperature is not None else []
+            weights += [f"{name}={number:g}" for name, number in made.reshaped]
         values.append(
             ValueFacts(
                 value=str(edge),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from flowgraph.analysis.facts import GraphFacts, MadeBy, RowSet, facts_of, rows_read
+from flowgraph.analysis.facts import PENALTY, GraphFacts, MadeBy, RowSet, facts_of, rows_read
 from flowgraph.errors import FlowError, LawError
 from flowgraph.language.graph import Edge, Graph, Node, Port, Region, reachable
 from flowgraph.language.loss import Loss
@@ -172,24 +172,46 @@ def _maker(edge: Edge) -> Edge:
     return edge
 
 
-def check_temperatures_match(graph: Graph) -> Iterator[FlowError]:
-    """Yield an error for each node that reads values of one type which were computed at different temperatures.
+def check_distributions_match(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each node that compares values of two distributions.
 
-    Only columns with a value per token, such as log-probs, are compared, and only if both temperatures are known.
+    Two distributions are at different temperatures, or otherwise truncated or penalized. Only columns with a value per
+    token, such as log-probs, are compared, and only if both distributions are known. Also an error: a loss without a
+    correction on rows that were sampled with a penalty, which its model's log-probs lack.
     """
     facts = facts_of(graph)
     for node in graph.all_nodes:
-        first = dict[type[Value], tuple[str, float]]()
+        first = dict[type[Value], tuple[str, MadeBy]]()
+        rows = _rows_at(node, facts) if node.op.on_policy else None
+        penalties = dict(rows.drawn.reshaped) if rows is not None and rows.drawn is not None else {}
+        if PENALTY in penalties and not _corrections(node):
+            what = f"{node.op.name} wants rows of the model it trains, but those of {rows} are sampled with"
+            yield LawError(f"{what} {PENALTY}={penalties[PENALTY]:g}", where=str(node.at), hint=_UNPENALIZED)
+            continue
         for port, edge in node.inputs:
             maker = facts.at(edge).made
             if maker is None or maker.temperature is None or edge.type.kind is not Kind.TOKEN:
                 continue
-            first_port, temperature = first.setdefault(edge.type, (port, maker.temperature))
-            if maker.temperature != temperature:
-                names = [f"{node.op.name}({name}=)" for name in (port, first_port)]
-                what = f"{names[0]} is at temperature {maker.temperature}, but {names[1]} at {temperature}"
+            first_port, earlier = first.setdefault(edge.type, (port, maker))
+            names = [f"{node.op.name}({name}=)" for name in (port, first_port)]
+            if maker.temperature != earlier.temperature:
+                what = f"{names[0]} is at temperature {maker.temperature}, but {names[1]} at {earlier.temperature}"
                 yield LawError(what, where=str(node.at), notes=[edge.made()], hint="compare them at one temperature")
                 break
+            if maker.reshaped != earlier.reshaped:
+                what = f"{names[0]} is of {_settings(maker)}, but {names[1]} of {_settings(earlier)}"
+                has_penalty = PENALTY in dict((*maker.reshaped, *earlier.reshaped))
+                hint = _UNPENALIZED if has_penalty else "compare them under one truncation"
+                yield LawError(what, where=str(node.at), notes=[edge.made()], hint=hint)
+                break
+
+
+_UNPENALIZED = f"train on samples without {PENALTY}: a forward pass does not compute it"
+
+
+def _settings(maker: MadeBy) -> str:
+    settings = ", ".join(f"{name}={value:g}" for name, value in maker.reshaped)
+    return f"the distribution with {settings}" if settings else "the whole distribution"
 
 
 def check_staleness_is_corrected(graph: Graph) -> Iterator[FlowError]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flowgraph.analysis.facts import reshaped_by
 from flowgraph.analysis.flat_graph import structure_hash
 from flowgraph.analysis.placed_graph import PlacedGraph
 from flowgraph.analysis.roles import Role, models_read
 from flowgraph.cluster.plan import PlacedRole, Plan, RoleSettings
 from flowgraph.engines.capabilities import MAX_RANKS, EngineCapabilities, Support
-from flowgraph.engines.table import ENGINES, VERBS
+from flowgraph.engines.table import ENGINES, VERBS, engines_for
 from flowgraph.errors import FlowError, PlanError
 from flowgraph.language.graph import carried_from
 from flowgraph.lowering.program import HOST
@@ -94,6 +95,7 @@ def check_engines_run_roles(placed: PlacedGraph) -> Iterator[FlowError]:
         if role is None:
             continue
         yield from _engine_faults(placed.plan, row, role, placed.where)
+        yield from _sampling_faults(placed, row, role)
         layout, experts = row.layout, placed.experts.get(role.param)
         ranks = layout.data * layout.sequence
         if ranks % layout.expert:
@@ -118,6 +120,19 @@ def _engine_faults(plan: Plan, placed: PlacedRole, role: Role, where: str) -> It
         yield PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
     for what, runs in _misfits(plan, placed, engine, engine.modelled, role.use):
         yield PlanError.not_offered(where, placed.role, placed.engine, what, runs)
+
+
+def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[FlowError]:
+    """Yield an error for each node with sampling settings that mean something else to its engine."""
+    engine = ENGINES.get(row.engine)
+    for node in placed.graph.all_nodes if engine is not None and role.use == "sample" else ():
+        if node.op.kind == "generate" and node.name in role.nodes:
+            settings = dict(reshaped_by(node))
+            if what := engine.other_distribution(settings):
+                names = engines_for("sample", supported=True)
+                fits = [name for name in names if not ENGINES[name].other_distribution(settings)]
+                hint = f"these sample so: {', '.join(fits)} (--engine sample={fits[0]})"
+                yield PlanError.not_offered(placed.where, node.name, row.engine, what, hint)
 
 
 def unsupported_parts(plan: Plan) -> list[str]:

@@ -11,9 +11,9 @@ from flowgraph.checks.described import (
 )
 from flowgraph.checks.facts import (
     check_corrections_match_use,
+    check_distributions_match,
     check_rows_have_one_origin,
     check_staleness_is_corrected,
-    check_temperatures_match,
     check_weights_match_ports,
 )
 from flowgraph.checks.lowered import (
@@ -65,7 +65,7 @@ LAWS: Laws = {
         Law(4, "makers", "a value was made by the weights that its port asks for", check_weights_match_ports),
         Law(4, "lag", "a loss on rows of stale weights corrects for it", check_staleness_is_corrected),
         Law(4, "corrected", "a correction applies to the ratio that it is used with", check_corrections_match_use),
-        Law(8, "temperature", "values that are compared were computed at one temperature", check_temperatures_match),
+        Law(8, "temperature", "values that are compared are of one distribution", check_distributions_match),
     ),
     "named": (
         Law(4, "ports", "an input fits its port, and a setting its range", check_calls_fit_ops),

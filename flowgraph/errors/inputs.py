@@ -176,6 +176,12 @@ class ModelError(FlowError, OSError):
         return cls("a prompt of 0 tokens leaves the model nothing to continue", hint=hint)
 
     @classmethod
+    def no_such_token(cls, token: int, vocabulary: int) -> ModelError:
+        """Return the error for a response that should end at a token id which the model does not have."""
+        what = f"`stop` has the token id {token}, but the model's ids are 0 to {vocabulary - 1}"
+        return cls(what, hint="write a text in quotes: stop='[\"text\"]'")
+
+    @classmethod
     def no_folder(cls, folder: object) -> ModelError:
         """Return the error for a model's folder that does not exist."""
         return cls("no such folder", where=str(folder))

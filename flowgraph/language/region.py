@@ -155,12 +155,9 @@ class SharedForward:
         self._handle, self._stats, self._results = handle, stats, dict[tuple[object, ...], Any]()
 
     def token_stats(self, rows: Any, wanted: tuple[str, ...]) -> Any:
-        """Return the statistics that all nodes of the shared forward pass read, which may be more than `wanted`.
-
-        The pass runs once for each batch and temperature; later calls return the same result.
-        """
+        """Return the statistics that all nodes read; one forward pass computes them per batch and distribution."""
         assert set(wanted) <= set(self._stats), "a node reads a statistic that its op does not name"
-        batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature)
+        batch = (id(rows.context), id(rows.tokens), id(rows.lengths), rows.temperature, rows.truncation)
         if batch not in self._results:
             self._results[batch] = rows, self._handle.token_stats(rows, self._stats)
         return self._results[batch][1]

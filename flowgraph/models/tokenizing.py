@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowgraph.cluster.cluster import show_bytes
 from flowgraph.errors import ModelError
-from flowgraph.language.handle import SampleRequest
+from flowgraph.language.handle import Completion, SampleRequest, Stopping
 from flowgraph.models import template_probe
 from flowgraph.models.libraries import Tokenizer, quiet, transformers
 
@@ -120,12 +121,48 @@ def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(int(token) for token in ends if token is not None)
 
 
-def refuse_request(request: SampleRequest, positions: int | None) -> None:
-    """Raise ModelError for a request that has no context, or whose context and `max_tokens` exceed `positions`.
+def stop_length(tokens: Sequence[int], stopping: Stopping, tokenizer: Any) -> int | None:
+    """Return the number of tokens up to the one that completes the first stop, or None without a stop.
 
-    `positions` is the model's largest number of tokens in a row, or None for no limit.
+    A stop is one of the ids, or a token with which one of the texts is in the text of the response. That text has
+    special tokens as they are written, and a character whose bytes are not complete is U+FFFD in it, so that a text may
+    begin and end within tokens.
+    """
+    length = next((place + 1 for place, token in enumerate(tokens) if token in stopping.ids), None)
+
+    def has_text(count: int) -> bool:
+        text = tokenizer.decode(list(tokens[:count]), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return any(stop in text for stop in stopping.texts)
+
+    count = len(tokens) if length is None else length
+    if not stopping.texts or not has_text(count):
+        return length
+    return bisect_left(range(count + 1), True, key=has_text)
+
+
+def cut_at_stop(completion: Completion, stopping: Stopping, tokenizer: Any) -> Completion:
+    """Return a completion up to its first stop, which it has as its end; without a stop, the completion.
+
+    Where a response ends does not depend on what would follow, so it has the distribution of a response that was
+    stopped there.
+    """
+    length = stop_length(completion.tokens, stopping, tokenizer)
+    if length is None:
+        return completion
+    spans = tuple((start, version) for start, version in completion.versions if start < length)
+    return Completion(completion.tokens[:length], completion.logprobs[:length], True, spans)
+
+
+def refuse_request(request: SampleRequest, positions: int | None, vocabulary: int | None = None) -> None:
+    """Raise ModelError for a request without a context, with more tokens than `positions`, or that stops at no token.
+
+    The tokens are the context plus `max_tokens`; `positions` None means no limit. Ids that end a response must be below
+    `vocabulary`; None means that this is not checked.
     """
     if not request.context:
         raise ModelError.no_prompt()
     if positions is not None and len(request.context) + request.max_tokens > positions:
         raise ModelError.too_long(len(request.context), request.max_tokens, positions)
+    strange = [token for token in request.stopping.ids if vocabulary is not None and token >= vocabulary]
+    if vocabulary is not None and strange:
+        raise ModelError.no_such_token(strange[0], vocabulary)

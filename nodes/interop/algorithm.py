@@ -93,6 +93,10 @@ class Algorithm:
     whitened: bool
     n: int
     temperature: float
+    top_k: int
+    top_p: float
+    stop: tuple[str | int, ...]
+    ignore_eos: bool
     max_tokens: int
     policy: Update
     critic: Update | None
@@ -109,6 +113,16 @@ class Algorithm:
     correction: Mapping[str, Any] | None = field(hash=False)
     rejection: Mapping[str, Any] | None = field(hash=False)
     unsaid: tuple[str, ...]
+
+    @property
+    def stop_texts(self) -> list[str]:
+        """Return the texts that end a response."""
+        return [stop for stop in self.stop if isinstance(stop, str)]
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Return the token ids that end a response, besides the model's end tokens."""
+        return [stop for stop in self.stop if isinstance(stop, int)]
 
     @property
     def kl(self) -> KL | None:
@@ -179,9 +193,7 @@ def read_algorithm(graph: Graph) -> Algorithm | None:
         ),
         advantages=advantages,
         whitened=whitened,
-        n=sampling["n"],
-        temperature=sampling["temperature"],
-        max_tokens=sampling["max_tokens"],
+        **{name: sampling[name] for name in ("n", "temperature", "top_k", "top_p", "stop", "ignore_eos", "max_tokens")},
         policy=_update(policy),
         critic=_update(critic) if critic is not None else None,
         value_clip=value_loss["clip"] if value_loss is not None else None,

@@ -12,6 +12,10 @@ def note_shared_limits(spec: ExportSpec) -> None:
     """Note what none of the systems has: nodes without a key, models without a part, other precisions."""
     for text in _of_the_flow(spec):
         spec.note(text)
+    algorithm = spec.algorithm
+    truncates = {"verl": algorithm.top_p < 1 or algorithm.top_k > 0, "openrlhf": algorithm.top_p < 1}
+    if algorithm.temperature and truncates.get(spec.system, False):  # NeMo RL trains those of truncated ones too
+        spec.note(f"the flow trains log-probs of the tokens that its truncation keeps; {spec.name} those of all tokens")
     trained: tuple[RoleName, ...] = ("policy", "critic")
     for placed in [spec.role(name) for name in trained if spec.is_placed(name)]:
         precision, offload = placed.running.precision, placed.running.offload

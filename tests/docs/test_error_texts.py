@@ -153,6 +153,7 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     ),
     "ModelError.too_long": lambda: ModelError.too_long(40, 32, 64),
     "ModelError.no_prompt": ModelError.no_prompt,
+    "ModelError.no_such_token": lambda: ModelError.no_such_token(50257, 49152),
     "ModelError.no_folder": lambda: ModelError.no_folder("./mine"),
     "ModelError.not_a_folder": lambda: ModelError.not_a_folder("./mine.safetensors"),
     "ModelError.lacks": lambda: ModelError.lacks("./mine", "has no config.json", ["model.safetensors", "notes.txt"]),

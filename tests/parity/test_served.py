@@ -37,8 +37,9 @@ from flowgraph.engines.vllm.server import Vllm
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, By, Hold
 from flowgraph.errors import ModelError, WorkerError
 from flowgraph.language import Key
-from flowgraph.language.handle import Completion, ResponseRows, SampleRequest, gather
+from flowgraph.language.handle import Completion, ResponseRows, SampleRequest, Stopping, Truncation, gather
 from flowgraph.models import load, resolve, save
+from tests.parity.test_truncations import chance, kept, likely
 
 SERVERS = [pytest.mark.processes, pytest.mark.slow(group="servers")]
 SGLANG = pytest.param(Sglang, marks=SERVERS, id="sglang")
@@ -172,7 +173,8 @@ def apart(model: LocalModel, requests: Sequence[SampleRequest], done: Sequence[C
     far = 0.0
     for request, each in zip(requests, done, strict=True):
         context = pa.array([list(request.context)], pa.list_(pa.int32()))
-        rows = ResponseRows(context, torch.tensor([each.tokens]), torch.tensor([len(each.tokens)]), request.temperature)
+        distribution = request.temperature, request.truncation
+        rows = ResponseRows(context, torch.tensor([each.tokens]), torch.tensor([len(each.tokens)]), *distribution)
         read = model.token_stats(rows, ("logprobs",)).logprobs
         assert read is not None
         far = max(far, float((read[0] - torch.tensor(each.logprobs)).abs().max()))
@@ -189,6 +191,36 @@ def test_log_probs_of_the_engine_are_those_of_a_forward_pass_at_the_samples_temp
     assert apart(running.models[1], requests, done) > 0.1
     elsewhere = [replace(each, temperature=(each.temperature or 1.0) * 1.5) for each in requests]
     assert apart(running.models[0], elsewhere, done) > 0.1
+
+
+def test_samples_are_of_the_truncated_distribution_and_so_are_their_log_probs(
+    running: Running, served: Callable[..., RemoteModel]
+) -> None:
+    """Compare the first tokens with the distribution by G tests, which fail a right engine in one of 1,000 runs."""
+    model, context = served(), (1, 5, 6, 7, 4)
+    pairs = [Truncation(top_p=0.8, min_p=0.1) if running.engine.name == "SGLang" else Truncation(top_k=8, top_p=0.8)]
+    truncations = [Truncation(top_k=3), Truncation(top_p=0.7), Truncation(min_p=0.3), *pairs]
+    for truncation in truncations:
+        requests = [replace(request, truncation=truncation) for request in asked((0.7, 1.3))]
+        assert apart(running.models[0], requests, gather(model, requests)) < CLOSE
+        first = [SampleRequest(context, 0, sample, 1, 1.3, Key(3), truncation) for sample in range(300)]
+        expected = kept(likely(running.models[0], context, 1.3), truncation)
+        tokens = [done.tokens[0] for done in gather(model, first)]
+        assert chance(tokens, expected) > 1e-3 / len(truncations), truncation
+
+
+def test_responses_end_at_stops_and_not_at_the_models_end_if_it_is_ignored(
+    running: Running, served: Callable[..., RemoteModel]
+) -> None:
+    model, decode = served(), running.models[0].raw_tokenizer.decode
+    for stopping in (Stopping(texts=("3",)), Stopping(ids=(8,)), Stopping(ids=(8,), ignore_eos=True)):
+        done = gather(model, [replace(request, stopping=stopping) for request in asked((1.3,), samples=4)])
+        assert {each.finished for each in done} == {True, False} or all(each.finished for each in done)
+        for each in done:
+            assert 8 not in each.tokens[:-1]
+            ends = {8} if stopping.ignore_eos else {8, *model.ends}
+            assert each.finished == (each.tokens[-1] in ends)
+            assert not stopping.texts or "3" not in decode(each.tokens[:-1])
 
 
 def test_greedy_samples_are_the_reference_engines_token_by_token(

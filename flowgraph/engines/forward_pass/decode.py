@@ -10,37 +10,59 @@ Source: Gumbel-max trick, Maddison, Tarlow and Minka 2014, arXiv 1411.0030, sect
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from flowgraph.engines.forward_pass.truncation import truncated
 from flowgraph.errors import LawError
-from flowgraph.language.handle import Completion, SampleRequest
+from flowgraph.language.handle import WHOLE_VOCABULARY, Completion, SampleRequest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+LOOK_TOKENS = 8  # between two looks for a text that ends a response
+
+
 @dataclass
 class _SampleState:
     request: SampleRequest
+    ends: frozenset[int]
     noise: Any  # numpy Generator, read in order of position
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     finished: bool = False
+    seen: Tensor | None = None  # [V] bool: the tokens of context and response, if a penalty is on them
 
 
-def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], version: int) -> list[Completion]:
-    """Generate one sample for each request, all in one batch, and return them in the order of the requests.
+def decode(
+    model: Any,
+    requests: Sequence[SampleRequest],
+    ends: frozenset[int],
+    version: int,
+    stopped: Callable[[SampleRequest, Sequence[int]], bool] | None = None,
+) -> list[Completion]:
+    """Generate one sample for each request, all in one batch; `ends` are the token ids at which the model ends one.
 
-    A sample ends with one of the token ids `ends`, or after the request's largest number of tokens. `version` is the
-    version of the weights, which each completion records. Raises LawError, which names the prompt, if the model's
-    logits are NaN or infinite.
+    `version` is the version of the weights, which each completion records. `stopped` says whether a text that ends a
+    response is in it; such a row leaves the batch, at most `LOOK_TOKENS` later, and its completion is still to be cut.
+    Raises LawError, which names the prompt, if the model's logits are NaN or infinite.
     """
-    rows = [_SampleState(request, request.key.generator(request.prompt, request.sample)) for request in requests]
+    rows = [
+        _SampleState(request, request.ends(ends), request.key.generator(request.prompt, request.sample))
+        for request in requests
+    ]
+
+    def goes_on(row: _SampleState) -> bool:
+        if row.finished or len(row.tokens) >= row.request.max_tokens:
+            return False
+        looks = stopped is not None and row.request.stopping.texts and len(row.tokens) % LOOK_TOKENS == 0
+        return not (looks and stopped(row.request, row.tokens))
+
     active = list(rows)
     with torch.inference_mode():  # measured: a tenth less than no_grad
         contexts, device = [request.context for request in requests], next(model.parameters()).device
@@ -48,8 +70,8 @@ def decode(model: Any, requests: Sequence[SampleRequest], ends: frozenset[int], 
         logits, cache, mask = out.logits[:, -1][index], out.past_key_values, mask[index]
         cache.batch_select_indices(index)
         while True:
-            _choose(active, logits, ends)
-            keep = [i for i, r in enumerate(active) if not r.finished and len(r.tokens) < r.request.max_tokens]
+            _choose(active, logits)
+            keep = [i for i, row in enumerate(active) if goes_on(row)]
             if not keep:
                 break
             if len(keep) < len(active):
@@ -93,14 +115,17 @@ def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Ten
     return ids.to(device), mask.to(device)
 
 
-def _choose(rows: Sequence[_SampleState], logits: Tensor, ends: frozenset[int]) -> None:
+def _choose(rows: Sequence[_SampleState], logits: Tensor) -> None:
     """Append one token to each row: the keyed sample, or the argmax at temperature 0.
 
     Each row has its own stream of Gumbel noise. In float32, which takes a third of the time, the noise is at most 16.6:
     a token with p < 6e-8 is almost never sampled. Raises LawError for log-probs that are NaN or infinite.
     """
     heat = torch.tensor([row.request.temperature for row in rows], device=logits.device)[:, None]
-    scaled = full_precision(logits) / torch.where(heat > 0, heat, torch.ones_like(heat))
+    scaled = _penalized(rows, full_precision(logits)) / torch.where(heat > 0, heat, torch.ones_like(heat))
+    for truncation in {row.request.truncation for row in rows} - {WHOLE_VOCABULARY}:
+        of_rows = [i for i, row in enumerate(rows) if row.request.truncation == truncation]
+        scaled[of_rows] = truncated(scaled[of_rows], truncation)
     noise, warm = torch.zeros_like(scaled), [i for i, row in enumerate(rows) if row.request.temperature > 0]
     if warm:
         uniform = np.empty((len(warm), scaled.shape[1]), dtype=np.float32)
@@ -116,7 +141,26 @@ def _choose(rows: Sequence[_SampleState], logits: Tensor, ends: frozenset[int]) 
             raise LawError(f"the model gives no probabilities at {at}: its logits are NaN or infinite", hint=hint)
         state.tokens.append(token)
         state.logprobs.append(logprob)
-        state.finished = token in ends
+        state.finished = token in state.ends
+
+
+def _penalized(rows: Sequence[_SampleState], logits: Tensor) -> Tensor:
+    """Return logits [B, V] after each row's repetition penalty.
+
+    Source: Keskar et al. 2019 (CTRL), arXiv 1909.05858, section 4.1. Deviation: it multiplies negative logits, so that
+    a penalty above 1 makes every such token less likely, as in transformers and vLLM.
+    """
+    penalties = {i: row.request.repetition_penalty for i, row in enumerate(rows) if row.request.repetition_penalty != 1}
+    logits = logits.clone() if penalties else logits
+    for i, penalty in penalties.items():
+        row = rows[i]
+        if row.seen is None:
+            row.seen = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)
+            row.seen[list(row.request.context)] = True
+        row.seen[row.tokens[-1:]] = True
+        of_row = logits[i]
+        logits[i] = torch.where(row.seen, torch.where(of_row > 0, of_row / penalty, of_row * penalty), of_row)
+    return logits
 
 
 def computes_on(model: Any, device: torch.device) -> None:

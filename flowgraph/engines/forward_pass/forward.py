@@ -9,6 +9,7 @@ each call, and wait for each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowgraph.engines.forward_pass.packed import Packing, read_packed
@@ -74,11 +75,11 @@ def split_rows(rows: ResponseRows, forward_tokens: int, *, padded: bool = False)
                 starts.append(row)
                 filled = unshared
     return [
-        ResponseRows(
-            rows.context.slice(start, stop - start),
-            rows.tokens[start:stop],
-            rows.lengths[start:stop],
-            rows.temperature,
+        replace(
+            rows,
+            context=rows.context.slice(start, stop - start),
+            tokens=rows.tokens[start:stop],
+            lengths=rows.lengths[start:stop],
         )
         for start, stop in zip(starts, [*starts[1:], max(count, 1)], strict=True)
     ]

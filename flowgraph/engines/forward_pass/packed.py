@@ -83,11 +83,12 @@ def read_packed(
     if head_of(model) == "values":
         stats = full_precision(model(**inputs).logits)[0].index_select(0, part.reads)
     elif packing.chunked:
-        with stats_head(model, part.reads, part.targets, names, rows.temperature, packing.chunk_tokens):
+        distribution = rows.temperature, packing.chunk_tokens, rows.truncation
+        with stats_head(model, part.reads, part.targets, names, *distribution):
             stats = model(**inputs).logits[0]
     else:
         logits = model(**inputs).logits[0].index_select(0, part.reads)
-        stats = torch.stack(read_logits(logits, part.targets, names, rows.temperature), -1)
+        stats = torch.stack(read_logits(logits, part.targets, names, rows.temperature, rows.truncation), -1)
     if sequence is not None:
         stats = all_stats(stats, sequence)
     columns = dict(zip(names, stats.index_select(0, part.order).unbind(-1), strict=True))

@@ -58,7 +58,8 @@ def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head
     if head == "values":
         stats = {"values": full_precision(out.logits)[..., 0]}
     else:
-        stats = dict(zip(names, read_logits(out.logits, tokens, names, rows.temperature), strict=True))
+        read = read_logits(out.logits, tokens, names, rows.temperature, rows.truncation)
+        stats = dict(zip(names, read, strict=True))
     padded = {name: stat.new_zeros(rows.tokens.shape, device=rows.tokens.device) for name, stat in stats.items()}
     for name, stat in stats.items():
         padded[name][:, :width] = stat[: len(rows.lengths)].masked_fill(~inside, 0.0).to(rows.tokens.device)

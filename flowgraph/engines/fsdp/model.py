@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +88,7 @@ class FsdpModel(TorchHandle):
         """Split rows into as many parts as the rank with the most needs; some may be empty."""
         parts = super()._cut(rows)
         calls = int(self._grid.every.union(torch.tensor([len(parts)])).max())
-        empty = ResponseRows(rows.context.slice(0, 0), rows.tokens[:0], rows.lengths[:0], rows.temperature)
+        empty = replace(rows, context=rows.context.slice(0, 0), tokens=rows.tokens[:0], lengths=rows.lengths[:0])
         return [*parts, *[empty] * (calls - len(parts))]
 
     @contextlib.contextmanager

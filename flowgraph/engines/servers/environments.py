@@ -142,11 +142,12 @@ class VersionTraits:
     """The behaviour of one version of an engine.
 
     `session`: weights by group or memory must come between `begin_weight_update` and `end_weight_update`. `tried`: the
-    kinds of devices on which we ran it.
+    kinds of devices on which we ran it. `masks`: it reports which tokens a truncation keeps, and log-probs of these.
     """
 
     session: bool
     tried: tuple[str, ...] = ()
+    masks: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class EngineVersions:
         >>> from flowgraph.engines.sglang import SGLANG
         >>> from flowgraph.engines.vllm import VLLM
         >>> SGLANG.known("0.5.23", "cpu")
-        (VersionTraits(session=True, tried=('cpu',)), '')
+        (VersionTraits(session=True, tried=('cpu',), masks=True), '')
         >>> SGLANG.known("0.9.1", "cpu")[1]
         'SGLang 0.9.1 is not in the table of versions (0.5.18 to 0.5.23): it is treated as 0.5.23'
         >>> VLLM.known("0.32.0", "cuda")[1]

@@ -35,7 +35,7 @@ from flowgraph.language.handle import (
     TokenStats,
     Verb,
 )
-from flowgraph.models.tokenizing import ChatTokenizer, end_tokens, refuse_request
+from flowgraph.models.tokenizing import ChatTokenizer, cut_at_stop, end_tokens, refuse_request
 
 if TYPE_CHECKING:
     import httpx
@@ -75,8 +75,12 @@ class RemoteModel(ABC):
 
     @staticmethod
     @abstractmethod
-    def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
-        """Return the JSON body of a request for one sample; `ends` are the token ids that end the response."""
+    def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None) -> dict[str, Any]:
+        """Return the JSON body of a request for one sample; `ends` are the token ids that end the response.
+
+        `vocabulary` is the number of the model's token ids, None if it is not known. Raises WorkerError for a setting
+        with which the engine would sample from another distribution.
+        """
 
     @staticmethod
     @abstractmethod
@@ -106,6 +110,7 @@ class RemoteModel(ABC):
             config |= read_json(path) if path.is_file() else {}
         self.ends = end_tokens(config.get("eos_token_id"), raw_tokenizer)
         self.positions: int | None = config.get("max_position_embeddings")
+        self.vocabulary: int | None = config.get("vocab_size")
         if scratch is None:
             scratch = Path(tempfile.mkdtemp(prefix="weights-"))
             finalize(self, shutil.rmtree, scratch, ignore_errors=True)
@@ -134,11 +139,13 @@ class RemoteModel(ABC):
     async def sample(self, request: SampleRequest) -> Completion:
         """Generate one sample; requests made in one turn of the event loop are distributed over replicas together.
 
-        Raises ModelError for a request without a context, or with more tokens than the model has positions. Raises
-        WorkerError, which names replica and sample, if the replica is not reached, closes the connection, refuses,
-        takes longer than `limit_s` seconds, or gives an invalid answer or one from other weights than `version`.
+        A server does not know texts that end a response: it generates on, and the response is cut here. Raises
+        ModelError for a request without a context, with more tokens than the model has positions, or that ends at a
+        token id that the model does not have. Raises WorkerError, which names replica and sample, if the replica is not
+        reached, closes the connection, refuses, takes longer than `limit_s` seconds, or gives an invalid answer or one
+        from other weights than `version`; and for settings with which the engine samples from another distribution.
         """
-        refuse_request(request, self.positions)
+        refuse_request(request, self.positions, self.vocabulary)
         self.wake(("kv_cache",))  # after a sleep, nothing can be sampled without it
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
@@ -223,7 +230,8 @@ class RemoteModel(ABC):
             raise WorkerError(what, notes=[_called(request)])
         finished = answer.meta_info.finish_reason.type == "stop"
         spans = tuple(zip(starts, numbers, strict=True))
-        return Completion(tuple(answer.output_ids), answer.logprobs, finished, spans)
+        completion = Completion(tuple(answer.output_ids), answer.logprobs, finished, spans)
+        return cut_at_stop(completion, request.stopping, self.raw_tokenizer)
 
     async def _ask(self, client: httpx.AsyncClient, door: ServerAddress, request: SampleRequest) -> SampleAnswer:
         """Send a request for a sample and return the answer.
@@ -233,7 +241,7 @@ class RemoteModel(ABC):
         import httpx
 
         headers = {"Content-Type": "application/json", **bearer(door.key)}
-        body = json.dumps(self.question(request, sorted(self.ends))).encode()
+        body = json.dumps(self.question(request, sorted(request.ends(self.ends)), self.vocabulary)).encode()
         for left in reversed(range(CONNECTS)):
             try:
                 answer = await client.post(f"{door.url}{self.path}", content=body, headers=headers)

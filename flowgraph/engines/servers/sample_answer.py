@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
+from flowgraph.engines.capabilities import EngineCapabilities
 from flowgraph.engines.servers.server_control import SHOWN
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest
@@ -20,6 +21,12 @@ UNCHANGED: dict[str, float | int] = {
     "repetition_penalty": 1.0,
 }
 """Settings under which a server samples from the model's own distribution; no setting is left to its defaults."""
+
+
+def refuse_other_distribution(request: SampleRequest, engine: EngineCapabilities) -> None:
+    """Raise WorkerError for settings with which an engine would sample from another distribution than is asked for."""
+    if settings := engine.other_distribution(request.reshaped()):
+        raise WorkerError(f"the engine `{engine.name}` does not sample with {settings}, as `local` does")
 
 
 def sample_seed(request: SampleRequest) -> int:
@@ -38,9 +45,13 @@ class _Ending(BaseModel):
     message: str = ""
 
 
+_LogProb = Annotated[FiniteFloat, Field(le=1e-3)]
+
+
 class _MetaInfo(BaseModel):
     finish_reason: _Ending
-    output_token_logprobs: list[tuple[Annotated[FiniteFloat, Field(le=1e-3)], int, Any]]
+    output_token_logprobs: list[tuple[_LogProb, int, Any]]
+    output_token_sampling_logprobs: list[_LogProb] | None = None  # of the tokens that a truncation keeps
     weight_version: str
     weight_versions: list[_Span] | None = None
 
@@ -53,8 +64,13 @@ class SampleAnswer(BaseModel):
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """Return the log-prob of each token, in nats; values that rounding has made positive become 0."""
-        return tuple(min(0.0, logprob) for logprob, _, _ in self.meta_info.output_token_logprobs)
+        """Return the log-prob of each token under the distribution that it was drawn from, in nats.
+
+        Values that rounding has made positive become 0.
+        """
+        meta = self.meta_info
+        whole = [logprob for logprob, _, _ in meta.output_token_logprobs]
+        return tuple(min(0.0, logprob) for logprob in meta.output_token_sampling_logprobs or whole)
 
     @property
     def spans(self) -> list[tuple[int, str]]:
@@ -97,6 +113,8 @@ def _fault(answer: SampleAnswer, request: SampleRequest) -> str:
         return f"the sample ended with the reason `{reason}`"
     if [token for _, token, _ in meta.output_token_logprobs] != answer.output_ids:
         return "its log-probs belong to other tokens"
+    if request.truncation.changed() and request.temperature and len(meta.output_token_sampling_logprobs or ()) != count:
+        return "it lacks log-probs of the truncated distribution"
     if not 0 < count <= request.max_tokens:
         return f"{count} tokens where 1 to {request.max_tokens} were asked for"
     if reason == "length" and count < request.max_tokens:

@@ -12,8 +12,16 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from flowgraph.engines.servers.sample_answer import UNCHANGED, SampleAnswer, parse_answer, read_answer, sample_seed
+from flowgraph.engines.servers.sample_answer import (
+    UNCHANGED,
+    SampleAnswer,
+    parse_answer,
+    read_answer,
+    refuse_other_distribution,
+    sample_seed,
+)
 from flowgraph.engines.servers.server_control import SHOWN, ServerControl
+from flowgraph.engines.vllm import ENGINE
 from flowgraph.errors import WorkerError
 from flowgraph.language.handle import SampleRequest
 
@@ -100,14 +108,15 @@ class _GenerateAnswer(BaseModel):
     choices: list[_Choice] = Field(min_length=1, max_length=1)
 
 
-def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
+def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None = None) -> dict[str, Any]:
     """Return the JSON body of a `/inference/v1/generate` request for one sample, with token ids as input and output.
 
-    `ends` are the token ids that end the response. Raises WorkerError for a temperature between 0 and 0.01, which vLLM
-    would change.
+    `ends` are the token ids that end the response; `vocabulary` is not needed. Raises WorkerError for a temperature
+    between 0 and 0.01, which vLLM would change, and as `refuse_other_distribution` does.
     """
     if 0 < request.temperature < COLDEST:
         raise WorkerError(f"vLLM samples greedily or at temperature {COLDEST} or more, not at {request.temperature}")
+    refuse_other_distribution(request, ENGINE)
     return {
         "token_ids": list(request.context),
         "sampling_params": {
@@ -120,6 +129,7 @@ def question(request: SampleRequest, ends: Sequence[int]) -> dict[str, Any]:
             "detokenize": False,
             "n": 1,
             **UNCHANGED,
+            **request.reshaped(),
         },
     }
 
@@ -134,6 +144,7 @@ def read_sample(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
     meta_info = {
         "finish_reason": {"type": choice.finish_reason},
         "output_token_logprobs": [[prob.logprob, prob.token_id, None] for prob in choice.logprobs.content],
+        "output_token_sampling_logprobs": [prob.logprob for prob in choice.logprobs.content],
         "weight_version": spans[-1].get("version") if spans else "",
         "weight_versions": spans,
     }

@@ -257,6 +257,10 @@ def _settings(config: Config, flow: ShippedFlow, response: int) -> Iterator[tupl
     rows = config.positive("rollout.n_samples_per_prompt", "n_samples_per_prompt")
     yield f"{flow.sampler}.n", rows
     yield f"{flow.sampler}.temperature", config.number(*TEMPERATURE)
+    top_p = config.share("rollout.top_p", "top_p")
+    yield f"{flow.sampler}.top_p", top_p if top_p < 1 else None
+    if top_p < 1:
+        config.note("the run trains log-probs of all tokens; the flow those of the tokens that top_p keeps")
     yield f"{flow.sampler}.max_tokens", response
     if flow.name == "dapo":
         yield "policy.refill.groups", batch

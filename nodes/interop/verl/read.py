@@ -183,6 +183,12 @@ def _adapted(config: Config, name: str, prefix: str) -> str:
 def _settings(config: Config, flow: ShippedFlow, batch: int) -> Iterator[tuple[str, Scalar]]:
     yield f"{flow.sampler}.n", config.positive(f"{ROLLOUT}.n", "rollout.n")
     yield f"{flow.sampler}.temperature", config.number(f"{ROLLOUT}.temperature")
+    top_k, top_p = config.integer(f"{ROLLOUT}.top_k") or 0, config.share(f"{ROLLOUT}.top_p")
+    yield f"{flow.sampler}.top_k", top_k if top_k > 0 else None
+    yield f"{flow.sampler}.top_p", top_p if top_p < 1 else None
+    yield f"{flow.sampler}.ignore_eos", config.flag(f"{ROLLOUT}.ignore_eos") or None
+    if top_k > 0 or top_p < 1:
+        config.note("the run trains log-probs of all tokens; the flow those of the tokens that top_k and top_p keep")
     yield f"{flow.sampler}.max_tokens", config.positive("data.max_response_length")
     if flow.name == "dapo":
         yield "policy.refill.groups", config.positive("data.train_batch_size")

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from flowgraph.engines.sglang.server import Sglang, SglangModel, question
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE, WeightUpdates
 from flowgraph.errors import LawError, WorkerError
 from flowgraph.language import Key
-from flowgraph.language.handle import Optimizer, SampleRequest, gather
+from flowgraph.language.handle import Optimizer, SampleRequest, Stopping, Truncation, gather
 from tests.unit.flowgraph.engines.servers.replicas import Handler, Tokens, drawn, encoded, replicas
 
 REQUEST = SampleRequest((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
@@ -73,6 +74,37 @@ def test_a_question_holds_token_ids_and_leaves_no_setting_to_the_server(replica:
         "presence_penalty": 0.0,
         "repetition_penalty": 1.0,
     }
+
+
+def test_a_truncated_sample_has_the_log_probs_of_the_tokens_that_were_kept(replica: Callable[..., Any]) -> None:
+    kept = [-0.1, -0.2, -0.3, 1e-7]
+    request = replace(REQUEST, truncation=Truncation(top_p=0.9), stopping=Stopping(ids=(9,)))
+    server = replica(lambda path: (200, encoded(answer(output_token_sampling_logprobs=kept))))
+    (done,) = sampled(server.door, requests=(request,))
+    assert (done.tokens, done.logprobs, done.finished) == ((7, 8, 9), (-0.1, -0.2, -0.3), True)
+    ((_, body, _),) = server.asked
+    settings = body["sampling_params"]
+    assert body["return_sampling_mask"] and settings["stop_token_ids"] == [2, 9]
+    assert (settings["top_p"], settings["top_k"], settings["min_p"]) == (0.9, 4096, 0.0), "a mask needs a finite top_k"
+    older = replica(lambda path: (200, encoded(answer())))
+    with pytest.raises(WorkerError, match="it lacks log-probs of the truncated distribution"):
+        sampled(older.door, requests=(request,))
+
+
+def test_settings_are_sent_as_they_are_meant_and_others_are_refused() -> None:
+    def sent(vocabulary: int | None = 100, **settings: Any) -> dict[str, Any]:
+        body = question(replace(REQUEST, **settings), [2], vocabulary)
+        return {**body["sampling_params"], "masked": body.get("return_sampling_mask", False)}
+
+    assert sent(truncation=Truncation(min_p=0.1))["top_k"] == 100
+    assert sent(truncation=Truncation(top_k=7))["top_k"] == 7 and sent(truncation=Truncation(top_k=999))["top_k"] == 100
+    assert sent(truncation=Truncation(top_k=7), temperature=0.0) == sent(temperature=0.0), "greedy"
+    assert sent(stopping=Stopping(texts=("a",))) == sent(), "texts are cut here"
+    assert sent(stopping=Stopping(ignore_eos=True))["ignore_eos"] is True and "ignore_eos" not in sent()
+    with pytest.raises(WorkerError, match=r"`sglang` does not sample with repetition_penalty=1\.1, as `local` does"):
+        sent(repetition_penalty=1.1)
+    with pytest.raises(WorkerError, match=r"`sglang` does not sample with top_k=7 with top_p=0\.9"):
+        sent(truncation=Truncation(top_k=7, top_p=0.9))
 
 
 def test_seeds_are_named_by_the_key_and_the_sample() -> None:

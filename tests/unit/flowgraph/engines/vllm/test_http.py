@@ -26,7 +26,7 @@ from flowgraph.engines.vllm.server import Vllm, VllmModel, VllmUpdates, token_by
 from flowgraph.engines.weight_sync.weight_updates import INCOMPLETE
 from flowgraph.errors import LawError, WorkerError
 from flowgraph.language import Key
-from flowgraph.language.handle import Optimizer, SampleRequest
+from flowgraph.language.handle import Optimizer, SampleRequest, Stopping, Truncation
 from tests.unit.flowgraph.engines.servers.replicas import Tokens, drawn, encoded, replicas
 
 REQUEST = SampleRequest((5, 6), 3, 1, 4, 0.7, Key(1, 2, "g"))
@@ -88,6 +88,22 @@ def test_a_question_holds_token_ids_and_leaves_no_setting_to_the_server(replica:
         "presence_penalty": 0.0,
         "repetition_penalty": 1.0,
     }
+
+
+def test_settings_are_sent_as_they_are_meant_and_others_are_refused(replica: Callable[..., Any]) -> None:
+    settings = {"truncation": Truncation(top_k=7, top_p=0.9), "repetition_penalty": 1.1}
+    request = replace(REQUEST, **settings, stopping=Stopping(ids=(9,), ignore_eos=True))
+    server = replica(lambda path: (200, encoded(answer())))
+    (done,) = sampled(server.door, requests=(request,))
+    assert (done.tokens, done.logprobs, done.finished) == ((7, 8, 9), (-0.5,) * 3, True)
+    ((_, body, _),) = server.asked
+    sent = body["sampling_params"]
+    assert (sent["top_k"], sent["top_p"], sent["repetition_penalty"]) == (7, 0.9, 1.1)
+    assert sent["stop_token_ids"] == [9]
+    greedy = question(replace(request, temperature=0.0), [])["sampling_params"]
+    assert (greedy["top_k"], greedy["top_p"], greedy["repetition_penalty"]) == (-1, 1.0, 1.1)
+    with pytest.raises(WorkerError, match=r"`vllm` does not sample with min_p=0\.1 with top_p=0\.9, as `local` does"):
+        question(replace(REQUEST, truncation=Truncation(top_p=0.9, min_p=0.1)), [])
 
 
 def test_a_temperature_that_vllm_would_replace_is_refused_before_it_is_asked() -> None:
