@@ -73,7 +73,7 @@ class MeasuredRun:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the names that can be timed: nodes that run a model, host nodes, `sync` for all syncs, and `step`."""
+        """Return the names that can be timed: nodes that run models, host nodes with a forecast, `sync` and `step`."""
         return (*self._loads, *self._host_nodes, *((SYNC,) if self._syncs else ()), STEP)
 
     def observations(self, unused: dict[str, str]) -> Iterator[Observation]:

@@ -46,7 +46,7 @@ class TimingLog:
 
     @property
     def prefix(self) -> str:
-        """Return the prefix of timer names in this system's logs; "" for a trace."""
+        """Return the prefix of timer names in this system's logs, such as `timing_s/`; "" for a trace."""
         return PREFIXES.get(self.system, "")
 
 

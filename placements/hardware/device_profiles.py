@@ -69,7 +69,7 @@ class PoolLinks:
 
 
 def profile(name: str) -> DeviceProfile:
-    """Return the profile with this name or alias, ignoring case. Raises UnknownNameError if there is none."""
+    """Return the profile of the model with this name or alias, ignoring case. Raises UnknownNameError for others."""
     names = _names()
     if name.lower() not in names:
         raise UnknownNameError.of("device", name, names)

@@ -36,7 +36,7 @@ class DeviceClass:
 
     @property
     def reach(self) -> int:
-        """Return the size of the largest tensor group: the devices of an NVLink domain, or without one of a machine."""
+        """Return the most devices that a tensor group may have: those of an NVLink domain, else those of a machine."""
         return self.domain if self.domain > 1 else self.node_devices
 
     def links(self, devices: int) -> PoolLinks | None:
@@ -71,7 +71,7 @@ class PoolDemand:
 
 
 def classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
-    """Return the classes of a cluster's devices, in the order of its nodes."""
+    """Return the classes of equal devices in a cluster, in the order of its machines."""
     return tuple(dict.fromkeys(of for by_device in _classes_of_nodes(cluster) for of in by_device.values()))
 
 

@@ -136,7 +136,9 @@ def room_bytes(usable_bytes: int, kind: DeviceKind = "gpu") -> int:
 
 
 def fits(needed_bytes: int, usable_bytes: int, kind: DeviceKind = "gpu") -> bool:
-    """Return whether forecast bytes fit a device of `usable_bytes`: up to nine tenths of a GPU, all of a CPU device.
+    """Return whether forecast bytes fit in the memory of a device that a plan may fill.
+
+    It is nine tenths of the `usable_bytes` of a GPU, and all of those of a CPU device.
 
     >>> fits(90, 100), fits(91, 100), fits(100, 100, "cpu")
     (True, False, True)

@@ -67,12 +67,12 @@ class PoolPeak:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the sum of the bytes of all roles."""
+        """Return the sum of the bytes of all roles on a device."""
         return sum(total_bytes(parts) for parts in self.roles.values())
 
     @property
     def parts(self) -> Bytes:
-        """Return the bytes of all roles together, by part."""
+        """Return the bytes on a device by part, summed over all roles."""
         return added(self.roles.values())
 
 

@@ -91,9 +91,9 @@ class TrainingSettings:
 
     @property
     def copies(self) -> bool:
-        """Return whether weights are stored in the optimizer's precision and cast for the computation.
+        """Return whether weights are stored in the optimizer's precision and cast for each computation.
 
-        True for full sharding, and for a model on a single device without sharding.
+        This is so with full sharding, and on a single device without sharding.
         """
         return self.layout.sharding == "full" or (self.layout.sharding == "none" and self.layout.devices == 1)
 

@@ -17,7 +17,7 @@ from placements.workload.batch_partition import BatchSizes, batch_text
 
 
 def answer_text(search: SearchResult, plan: Plan, top: int) -> str:
-    """Return a search as text: its best `plan`, at most `top` ranked plans, other staleness and what-ifs."""
+    """Return a search as text: its best `plan`, at most `top` ranked plans, and other staleness and what-ifs if any."""
     parts = [search_report(search, plan, top=top)]
     parts += [staleness_text(search.stalenesses, search.problem.lag)] if search.stalenesses else []
     parts += [what_if_text(search)] if search.what_ifs else []

@@ -31,11 +31,11 @@ Point = tuple[float, int]
 
 
 def comparison_chart(search: SearchResult, *, plan: Plan | None = None) -> Comparison:
-    """Return a chart that compares a plan with each named placement; placements with the same pools share a strip.
+    """Return a chart of strips that compares a plan with each named placement.
 
-    `plan` is the best plan of the search if it is None. If it is another plan of the same problem, the best plan gets a
-    strip too. A named placement whose best plan is `plan` is labelled in that plan's strip. The strip of a placement
-    that does not fit has no parts.
+    `plan` None means the best plan of the search. If it is another plan of the same problem, the best plan gets a strip
+    too. Placements with the same pools share a strip, and one whose best plan is `plan` is named in that plan's strip.
+    The strip of a placement that does not fit has no parts.
     """
     chosen = plan or search.best.plan()
     forms = dict[tuple[tuple[str, ...], ...], list[tuple[PlacementVariant, RankedPlan | None]]]()
@@ -121,7 +121,8 @@ def search_chart(search: SearchResult, *, plan: Plan | None = None) -> Scatter:
     """Return a scatter chart of all simulated plans of a search: seconds of a step against peak bytes of a device.
 
     Ranked plans come first, in the order of the search, then named placements that are not among them. The best plan is
-    marked. If `plan` is another plan, the caption says how long its step takes.
+    marked, and so are those that no other plan equals or beats in both seconds and bytes. If `plan` is another plan,
+    the caption has the seconds of its step.
     """
     simulated = candidates(search)
     points = [(candidate.step_s, fullest_bytes(candidate)) for candidate in simulated]
@@ -173,10 +174,10 @@ def on_front(point: Point, points: Sequence[Point]) -> bool:
 
 
 def arrow_sizes(graph: Graph, shapes: Mapping[str, ModelShape], workload: StepWorkload, plan: Plan) -> ArrowSizes:
-    """Return the bytes of each value that a node reads, by (value, reader), and of the weights of each model.
+    """Return the bytes of each value that a node reads, by (value, reader), and of each model's trained weights.
 
-    Responses are assumed to have their maximum length. Trained weights are sent in the precision of the sampling
-    engine.
+    Responses are assumed to have their maximum length. Weights have the precision in which they are sent to the
+    sampling engine.
     """
     facts, params = step_facts(graph, shapes, workload, plan), {param.name for param in graph.params}
     values = {(edge.value, edge.reader): {part.name: part.size_bytes for part in edge.parts} for edge in facts.edges}

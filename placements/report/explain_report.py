@@ -39,7 +39,7 @@ class Explanation:
 
     @cached_property
     def parts(self) -> Parts:
-        """Return the names of the roles of each pool."""
+        """Return the names of the roles on each pool of the plan."""
         return parts_of(self.plan)
 
     def neighbours(self, role: str) -> tuple[str, ...]:
@@ -111,7 +111,10 @@ def fastest_text(current: TimedPlan, best: TimedPlan | None) -> str:
 
 
 def layouts_text(role: str, layouts: Sequence[AlternativeLayout], devices: int) -> str:
-    """Return a table of layouts for a role on its pool of `devices` devices; `→` marks the layout that the plan has."""
+    """Return a table of layouts for a role on its pool of `devices` devices, with seconds, peak bytes and settings.
+
+    `→` marks the layout of the plan.
+    """
     rows = [
         [
             "→" if option.current else "",

@@ -27,7 +27,7 @@ class PublishedError:
 
     All errors are shares of the measured figure. `median` is the median absolute error; `low` and `high` are the 10th
     and 90th percentile of the signed error. `rows` counts the published figures, which cover `models` models and
-    `devices` kinds of device. `noun` names what a row is.
+    `devices` kinds of device. `noun` says what one row is, such as a step, and `of` describes the rows.
     """
 
     rows: int
@@ -88,6 +88,9 @@ def step_error(plan: Plan) -> str:
 
 
 def has_published_rows(plan: Plan) -> bool:
-    """Return whether all devices of a plan's pools are GPUs of known models; False if it has no devices."""
+    """Return whether a plan's devices are of the kind that published figures are about: all are GPUs of known models.
+
+    The result is False for a plan without devices.
+    """
     devices = [plan.cluster.device(*place) for pool in plan.pools for place in pool.devices]
     return bool(devices) and all(device is not None and not profile_of(device).nominal for device in devices)

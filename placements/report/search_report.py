@@ -79,14 +79,14 @@ def search_report(search: SearchResult, plan: Plan, *, top: int = TOP) -> str:
 
 
 def pool_lines(plan: Plan) -> Iterator[str]:
-    """Yield the lines of a plan's pools: the number of devices of each, then a line for each role on it."""
+    """Yield for each pool of a plan a line with its number of devices, then a line for each of its roles."""
     for pool in plan.pools:
         yield f"{pool.name}: {len(pool.devices)} devices"
         yield from _role_lines(plan, pool.name)
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield the lines of one plan: each pool with its roles and peak memory, then the seconds of a step by task."""
+    """Yield the lines of one plan: each pool with its roles and peak memory, and the seconds of a step by task."""
     yield from _pools(plan)
     yield from _seconds(plan.step)
     if plan.step is not None:

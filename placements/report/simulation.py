@@ -38,12 +38,12 @@ class Simulation:
 
     @property
     def events(self) -> tuple[TimelineEvent, ...]:
-        """Return one event for each step of each task on each pool."""
+        """Return one event for each run of a task on a pool, pool by pool, sorted by start."""
         return self.timeline.events
 
     @cached_property
     def idle(self) -> tuple[IdleSpan, ...]:
-        """Return the spans of time in which a pool is idle, each with the task that the pool waits for."""
+        """Return the spans of time in which a pool is idle, each with the task that the pool waits for ("" if none)."""
         return idle_spans(self.timeline)
 
     @cached_property

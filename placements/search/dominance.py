@@ -56,12 +56,12 @@ class RoleOption:
 
     @property
     def last_stage(self) -> int:
-        """Return the index of the stage of its last load."""
+        """Return the index of the last stage in which the role is busy; 0 if it never is."""
         return max((stage for stage, seconds in enumerate(self.stages_s) if seconds), default=0)
 
     @property
     def over_bytes(self) -> int:
-        """Return the bytes that the role holds on a device only while it works."""
+        """Return the bytes that the role has on a device only while it works."""
         return self.peak_bytes - self.rest_bytes
 
     def dominates(self, option: RoleOption) -> bool:
@@ -82,7 +82,7 @@ def slower_somewhere(stages_s: Sequence[float], compared_s: Sequence[float]) -> 
 
 
 def undominated(options: Iterable[RoleOption]) -> list[RoleOption]:
-    """Return the options that no other dominates, fastest first; of equal options only the first."""
+    """Return the options that no other option dominates, fastest first; of equal options, only the first."""
     front = list[RoleOption]()
     for option in sorted(options, key=lambda option: (sum(option.stages_s), option.rest_bytes, option.peak_bytes)):
         if not any(better.dominates(option) for better in front):

@@ -32,7 +32,7 @@ class PlacementVariant:
 
     @property
     def name(self) -> str:
-        """Return the full name: `split:openrlhf`."""
+        """Return the full name of the placement, with its system: `split:openrlhf`."""
         return f"{self.placement}:{self.system}"
 
     def parts_of(self, graph: Graph) -> Parts:
@@ -66,7 +66,7 @@ class SortedRoles:
 
     @property
     def actor(self) -> tuple[str, ...]:
-        """Return the training and the sampling roles of the policies."""
+        """Return the names of the roles that train policies, then of those that sample from them."""
         return self.actor_train + self.actor_sample
 
 

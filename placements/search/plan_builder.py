@@ -39,7 +39,7 @@ class RankedPlan:
 
     @cached_property
     def step(self) -> StepForecast:
-        """Return the forecast of the simulated step."""
+        """Return the forecast of a step: its tasks, their waits and its period."""
         return step_of(self.problem, self.homes)
 
     @cached_property
@@ -65,7 +65,7 @@ class RankedPlan:
         return not any({"train", "sample"} <= pool for pool in uses)
 
     def parts(self) -> tuple[tuple[str, ...], ...]:
-        """Return the names of the roles of each pool."""
+        """Return the names of the roles on each pool."""
         return tuple(tuple(self.problem.roles[place].name for place in sorted(block)) for block, _ in self.blocks)
 
     def plan(self, assumed: PlanAssumptions | None = None, pins: Mapping[str, str] | None = None) -> Plan:
@@ -82,8 +82,9 @@ def homes_of_blocks(
 ) -> list[RolePlacement]:
     """Return the placement of each role, pool by pool in the order of their first roles.
 
-    `pins` maps roles to pool names. A pool gets the name that one of its roles is pinned to; the others are `pool0`,
-    `pool1` and so on, except names in use. A single pool for all roles is called `all`.
+    `blocks` are sets of roles with the chosen option for each. `pins` maps roles to pool names. A pool gets the name
+    that one of its roles is pinned to; the others are `pool0`, `pool1` and so on, except names in use. A single pool
+    for all roles is called `all`.
     """
     pins = pins or {}
     numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))

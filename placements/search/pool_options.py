@@ -60,7 +60,10 @@ class PoolOptions:
 
     @cached_property
     def groups(self) -> tuple[tuple[tuple[int, ...], DeviceGroup], ...]:
-        """Return every possible pool with known links: its number of devices by class, and its device group."""
+        """Return every pool that the cluster allows, as its number of devices by class, and its device group.
+
+        Pools that need a network of unknown speed are left out.
+        """
         classes = self.problem.classes
         return tuple(
             (tuple(devices if place == index else 0 for index in range(len(classes))), DeviceGroup(of, devices, links))
@@ -274,7 +277,7 @@ class PoolOptions:
 
 
 def pool_option_of(option: Option) -> PoolOption:
-    """Return the pool option that a solver's option was made from."""
+    """Return the pool option that a solver's option was made from, which is the option's key."""
     assert isinstance(option.key, PoolOption), "a search of placements chooses from pool options"
     return option.key
 

@@ -106,7 +106,7 @@ class RoleOptions:
 
     @property
     def all(self) -> list[RoleOption]:
-        """Return every option: each of `on_devices` with each way to save memory."""
+        """Return every option: each layout of `on_devices`, with each way to save memory."""
         return [variant for option in self.on_devices for variant in self._memory_variants(option)]
 
     # ------------------------------------------------------------------------------------ layouts

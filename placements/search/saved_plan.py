@@ -60,7 +60,7 @@ class SavedPlan:
 
     @property
     def homes(self) -> list[RolePlacement]:
-        """Return the placement of each role."""
+        """Return the placement of each role: pool, devices, engine, layout and settings."""
         return homes_of_plan(self.problem, self.plan)
 
     def role_faults(self) -> Iterator[FlowError]:

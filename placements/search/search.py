@@ -86,7 +86,7 @@ class SearchResult:
 
     @property
     def best(self) -> RankedPlan:
-        """Return the first of the ranked plans."""
+        """Return the first of the ranked plans: the best, or the one with the least regret if that was requested."""
         return self.ranked[0]
 
     @property
@@ -104,7 +104,7 @@ class SearchResult:
 
     @property
     def proven(self) -> bool:
-        """Return whether it is proven that no plan of the layouts considered is better than the best one."""
+        """Return whether it is proven that no plan of the layouts considered is better than the best one found."""
         return self.gap == 0.0 and not self.cut
 
     def ties(self) -> tuple[RankedPlan, ...]:

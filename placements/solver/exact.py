@@ -150,7 +150,7 @@ class RankedAssignments:
 
 
 def keys_of(problem: AssignmentProblem, choice: Assignment) -> Keys:
-    """Return the keys that rank a choice: its value, then its seconds if the objective is devices, else 0."""
+    """Return the two keys that rank a choice: its value, then its seconds if the objective is devices, else 0."""
     return choice.value, choice.step_s if problem.objective == "devices" else 0.0
 
 

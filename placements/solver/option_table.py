@@ -43,7 +43,7 @@ class ObjectiveArrays:
         return np.asarray(np.maximum(times_s[-1], times_s[:-1].sum(0) / self.tokens))
 
     def widest(self, low_s: Numbers, high_s: Numbers) -> Indices:
-        """Return for each box the row of seconds that contributes most to the difference between its corners."""
+        """Return for each box the row of seconds, by index, that contributes most to its corners' distance."""
         if self.tokens == 1:
             return np.asarray((high_s - low_s).argmax(0))
         apart_s = high_s - low_s
@@ -83,7 +83,7 @@ class OptionTable:
         return OptionTable(self.roles, self.device_class, *arrays, self.options)
 
     def option(self, column: int) -> Option:
-        """Return the option of a column."""
+        """Return the option that a column of the table refers to."""
         return self.options[int(self.order[column])]
 
 
@@ -126,7 +126,7 @@ def objective_arrays(problem: AssignmentProblem) -> ObjectiveArrays:
 
 
 def bits(block: Block) -> int:
-    """Return a block as an integer with one bit set for each role.
+    """Return a block of roles as an integer with one bit set for each role.
 
     >>> bits(frozenset({0, 3})), sorted(block_of(9))
     (9, [0, 3])

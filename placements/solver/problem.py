@@ -43,7 +43,7 @@ class Option:
 
     @property
     def busy_s(self) -> float:
-        """Return the seconds that the pool is busy in one step."""
+        """Return the seconds that the pool is busy in one step: `pool_s`, or the sum of `spans_s` if it is None."""
         return fsum(self.spans_s) if self.pool_s is None else self.pool_s
 
 
@@ -90,7 +90,7 @@ class AssignmentProblem:
         return self if hasattr(self.options, "cache_info") else replace(self, options=cache(self.options))
 
     def allows(self, block: Block) -> bool:
-        """Return whether the pins allow these roles to form one block."""
+        """Return whether the pins allow these roles to be one block: `together` is respected, and so is `apart`."""
         joined = all(pin <= block or not pin & block for pin in self.together)
         return joined and all(len(pin & block) <= 1 for pin in self.apart)
 

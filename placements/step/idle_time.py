@@ -28,10 +28,10 @@ class IdleSpan:
 
 
 def idle_spans(timeline: Timeline) -> tuple[IdleSpan, ...]:
-    """Return the idle spans of each pool, pool by pool.
+    """Return the spans of time in which each pool is idle, pool by pool, with reasons.
 
     A pool waits for the run whose end frees it; until that run starts, it waits for the run that this one waits for,
-    and so on.
+    and so on. After its last run, it has nothing left to do.
     """
     return tuple(
         IdleSpan(pool, start_s, end_s, f"waits for {task}" if task else OVER, task, (end_s - start_s) / timeline.end_s)

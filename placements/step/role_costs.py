@@ -115,7 +115,7 @@ def best_in_flight(
     sync_s: float = 0.0,
     training_s: float = 0.0,
 ) -> InFlight:
-    """Return the number of batches in flight with the shortest step; of equals, the one with the fewest batches.
+    """Return the way to use staleness that has the shortest step; of equals, the one with the fewest batches in flight.
 
     Generation is `ahead` steps of updates ahead, a weight sync takes `sync_s` seconds, and other pools work for
     `training_s` seconds on the rows of a step before its update ends.
@@ -134,7 +134,10 @@ def best_in_flight(
 
 
 def streams(problem: PlanningProblem, role: Role) -> bool:
-    """Return whether a role's rollouts continue across steps; only if its model is trained and its weights may lag."""
+    """Return whether a role's rollouts continue across steps.
+
+    The problem must ask for it, and another role must train the weights, which may lag.
+    """
     return problem.streamed and problem.lag > 0 and role.name in problem.synced
 
 
@@ -265,7 +268,7 @@ def footprint(
 
 
 def process_of(engine: str) -> str:
-    """Return the name of the process that an engine's models are in: `device`, or a server named by the engine.
+    """Return the name of the process that runs an engine's models: `device`, or the engine's own name for a server.
 
     >>> process_of("local") == process_of("fsdp"), process_of("sglang")
     (True, 'sglang')

@@ -66,7 +66,7 @@ class StepOutline:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the unique names of the tasks."""
+        """Return the name of each task; names are unique."""
         return task_names(self.tasks)
 
     @cached_property
@@ -76,7 +76,7 @@ class StepOutline:
 
     @cached_property
     def pools(self) -> tuple[tuple[str, ...], ...]:
-        """Return the pools that each task occupies: both pools for a sync, none for a transfer."""
+        """Return the pools that each task occupies: both pools for a sync, none for a transfer, one for others."""
         return tuple(() if isinstance(task, Transfer) else _pools_of(task) for task in self.tasks)
 
     @cached_property
@@ -97,7 +97,10 @@ class StepOutline:
 
     @cached_property
     def moving(self) -> tuple[bool, ...]:
-        """Return for each task whether it is a switch that moves data; a switch to the current state moves none."""
+        """Return for each task whether it is a switch that puts a model to sleep or wakes it; others move no data.
+
+        A switch to the state that the model is already in moves none either.
+        """
         awake = {task.home: task.awake for task in self.tasks if isinstance(task, Switch)}
         moving = list[bool]()
         for task in self.tasks:

@@ -80,23 +80,27 @@ class ServingReplica:
 
     @cached_property
     def attains(self) -> AttainedShares:
-        """Return the fractions of peak performance that kernels reach on its devices."""
+        """Return the fractions of peak performance that kernels reach on the replica's devices."""
         return attained(self.links.device)
 
     @cached_property
     def memory_bytes_per_s(self) -> float:
-        """Return the bytes per second at which all its devices together read weights."""
+        """Return the bytes per second at which all devices of the replica together read weights."""
         return self.tensor * self.links.device.memory_bytes_per_s * self.attains.memory
 
     @cached_property
     def flops_per_s(self) -> float:
-        """Return the FLOPs per second of dense products on all its devices together."""
+        """Return the FLOPs per second that dense products reach on all devices of the replica together."""
         peak = peak_flops(self.links.device, self.precision)
         return self.tensor * peak * self.attains.matmul * QUANTISED_SHARE[self.precision]
 
     @cached_property
     def products(self) -> float:
-        """Return the FLOPs of one token in the layers, with those of experts scaled to the rate of dense products."""
+        """Return the FLOPs of one token in the layers.
+
+        Those of experts are counted more if their products are slower than dense ones, so that `flops_per_s` applies to
+        all.
+        """
         return 2 * (self.dense + self.expert_active / self.constants.expert_share)
 
     @cached_property

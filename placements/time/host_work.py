@@ -39,7 +39,7 @@ class HostWork:
     rows: int
 
     def node_seconds(self, name: str, constants: HostConstants) -> Seconds:
-        """Return the seconds of one node that passes no rows through a model, without the overhead of the call.
+        """Return the seconds of one node that runs no model on rows, by part, without the overhead of the call.
 
         A scoring node takes a constant time for each row; other nodes take time for each row, and for each token if
         they read or return a number per token.
@@ -64,7 +64,10 @@ class HostWork:
         return self._bytes[key]
 
     def travel_seconds(self, value: str, parts: Parts, bytes_per_s: float, constants: HostConstants) -> Seconds:
-        """Return the seconds in which a value is written as a table, sent over a link of `bytes_per_s`, and read."""
+        """Return the seconds in which a value is written as a table, sent over a link, and read, by part.
+
+        Of a record, only the fields in `parts` are sent, if any. `bytes_per_s` is the rate of the link.
+        """
         size_bytes = self.value_bytes(value, parts)
         tables_s = 2 * size_bytes / constants.arrow_bytes_per_s
         return Seconds({"call": constants.call_s, "tables": tables_s, "link": size_bytes / bytes_per_s})

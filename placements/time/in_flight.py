@@ -28,7 +28,10 @@ GRAINS = 8  # parts of a batch in which the batches in flight are counted
 
 @dataclass(frozen=True)
 class InFlight:
-    """A number of batches generated at a time, out of `admitted` ones, and of updates between two weight syncs."""
+    """How rollouts use staleness: `batches` are generated at a time, and weights are synced every `sync_every` updates.
+
+    Up to `admitted` batches run or wait in addition to the one that is trained on.
+    """
 
     batches: float = 1.0
     admitted: int = 1

@@ -259,7 +259,7 @@ class LayerPasses:
         return size_bytes / memory_bytes_per_s(self.links.device)
 
     def layer(self, micro: MicroBatch, products_s: float, *, attended: float, moved: float) -> Parts:
-        """Return the seconds of one pass, by part: the device's work, and its wait for the host to launch kernels.
+        """Return the seconds of one pass of the layer, by part: the device's work, and its wait for kernel launches.
 
         `products_s` are the seconds of matrix products; `attended` and `moved` are multiples of a forward pass's
         attention and memory traffic.
@@ -324,13 +324,16 @@ def _layer_passes(
 
 @lru_cache(maxsize=16_384)
 def forward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
-    """Return the seconds of one layer's forward pass, by part."""
+    """Return the seconds of one layer's forward pass over a device's part of a micro-batch, by part."""
     return passes.layer(micro, passes.products_s(micro, "forward"), attended=1.0, moved=1.0)
 
 
 @lru_cache(maxsize=16_384)
 def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
-    """Return the seconds of one layer's backward pass, by part; with adapters, frozen weights have no gradient."""
+    """Return the seconds of one layer's backward pass over a device's part of a micro-batch, by part.
+
+    With adapters, frozen weights have no gradient.
+    """
     weights_s = 0.0 if passes.shape.adapters else passes.products_s(micro, "weights")
     products_s = passes.products_s(micro, "inputs") + weights_s
     return passes.layer(micro, products_s, attended=ATTENTION_BACKWARD, moved=2.0)
@@ -338,7 +341,10 @@ def backward_pass(passes: LayerPasses, micro: MicroBatch) -> Parts:
 
 @lru_cache(maxsize=16_384)
 def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
-    """Return the seconds of the head for `read_out` tokens, by part; with `backward`, including its backward pass."""
+    """Return the seconds of the head for `read_out` tokens on one device, by part.
+
+    If `backward` is True, they include its backward pass.
+    """
     shape, precision = passes.shape, wide(passes.precision)
     gradients: tuple[Part, ...] = () if not backward else ("inputs",) if shape.adapters else ("inputs", "weights")
     kinds: tuple[Part, ...] = ("forward", *gradients)

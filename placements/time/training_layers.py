@@ -56,7 +56,7 @@ class MicroBatch:
 class ProductPair:
     """Two products of an average layer: from `width` numbers per token to `into`, and from `out` back to `width`.
 
-    `copies` of each token pass it, in a `share` of the layers; `routed` if each copy goes to a different expert.
+    `copies` of each token are multiplied, in a `share` of all layers. If `routed`, each copy goes to another expert.
     """
 
     width: float
@@ -68,7 +68,7 @@ class ProductPair:
 
 
 def memory_bytes_per_s(device: DeviceProfile) -> float:
-    """Return the bytes per second of kernels that only move data in a device's memory."""
+    """Return the bytes per second that kernels reach which only move data in a device's memory."""
     return device.memory_bytes_per_s * attained(device).memory
 
 
@@ -193,8 +193,9 @@ def every(links: PoolLinks, stride: int) -> PoolLinks:
 def tensor_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
     """Return the seconds of tensor parallelism in one pass of one layer: an all-reduce for each residual.
 
-    Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3. With sequence parallelism each is a reduce-scatter and an
-    all-gather, which move as many bytes (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2).
+    `tokens` are those of one tensor group. Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3. With sequence
+    parallelism each is a reduce-scatter and an all-gather, which move as many bytes (Korthikanti et al. 2022, arXiv
+    2205.05198, section 4.2.2).
     """
     size = tokens * shape.hidden * ACTIVATION_BYTES
     return merges(shape) * collective_seconds("all_reduce", size, layout.tensor, links)
@@ -203,8 +204,8 @@ def tensor_seconds(shape: ModelShape, layout: Layout, tokens: float, links: Pool
 def sequence_seconds(shape: ModelShape, layout: Layout, tokens: float, links: PoolLinks) -> float:
     """Return the seconds of Ulysses in one pass of one layer: all-to-alls of queries, keys, values and output.
 
-    `tokens` are those of one device. If there are fewer heads of keys and values than ranks, several ranks get each.
-    Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2.
+    The result is 0 if rows are not divided. `tokens` are those of one device. If there are fewer heads of keys and
+    values than ranks, several ranks get each. Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2.
     """
     if layout.sequence == 1:
         return 0.0
@@ -272,7 +273,7 @@ class DeviceNumbers:
         return DeviceNumbers(self.rest * self.trained_share, self.experts * self.trained_share, 1.0)
 
     def over(self, parts: float) -> DeviceNumbers:
-        """Return the numbers divided by `parts`."""
+        """Return the numbers divided by `parts`, such as the number of layers."""
         return DeviceNumbers(self.rest / parts, self.experts / parts, self.trained_share)
 
 

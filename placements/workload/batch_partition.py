@@ -118,7 +118,7 @@ class UpdatePartition:
 
     @property
     def largest(self) -> int:
-        """Return the number of prompts in the largest minibatch."""
+        """Return the number of prompts in the largest minibatch; minibatches differ by at most one prompt."""
         return -(-self.prompts.value // self.minibatches)
 
     @property
@@ -128,7 +128,7 @@ class UpdatePartition:
 
     @property
     def rank_rows(self) -> int:
-        """Return the maximum number of rows of a minibatch on one rank; all its prompts may be from that rank."""
+        """Return the maximum number of rows of a minibatch on one rank, since all its prompts may be on that rank."""
         return self.n * min(self.largest, -(-self.prompts.value // self.ranks))
 
     @property

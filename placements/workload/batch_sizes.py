@@ -46,10 +46,11 @@ def solve_batch(
 ) -> BatchSizes:
     """Return how one step of `prompts` prompts is divided into samples, minibatches, micro-batches and data ranks.
 
-    `data_rows` is the number of rows of the data set, `prompt_tokens` the length of the longest prompt,
-    `response_tokens` that of the longest response (default: the maximum that samplers allow). `origins` maps setting
-    names (`run.batch`, `policy.update.minibatch`) to the place where the value was set. Settings are read by name: `n`,
-    `max_tokens`, `groups` and `rounds` of samplers; `minibatch`, `micro_batch_tokens` and `epochs` of updates.
+    Data ranks are those of `plan`; without one, nothing is divided among ranks. `data_rows` is the number of rows of
+    the data set, `prompt_tokens` the length of the longest prompt, `response_tokens` that of the longest response
+    (default: the maximum that samplers allow). `origins` maps setting names (`run.batch`, `policy.update.minibatch`) to
+    the place where the value was set. Settings are read by name: `n`, `max_tokens`, `groups` and `rounds` of samplers;
+    `minibatch`, `micro_batch_tokens` and `epochs` of updates.
 
     Raises BatchError for sizes that contradict each other, with the nearest values of each setting that work.
     """
@@ -84,7 +85,10 @@ def sizes_of(
     response_tokens: int | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> BatchSizes:
-    """Return the batch sizes without checking that they are consistent; parameters are those of `solve_batch`."""
+    """Return the batch sizes of a step without checking that they are consistent.
+
+    The parameters are those of `solve_batch`.
+    """
     ranks = {placed.role: placed.layout.data for placed in plan.placed} if plan is not None else {}
     return _SizeReader(graph, prompts, ranks, prompt_tokens, response_tokens, origins or {}).sizes(data_rows)
 

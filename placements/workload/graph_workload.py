@@ -38,10 +38,10 @@ class StepWorkload:
 
 
 def passes_rows(node: Node) -> bool:
-    """Return whether a node that reads a model passes rows through it.
+    """Return whether a node passes rows through a model that it reads.
 
-    A host node only reads data that comes with the weights, such as a tokenizer; a node that changes a model without a
-    loss, such as an average, only reads its weights.
+    A host node only reads data that comes with the weights, such as a tokenizer, and a node that changes a model
+    without a loss, such as an average, only reads its weights. The result is meant for nodes that read a model.
     """
     runs = node.op.kind != "host" or node.op.stat is not None
     return bool(node.regions) or (runs and not moves_weights(node))
@@ -106,9 +106,10 @@ def samples_of(node: Node) -> int:
 
 
 def uncounted(node: Node) -> tuple[str, ...]:
-    """Return the integer settings of a sampler that may count its responses to each prompt, if it declares none.
+    """Return the names of a sampler's settings that may count its responses to each prompt, if it declares none.
 
-    Returns () for other nodes, and for nodes that keep their rows, such as judges, which sample one response for each.
+    Returns () for other nodes, and for samplers that keep their rows, such as judges, which generate one response for
+    each.
     """
     if node.op.kind != "generate" or node.op.rows != "new" or node.op.samples is not None:
         return ()

@@ -105,7 +105,10 @@ class NodeWorkload:
         return int(self.prompt.most + self.response.most)
 
     def tokens_in(self, micro_batch_tokens: int) -> PassTokens:
-        """Return one pass over all rows in micro-batches of at most `micro_batch_tokens`; rows are not split."""
+        """Return the size of one pass over all rows in micro-batches of at most `micro_batch_tokens` tokens.
+
+        Rows are not split, so micro-batches are not full.
+        """
         if micro_batch_tokens not in self._filled:
             rows = rows_tokens(self.prompt, self.response, self.rows)
             self._filled[micro_batch_tokens] = filled_share(rows, micro_batch_tokens)

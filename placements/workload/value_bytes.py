@@ -122,10 +122,10 @@ def column_bytes(kind: type[Value], extent: ValueExtent, prompt_tokens: int) -> 
 
 
 def sent_number_bytes(plan: Plan | None, param: str) -> int:
-    """Return the bytes of one weight of a model in a weight sync: 4 to a role that runs in float32, else 2.
+    """Return the bytes of one weight of a model in a weight sync: 4 if the receiver runs in float32, else 2.
 
-    The receiver is the role that samples the model, or else the first of its roles; without a plan 4 is returned.
-    Engines convert to fewer than 16 bits themselves.
+    The receiver is the role that samples the model, or else the first of its roles; without a plan 4 is returned. An
+    engine with narrower weights converts them itself.
     """
     placed = [role for role in plan.placed if role.role.partition(".")[0] == param] if plan is not None else []
     placed.sort(key=lambda role: not role.role.endswith(".sample"))
