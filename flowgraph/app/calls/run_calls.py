@@ -40,9 +40,13 @@ def run(
     passes: Names | None = None,
     eval_every: int | None = None,
     eval_rows: int | None = None,
+    eval_n: int | None = None,
+    eval_temperature: float | None = None,
     out: PathLike | None = None,
     checkpoint_every: int | None = None,
     keep: int | None = None,
+    keep_best: str | None = None,
+    record_tokens: int | None = None,
     replay: PathLike | None = None,
     sample_rows: int | None = None,
     forward_tokens: int | None = None,
@@ -75,10 +79,14 @@ def run(
         settings: settings of the flow and its nodes by name.
         passes: additional passes, run last.
         eval_every: check held-out prompts every this many steps; 0: never.
-        eval_rows: the most held-out prompts of a check.
+        eval_rows: the most held-out prompts of a check, as many of each `data_source`.
+        eval_n: the number of responses to each of them, for pass@k and maj@k.
+        eval_temperature: the temperature of these; by default 0 (greedy) for one response, otherwise 1.
         out: the run's folder; by default `runs/FLOW-N`.
         checkpoint_every: write a checkpoint for `resume` every this many steps; 0: never.
         keep: the number of newest checkpoints to keep on disk.
+        keep_best: also keep the checkpoint with the highest value of this metric: `"eval/accuracy"`, `"eval/SOURCE"`.
+        record_tokens: the number of responses of each step whose values of tokens are recorded; 0: none.
         replay: the folder of a run whose recorded rollouts are used instead of new ones.
         sample_rows: the number of responses that a rank decodes together.
         forward_tokens: the number of padded tokens in a pass without gradients.

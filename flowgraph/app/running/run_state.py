@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowgraph.analysis.flat_graph import full_hash, structure_hash
 from flowgraph.app.request import Say
 from flowgraph.errors import RunFolderError
+from flowgraph.language.values import Model
 from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, Saver
 from flowgraph.runtime.record.fingerprint import differences, fingerprint, promised
@@ -37,7 +39,8 @@ def saver_of(
 ) -> Saver:
     """Return the saver that writes a run's checkpoints: the executor's state, after all records are on disk.
 
-    `start` is the number of steps that are saved already. Remains of unfinished checkpoints are removed.
+    `start` is the number of steps that are saved already. Remains of unfinished checkpoints are removed. The weights of
+    the best checkpoint are also saved in the folder `best`, as transformers loads them.
     """
     checkpoints = checkpoints_of(folder, ready.request.training.keep)
     checkpoints.sweep()
@@ -63,6 +66,16 @@ def saver_of(
             "models": models,
         }
 
+    def export() -> None:
+        draft, target = folder.path / "best.part", folder.path / "best"
+        shutil.rmtree(draft, ignore_errors=True)
+        graph = ready.inputs.graph
+        for name, output in graph.carries().items():
+            if issubclass(graph.outputs[output].type, Model):
+                executor.save(ready.job.program, name, draft / name)
+        shutil.rmtree(target, ignore_errors=True)
+        draft.rename(target)
+
     return Saver(
         checkpoints=checkpoints,
         every=ready.request.training.checkpoint_every,
@@ -70,6 +83,8 @@ def saver_of(
         state=state,
         say=say,
         saved=start,
+        metric=ready.request.training.keep_best or "",
+        export=export,
     )
 
 

@@ -1,8 +1,9 @@
 """A run's folder: plain files with the flow of the run, its settings, and its results, written during the run.
 
 `run.json`, `settings.json`, `graph.json`, `graph.txt`, `plan.json`, `program.txt`, `flow.py`, `flow.mmd`, `plan.mmd`,
-`metrics.jsonl`, `rollouts/NODE/STEP.parquet` with their hashes in `rollouts/SHA256SUMS`, `checkpoints/`,
-`weights/PARAM/`, and `lock`, locked by the process that runs it. `recorder` writes the files of each step.
+`metrics.jsonl`, `rollouts/NODE/STEP.parquet` with their hashes in `rollouts/SHA256SUMS`, `validation/STEP.parquet`,
+`checkpoints/`, `best/PARAM/`, `weights/PARAM/`, and `lock`, locked by the process that runs it. `recorder` writes the
+files of each step.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from flowgraph.errors import DataError, RunFolderError
 from flowgraph.files.hashes import SUMS, faults, read_sums, sha256, text_hash
 from flowgraph.files.untrusted import parse_json, read_bytes, read_json, read_text
 from flowgraph.flows.settings import ResolvedSetting
-from flowgraph.language.graph import Graph, Node
+from flowgraph.language.graph import Graph
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Kind, Metric, Record, Value
+from flowgraph.language.values import Metric, Value
 from flowgraph.lowering.program import Program
-from flowgraph.runtime.batch import PLAIN, from_table
+from flowgraph.runtime.batch import from_table
 from flowgraph.runtime.record.checkpoint import disk_fault
+from flowgraph.runtime.record.recorded_values import rollout_nodes, with_values
 from flowgraph.runtime.record.run_facts import MetricsLine, RunFacts, SettingsFacts, fault_in
 from flowgraph.serialize.graph import from_json
 from flowgraph.serialize.graph_text import graph_text
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 METRICS, ROLLOUTS = "metrics.jsonl", "rollouts"
 RECORDS = "records"  # in a checkpoint's state: the sizes and hashes of `JOURNALS` at that step
+VALIDATION = "validation"  # the responses of each check of held-out data, by its step
 JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}")
 MAX_METRICS_BYTES = 2**28  # of `metrics.jsonl`: some hundred thousand steps
 ROLLOUT = re.compile(r"([0-9]{6,18})\.(parquet|part)")
@@ -148,7 +151,7 @@ class RunFolder:
             path, size = self.path / name, int(records.get(name, {}).get("size_bytes", 0))
             if path.is_file():
                 os.truncate(path, path.read_bytes()[:size].rfind(b"\n") + 1)  # a line that was cut is removed
-        for path in (self.path / ROLLOUTS).glob("*/*"):
+        for path in (*(self.path / ROLLOUTS).glob("*/*"), *(self.path / VALIDATION).glob("*")):
             file = ROLLOUT.fullmatch(path.name)
             if file and path.is_file() and (file[2] == "part" or int(file[1]) >= steps):
                 path.unlink()
@@ -269,27 +272,14 @@ def token_sum(graph: Graph, observed: Observations) -> float:
     return sum(total for key, (total, _) in observed.sums.items() if key in keys)
 
 
-def rollout_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes that sample rollouts; a judge is left out, because it samples but returns scores."""
-    return [node for node in graph.nodes if node.op.kind == "generate" and issubclass(node.returns[0], Record)]
+def validation_file(run: Path, step: int) -> Path:
+    """Return the path of the responses of the check of held-out data before step `step`."""
+    return run / VALIDATION / f"{step:06d}.parquet"
 
 
 def rollout_file(run: Path, node: str, step: int) -> Path:
     """Return the path of a node's rollout of one step."""
     return run / ROLLOUTS / node / f"{step:06d}.parquet"
-
-
-def row_values(graph: Graph, node: Node) -> list[str]:
-    """Return the names of nodes that compute one value per row from the rollout of `node` alone, such as scores."""
-    derived, names = {node}, list[str]()
-    for reader in graph.nodes:
-        sources = {edge.source for _, edge in reader.inputs if isinstance(edge.source, Node)}
-        if sources & derived and sources <= derived:
-            derived.add(reader)
-            kind = reader.returns[0]
-            if len(reader.returns) == 1 and not issubclass(kind, Record) and kind.kind is Kind.ROW:
-                names.append(reader.name)
-    return names
 
 
 class RolloutWrite(NamedTuple):
@@ -299,24 +289,27 @@ class RolloutWrite(NamedTuple):
     refused: str
 
 
-def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) -> RolloutWrite:
+def write_rollout(
+    tables: Sequence[pa.Table],
+    names: Sequence[str],
+    path: Path,
+    types: Mapping[str, str] | None = None,
+    token_rows: int = 0,
+) -> RolloutWrite:
     """Write a rollout to a Parquet file, with additional columns; return its hash, or why the disk refused it.
 
-    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns. A value with
-    another number of rows is left out; if a node has the name of a part of the rollout, its column is written as a
-    call, `mask()`. The file is complete or does not exist. Raises OSError for other faults than the disk's.
+    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns as in
+    `recorded_values.with_values`. The file is complete or does not exist. Raises OSError for other faults than the
+    disk's.
     """
     import pyarrow.parquet as pq
 
     rollout, *values = tables
-    for name, table in zip(names, values, strict=True):
-        if PLAIN in table.column_names and table.num_rows == rollout.num_rows:
-            column = f"{name}()" if name in rollout.column_names else name
-            rollout = rollout.append_column(column, table.column(PLAIN))
+    table = with_values(rollout, values, names, types or {}, token_rows)
     draft = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rollout, draft, write_page_checksum=True, compression="zstd")
+        pq.write_table(table, draft, write_page_checksum=True, compression="zstd")
         digest = sha256(draft)
         draft.replace(path)
     except OSError as error:
