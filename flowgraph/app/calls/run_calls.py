@@ -1,4 +1,4 @@
-"""The Python functions `run`, `resume`, `evaluate` and `generate`."""
+"""The Python functions `run`, `resume`, `rollouts`, `evaluate` and `generate`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from flowgraph.app.calls.arguments import (
 from flowgraph.app.planning.plan_result import PlanLike
 from flowgraph.app.request import FlowLike, Say, fields
 from flowgraph.app.responses.evaluating import EvalResult, evaluate_request
+from flowgraph.app.responses.rollout_rows import RolloutRows, rollout_rows
 from flowgraph.app.responses.sampling import GenerateResult, Progress, generate_request, no_progress
 from flowgraph.app.running.resuming import resume_run
 from flowgraph.app.running.training import Observers, RunResult, run_flow, silent
@@ -151,6 +152,34 @@ def resume(
     with arguments():
         request = request_of(**values)
         return without_error(resume_run(folder_of(run), request, Observers(say=say, listeners=listeners)))
+
+
+def rollouts(
+    run: PathLike | RunResult,
+    *,
+    step: int | None = None,
+    node: str | None = None,
+    sort: str | None = None,
+    where: str | None = None,
+    limit: int | None = None,
+) -> RolloutRows:
+    """Return the responses that a run sampled, with their scores and what was recorded of their tokens.
+
+    Args:
+        run: the run's folder, or the result of `run`.
+        step: the step, from 0; by default the last.
+        node: the node that sampled them, or `"validation"` for those of held-out prompts; by default the first node.
+        sort: the column to sort by; with `-` in front, the highest value comes first.
+        where: a condition on columns: `'score<0.5 and data_source="math"'`.
+        limit: the most rows to return; by default 10.
+
+    Raises:
+        UsageError: a step, node, column or condition that does not exist.
+        RunFolderError: a folder that holds no run.
+        DataError: a file of the run that is damaged.
+    """
+    with arguments():
+        return rollout_rows(folder_of(run), step=step, node=node, sort=sort, where=where, limit=limit)
 
 
 def without_error(result: RunResult) -> RunResult:

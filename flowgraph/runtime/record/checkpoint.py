@@ -291,7 +291,8 @@ class Saver:
     def checked(self, steps: int, metrics: Mapping[str, float]) -> None:
         """Make the checkpoint after `steps` steps the best one if its `metric` is higher than before.
 
-        It is written if it does not exist. NaN is never the best, and of equal values the first is. A fault of the disk is reported with `say`.
+        It is written if it does not exist. NaN is never the best, and of equal values the first is. A fault of the disk
+        is reported with `say`.
         """
         best, value = self.checkpoints.best(), metrics.get(self.metric, math.nan)
         if not value > (best.value if best is not None and best.metric == self.metric else -math.inf):
