@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.cells import chop_cells
 
 from flowgraph.cli.output import columns_there, say, visible
-from flowgraph.diagrams.model.labels import clean
+from flowgraph.diagrams.model.labels import clean, unstacked
 
 if TYPE_CHECKING:
     from flowgraph import app
@@ -28,7 +28,8 @@ def print_rollouts(result: app.RolloutRows) -> None:
     head = f"{result.run}: {result.node}, step {result.step}, {len(result.rows)} of {result.matching} responses"
     say(head if result.matching == result.total else f"{head} that match, {result.total} in all", fit=True)
     for row in result.rows:
-        names = ("prompt", "sample", *result.results, *(name for name in SHOWN if name in row.values))
+        tokens = (name for name in result.token_results if "Advantages" in result.types[name].split())
+        names = ("prompt", "sample", *result.results, *tokens, *(name for name in SHOWN if name in row.values))
         parts = [f"{clean(name)} {shown_value(row.values[name])}" for name in names]
         say("\n" + " · ".join(parts), fit=True)
         for line in _lines("prompt", row.prompt[-1][1] if row.prompt else "", PROMPT_LINES, columns):
@@ -52,7 +53,7 @@ def _lines(name: str, text: str, most: int, columns: int) -> Iterator[str]:
     """Yield a text in at most `most` lines, behind its name; the last says how many characters are left out."""
     room = max(columns - NAMED - 2, 8)
     start = text[: most * room * MAX_CHARACTERS_A_CELL]
-    safe = visible(_SELECTORS.sub("", start.replace("\t", "    ")))
+    safe = visible(unstacked(_SELECTORS.sub("", start.replace("\t", "    "))))
     lines = list[tuple[str, int]]()  # each, and the characters of the text up to its end
     for line in safe.split("\n"):
         for part in chop_cells(line, room) or [""]:

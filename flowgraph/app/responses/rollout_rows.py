@@ -59,8 +59,8 @@ class RolloutRows:
     """The recorded responses of one step of a run, sorted and filtered.
 
     `node` is the node that sampled them, or "validation". `total` responses are recorded, and `matching` of them meet
-    the condition; `rows` are the first of these. `results` are the columns that nodes computed, such as scores, and
-    `types` the types of those, as text.
+    the condition; `rows` are the first of these. `results` are the columns with results of nodes for whole responses,
+    such as scores, `token_results` those with a mean over tokens, and `types` the types of both, as text.
     """
 
     run: Path
@@ -70,6 +70,7 @@ class RolloutRows:
     matching: int
     columns: tuple[str, ...]
     results: tuple[str, ...]
+    token_results: tuple[str, ...]
     types: Mapping[str, str]
     rows: tuple[RolloutRow, ...]
 
@@ -98,6 +99,8 @@ def rollout_rows(
     is a column, with `-` in front for the highest first; `where` is a condition, see `row_filter`. Raises UsageError
     for an unknown step, node or column, RunFolderError for a folder without a run, DataError for a damaged file.
     """
+    import pyarrow as pa
+
     run = RunFolder.open(path)
     name, files = _files(run, node)
     chosen = max(files) if step is None else step
@@ -113,6 +116,7 @@ def rollout_rows(
         if each.name not in _PARTS and not each.name.startswith(_DATA)
     }
     columns = _columns(table, results, str(files[chosen]))
+    of_tokens = {name for name in results if pa.types.is_list(table.schema.field(name).type)}
     places = list(range(table.num_rows))
     if where is not None:
         tests = parse_condition(where, columns)
@@ -130,7 +134,8 @@ def rollout_rows(
         total=table.num_rows,
         matching=matching,
         columns=tuple(columns),
-        results=tuple(each for each in results if each in columns),
+        results=tuple(each for each in results if each in columns and each not in of_tokens),
+        token_results=tuple(each for each in results if each in columns and each in of_tokens),
         types=results,
         rows=tuple(_rows(table, columns, results, places, str(files[chosen]))),
     )

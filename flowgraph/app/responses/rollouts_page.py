@@ -67,7 +67,7 @@ Scale = tuple[TokenScale, str, str]
 def _scales(result: RolloutRows) -> list[Scale]:
     """Return what tokens can be coloured by, the most telling first."""
     scales = list[Scale]()
-    for name in result.results:
+    for name in (*result.results, *result.token_results):
         types = result.types[name].split()
         of_tokens = any(name in row.token_values for row in result.rows)
         if "Advantages" in types:
@@ -80,7 +80,10 @@ def _scales(result: RolloutRows) -> list[Scale]:
         elif of_tokens:
             scales.append((TokenScale(name=name, signed=True), name, name))
     scales.append((TokenScale(name="surprise: -log p when sampled", signed=False, unit="nats"), SAMPLED, "surprise"))
-    return sorted(scales, key=lambda scale: _FIRST.index(scale[2]) if scale[2] in _FIRST else len(_FIRST))
+    # Of several advantages the last one is first: the others lead to it.
+    scales = [*(scale for scale in reversed(scales) if scale[2] == _FIRST[0]), *scales]
+    ranked = sorted(scales, key=lambda scale: _FIRST.index(scale[2]) if scale[2] in _FIRST else len(_FIRST))
+    return list(dict.fromkeys(ranked))
 
 
 def _shown(row: RolloutRow, result: RolloutRows, scales: Sequence[Scale], decode: Decode | None) -> ShownResponse:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.errors import FlowError
-from flowgraph.models import sources, tiny
-from flowgraph.models.loading import folder_of
+from flowgraph.models import hub, sources, tiny
 from flowgraph.models.tokenizing import read_tokenizer
 from flowgraph.runtime.record.run_folder import VALIDATION, RunFolder
 
@@ -25,7 +24,8 @@ _VOCABULARY = 2**31  # of any tokenizer: here it only decodes
 def decoder_of(run: RunFolder, node: str, cache: Path, say: Say) -> Decode | None:
     """Return what decodes the tokens that a node of a run sampled, end tokens included.
 
-    Return None if the tokenizer of its model cannot be found, and tell `say` why.
+    Nothing is downloaded, because a run's folder may name any model. Return None if the tokenizer is not on this
+    machine, and tell `say` why.
     """
     models = run.facts().get("models") or {}
     param = next((name for name in models if node == VALIDATION or node.startswith(f"{name}.")), None)
@@ -38,12 +38,23 @@ def decoder_of(run: RunFolder, node: str, cache: Path, say: Say) -> Decode | Non
             letters = dict(enumerate(tiny.VOCABULARY))
             return lambda tokens: "".join(letters.get(token, _BROKEN) for token in tokens)
         saved = [run.path / name / param for name in ("weights", "best")]
-        folder = next((path for path in saved if (path / "tokenizer_config.json").is_file()), None)
-        tokenizer: Any = read_tokenizer(folder or folder_of(source, cache, say), _VOCABULARY)[0]
+        other = hub.cached_tokenizer(source.base.name) if source.kind == "hub" else source.path
+        folders = (path for path in (*saved, other) if path is not None and (path / "tokenizer_config.json").is_file())
+        if (folder := next(folders, None)) is None:
+            say(f"the tokenizer of {source.name} is not on this machine, so tokens have no text")
+            return None
+        tokenizer: Any = read_tokenizer(folder, _VOCABULARY)[0]
     except (FlowError, OSError) as error:
         say(f"tokens have no text, because the tokenizer of {param} cannot be read: {error}")
         return None
-    return lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False))
+    known = len(tokenizer)
+
+    def decode(tokens: Sequence[int]) -> str:
+        if all(0 <= token < known for token in tokens):
+            return str(tokenizer.decode(list(tokens), skip_special_tokens=False))
+        return "".join(decode([token]) if 0 <= token < known else _BROKEN for token in tokens)
+
+    return decode
 
 
 def pieces(tokens: Sequence[int], decode: Decode) -> list[str]:

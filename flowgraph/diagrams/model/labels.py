@@ -33,12 +33,21 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     """
     spaced = re.sub(r"\s+", " ", text)
     printable = "".join(letter for letter in spaced if unicodedata.category(letter) not in _INVISIBLE)
+    line = unstacked(unicodedata.normalize("NFC", printable)).strip()
+    return shortened(line, limit_characters) or "?"
+
+
+def unstacked(text: str) -> str:
+    r"""Return text with at most two combining accents in a row, so that they do not cover other lines.
+
+    >>> len(unstacked("a" + "\u0301" * 100))
+    3
+    """
 
     def two_marks(match: re.Match[str]) -> str:
         return match[1] + "".join(letter for letter in match[0][2:] if not unicodedata.combining(letter))
 
-    line = _MARKS.sub(two_marks, unicodedata.normalize("NFC", printable)).strip()
-    return shortened(line, limit_characters) or "?"
+    return _MARKS.sub(two_marks, text)
 
 
 def visible(text: str) -> str:

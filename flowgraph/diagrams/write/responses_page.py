@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowgraph.diagrams.model.labels import clean, visible
+from flowgraph.diagrams.model.labels import clean, unstacked, visible
 from flowgraph.diagrams.write.page import LINE_CHARACTERS, TITLE_CHARACTERS, asset, policy, template
 
 STYLES = ("page.css", "responses.css")
@@ -134,10 +134,10 @@ def _whole_text(text: str) -> str:
     if len(text) > MAX_CHARACTERS:
         half, left_out = MAX_CHARACTERS // 2, len(text) - MAX_CHARACTERS
         text = f"{text[:half]}\n[… {left_out:,} characters …]\n{text[-half:]}"
-    return visible(text)
+    return visible(unstacked(text))
 
 
 def _piece(text: str) -> str:
     """Return the text of a token: a line end has a sign, as has a token without text of its own."""
-    shown = visible(text[:MAX_PIECE]) + ("…" if len(text) > MAX_PIECE else "")
+    shown = visible(unstacked(text[:MAX_PIECE])) + ("…" if len(text) > MAX_PIECE else "")
     return shown.replace("\n", "↵\n") or "◦"

@@ -14,7 +14,7 @@ function startColours(picker) {
     }
     legend.hidden = scale < 0;
     legend.querySelector(".signs").hidden = option.dataset.signed === undefined;
-    legend.querySelector(".top").textContent = `strongest from ${option.dataset.top} ${option.dataset.unit ?? ""}: ${option.textContent}`;
+    legend.querySelector(".top").textContent = `full colour from ${[option.dataset.top, option.dataset.unit].join(" ").trim()}`;
   };
   picker.hidden = false;
   select.addEventListener("change", colour);
