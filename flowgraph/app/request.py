@@ -14,7 +14,6 @@ from flowgraph.cluster.plan import MOST_PROMPTS, MOST_THREADS, Plan
 from flowgraph.errors import SettingError, UsageError, nearest
 from flowgraph.flows.flow_files import flow_text
 from flowgraph.language.flow import Flow
-from flowgraph.runtime.record.recorded_values import TOKEN_ROWS
 
 Say = Callable[[str], None]
 """Takes a line for you, while something runs."""
@@ -155,7 +154,7 @@ class Training(Part):
     eval_n: Annotated[int, Field(ge=1)] = 1
     eval_temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     keep_best: str | None = None
-    record_tokens: Annotated[int, Field(ge=0)] = TOKEN_ROWS
+    record_tokens: Annotated[int, Field(ge=0)] | None = None
     replay: Path | None = None
     checkpoint_every: Annotated[int, Field(ge=0)] = 50
     keep: Annotated[int, Field(ge=1)] = 2

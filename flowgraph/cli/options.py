@@ -210,13 +210,13 @@ class RequestOptions:
         ),
     ] = None
     record_tokens: Annotated[
-        int,
+        int | None,
         running(
             "--record-tokens N",
-            "Record values of tokens, such as advantages, of N responses per step; 0 records none.",
+            "Record values of tokens, such as log-probs, of N responses per step; 0: of none. Default: 256.",
             min=0,
         ),
-    ] = 256
+    ] = None
     replay: Annotated[
         Path | None, running("--replay RUN", "Reuse the recorded rollouts of another run.", complete.runs)
     ] = None

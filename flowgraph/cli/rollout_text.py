@@ -49,17 +49,17 @@ def shown_value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else clean(str(value))
 
 
-def _lines(name: str, text: str, most: int, columns: int) -> Iterator[str]:
-    """Yield a text in at most `most` lines, behind its name; the last says how many characters are left out."""
+def _lines(name: str, text: str, limit: int, columns: int) -> Iterator[str]:
+    """Yield a text in at most `limit` lines, behind its name; the last says how many characters are left out."""
     room = max(columns - NAMED - 2, 8)
-    start = text[: most * room * MAX_CHARACTERS_A_CELL]
+    start = text[: limit * room * MAX_CHARACTERS_A_CELL]
     safe = visible(unstacked(_SELECTORS.sub("", start.replace("\t", "    "))))
-    lines = list[tuple[str, int]]()  # each, and the characters of the text up to its end
+    lines = list[str]()
     for line in safe.split("\n"):
         for part in chop_cells(line, room) or [""]:
             lines += [part[place : place + 2 * room] for place in range(0, max(len(part), 1), 2 * room)]
-    cut = lines[:most]
-    if len(lines) > most or len(start) < len(text):
+    cut = lines[:limit]
+    if len(lines) > limit or len(start) < len(text):
         cut[-1:] = [f"… of {len(text):,} characters"]
     for place, line in enumerate(cut):
         yield f"  {name if place == 0 else '':<{NAMED}}{line}".rstrip()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.app.responses.row_filter import Scalar, known_columns, parse_condition
+from flowgraph.app.responses.row_filter import Scalar, parse_condition, unknown_column
 from flowgraph.errors import DataError, RunFolderError, UsageError, nearest
 from flowgraph.runtime.record.recorded_values import TYPES
 from flowgraph.runtime.record.run_folder import ROLLOUT, ROLLOUTS, VALIDATION, RunFolder
@@ -102,18 +102,16 @@ def rollout_rows(
     import pyarrow as pa
 
     run = RunFolder.open(path)
-    name, files = _files(run, node)
+    sampler, files = _files(run, node)
     chosen = max(files) if step is None else step
     if chosen not in files:
-        known = f"recorded: {_ranges(sorted(files))}"
-        raise UsageError(
-            f"{run.path} has no responses of `{name}` in step {chosen}", where=f"--step {step}", hint=known
-        )
+        what = f"{run.path} has no responses of `{sampler}` in step {chosen}"
+        raise UsageError(what, where=f"--step {step}", hint=f"recorded: {step_ranges(sorted(files))}")
     table = _read(files[chosen])
     results = {
-        each.name: (each.metadata or {}).get(TYPES, b"").decode("ascii", "replace")
-        for each in table.schema
-        if each.name not in _PARTS and not each.name.startswith(_DATA)
+        column.name: (column.metadata or {}).get(TYPES, b"").decode("ascii", "replace")
+        for column in table.schema
+        if column.name not in _PARTS and not column.name.startswith(_DATA)
     }
     columns = _columns(table, results, str(files[chosen]))
     of_tokens = {name for name in results if pa.types.is_list(table.schema.field(name).type)}
@@ -129,13 +127,13 @@ def rollout_rows(
     places = places[: ROWS if limit is None else limit]
     return RolloutRows(
         run=run.path,
-        node=name,
+        node=sampler,
         step=chosen,
         total=table.num_rows,
         matching=matching,
         columns=tuple(columns),
-        results=tuple(each for each in results if each in columns and each not in of_tokens),
-        token_results=tuple(each for each in results if each in columns and each in of_tokens),
+        results=tuple(name for name in results if name in columns and name not in of_tokens),
+        token_results=tuple(name for name in results if name in columns and name in of_tokens),
         types=results,
         rows=tuple(_rows(table, columns, results, places, str(files[chosen]))),
     )
@@ -166,10 +164,10 @@ def _files(run: RunFolder, node: str | None) -> tuple[str, dict[int, Path]]:
     return node, files[node]
 
 
-def _ranges(steps: Sequence[int]) -> str:
+def step_ranges(steps: Sequence[int]) -> str:
     """Return numbers in order as text; three or more in a row are a range.
 
-    >>> _ranges([0, 1, 2, 5, 8, 9])
+    >>> step_ranges([0, 1, 2, 5, 8, 9])
     '0-2, 5, 8, 9'
     """
     parts, start = list[str](), 0
@@ -207,7 +205,7 @@ def _read(path: Path) -> pa.Table:
 
 
 def _lists(table: pa.Table, name: str, where: str) -> Any:
-    """Return a column of lists of numbers; None if there is no such column. Raises DataError for another type."""
+    """Return a column of lists of numbers; None if it is missing. Raises DataError for another type."""
     import pyarrow as pa
 
     if name not in table.column_names:
@@ -229,14 +227,6 @@ def _means(lists: Any) -> list[float | None]:
     return [total / count if count else None for total, count in means]
 
 
-def _last(lists: Any) -> list[int | None]:
-    import numpy as np
-
-    counts, flat = lists.value_lengths().fill_null(0).to_numpy(), lists.flatten().to_pylist()
-    ends = zip(np.cumsum(counts).tolist(), counts.tolist(), strict=True)
-    return [flat[end - 1] if count else None for end, count in ends]
-
-
 def _columns(table: pa.Table, results: Mapping[str, str], where: str) -> dict[str, list[Scalar]]:
     """Return a number or a text for each row, by column: ours, then results of nodes, then those of the data set.
 
@@ -254,7 +244,7 @@ def _columns(table: pa.Table, results: Mapping[str, str], where: str) -> dict[st
     if logprobs is not None:
         columns["logprob"] = _means(logprobs)
     if versions is not None:
-        columns["version"] = _last(versions)
+        columns["version"] = [row[-1] if row else None for row in versions.to_pylist()]
     for name in results:
         kind = table.schema.field(name).type
         if _is_scalar(kind):
@@ -279,7 +269,7 @@ def _sorted(places: Sequence[int], columns: Mapping[str, Sequence[Scalar]], sort
     """Return places in the order of a column; those without a value, or with NaN, come last in both directions."""
     name = sort.removeprefix("-") if sort not in columns else sort
     if name not in columns:
-        raise UsageError(f"there is no column `{name}`", where=f"--sort {sort}", hint=known_columns(name, columns))
+        raise unknown_column(name, columns, f"--sort {sort}")
     values = columns[name]
 
     def lacks(place: int) -> bool:

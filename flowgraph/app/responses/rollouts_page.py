@@ -33,7 +33,7 @@ def rollouts_page(result: RolloutRows, cache: Path | None = None, say: Say = lam
     """
     run = RunFolder.open(result.run)
     decode = decoder_of(run, result.node, cache_folder(cache), say)
-    scales = _scales(result)
+    scales = token_scales(result)
     responses, room = list[ShownResponse](), MAX_TOKENS_A_PAGE
     for row in result.rows:
         response = _shown(row, result, scales, decode if room > 0 else None)
@@ -64,7 +64,7 @@ Scale = tuple[TokenScale, str, str]
 """A scale, the column that it shows, and its kind."""
 
 
-def _scales(result: RolloutRows) -> list[Scale]:
+def token_scales(result: RolloutRows) -> list[Scale]:
     """Return what tokens can be coloured by, the most telling first."""
     scales = list[Scale]()
     for name in (*result.results, *result.token_results):
@@ -111,5 +111,5 @@ def _values(row: RolloutRow, name: str, kind: str) -> tuple[float, ...]:
             return values
         return tuple(new - old for new, old in zip(values, row.logprobs, strict=False))
     value = row.values[name]
-    whole = float(value) if kind == "advantage" and isinstance(value, int | float) else math.nan
-    return (whole,) * len(row.tokens)
+    number = float(value) if kind == "advantage" and isinstance(value, int | float) else math.nan
+    return (number,) * len(row.tokens)

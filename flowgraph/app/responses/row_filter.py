@@ -47,12 +47,12 @@ class RowComparison:
 
     def holds(self, row: Mapping[str, Scalar]) -> bool:
         """Return whether a row meets it. A missing value only differs; NaN equals NaN, and has no order."""
-        found, value = row.get(self.column), self.value
-        if isinstance(found, float) and isinstance(value, float) and math.isnan(found) and math.isnan(value):
+        actual, value = row.get(self.column), self.value
+        if isinstance(actual, float) and isinstance(value, float) and math.isnan(actual) and math.isnan(value):
             return self.sign in ("=", "==")
-        if isinstance(found, str) is not isinstance(value, str) or found is None:
+        if isinstance(actual, str) is not isinstance(value, str) or actual is None:
             return self.sign == "!="
-        return _OPERATORS[self.sign](found, value)
+        return _OPERATORS[self.sign](actual, value)
 
 
 def parse_condition(text: str, columns: Collection[str]) -> tuple[RowComparison, ...]:
@@ -84,24 +84,26 @@ def _comparison(
     tokens: list[tuple[str, str, int]], columns: Collection[str], where: str, *, last: bool
 ) -> RowComparison:
     kinds, texts = [kind for kind, _, _ in tokens], [text for _, text, _ in tokens]
-    whole = len(tokens) == 3 if last else texts[3] == "and"
-    if not whole or kinds[0] not in ("word", "quoted") or kinds[1] != "operator":
+    complete = len(tokens) == 3 if last else texts[3] == "and"
+    if not complete or kinds[0] not in ("word", "quoted") or kinds[1] != "operator":
         what = "must be comparisons joined by `and`: a column, one of < <= > >= = !=, and a number or a quoted text"
         raise UsageError(what, where=where, hint=f"as in {FORM}")
     column = texts[0].strip("`")
     if column not in columns:
-        raise UsageError(f"there is no column `{column}`", where=where, hint=known_columns(column, columns))
-    if kinds[2] == "text":
-        return RowComparison(column, texts[1], texts[2][1:-1])
+        raise unknown_column(column, columns, where)
+    value: Scalar = texts[2][1:-1]
     if kinds[2] == "number":
-        return RowComparison(column, texts[1], float(texts[2]))
-    if texts[2] in _WORDS:
-        return RowComparison(column, texts[1], _WORDS[texts[2]])
-    raise UsageError(
-        f"`{texts[2]}` is neither a number nor a text", where=where, hint=f'a text is quoted: "{texts[2]}"'
+        value = float(texts[2])
+    elif kinds[2] == "word" and texts[2] in _WORDS:
+        value = _WORDS[texts[2]]
+    elif kinds[2] != "text":
+        what, hint = f"`{texts[2]}` is neither a number nor a text", f'a text is quoted: "{texts[2]}"'
+        raise UsageError(what, where=where, hint=hint)
+    return RowComparison(column=column, sign=texts[1], value=value)
+
+
+def unknown_column(name: str, columns: Collection[str], where: str) -> UsageError:
+    """Return the error for an unknown column; the hint is the nearest column, or else all of them."""
+    return UsageError(
+        f"no column `{name}`", where=where, hint=nearest(name, columns) or f"columns: {', '.join(columns)}"
     )
-
-
-def known_columns(name: str, columns: Collection[str]) -> str:
-    """Return a hint: the nearest column to a name, or else all columns."""
-    return nearest(name, columns) or f"columns: {', '.join(columns)}"

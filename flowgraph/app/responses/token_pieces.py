@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Decode = Callable[[Sequence[int]], str]
 
 MAX_TOKENS_A_LETTER = 8  # which one letter may take; then its bytes are shown as they are
-_BROKEN = "\ufffd"  # of bytes that are no letter yet
+_BROKEN = "\ufffd"  # of bytes that do not form a letter yet
 _VOCABULARY = 2**31  # of any tokenizer: here it only decodes
 
 
@@ -38,8 +38,10 @@ def decoder_of(run: RunFolder, node: str, cache: Path, say: Say) -> Decode | Non
             letters = dict(enumerate(tiny.VOCABULARY))
             return lambda tokens: "".join(letters.get(token, _BROKEN) for token in tokens)
         saved = [run.path / name / param for name in ("weights", "best")]
-        other = hub.cached_tokenizer(source.base.name) if source.kind == "hub" else source.path
-        folders = (path for path in (*saved, other) if path is not None and (path / "tokenizer_config.json").is_file())
+        original = hub.cached_tokenizer(source.base.name) if source.kind == "hub" else source.path
+        folders = (
+            path for path in (*saved, original) if path is not None and (path / "tokenizer_config.json").is_file()
+        )
         if (folder := next(folders, None)) is None:
             say(f"the tokenizer of {source.name} is not on this machine, so tokens have no text")
             return None
@@ -47,12 +49,12 @@ def decoder_of(run: RunFolder, node: str, cache: Path, say: Say) -> Decode | Non
     except (FlowError, OSError) as error:
         say(f"tokens have no text, because the tokenizer of {param} cannot be read: {error}")
         return None
-    known = len(tokenizer)
+    size = len(tokenizer)
 
     def decode(tokens: Sequence[int]) -> str:
-        if all(0 <= token < known for token in tokens):
+        if all(0 <= token < size for token in tokens):
             return str(tokenizer.decode(list(tokens), skip_special_tokens=False))
-        return "".join(decode([token]) if 0 <= token < known else _BROKEN for token in tokens)
+        return "".join(decode([token]) if 0 <= token < size else _BROKEN for token in tokens)
 
     return decode
 

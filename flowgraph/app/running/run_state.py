@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,16 +67,6 @@ def saver_of(
             "models": models,
         }
 
-    def export() -> None:
-        draft, target = folder.path / "best.part", folder.path / "best"
-        shutil.rmtree(draft, ignore_errors=True)
-        graph = ready.inputs.graph
-        for name, output in graph.carries().items():
-            if issubclass(graph.outputs[output].type, Model):
-                executor.save(ready.job.program, name, draft / name)
-        shutil.rmtree(target, ignore_errors=True)
-        draft.rename(target)
-
     return Saver(
         checkpoints=checkpoints,
         every=ready.request.training.checkpoint_every,
@@ -84,8 +75,20 @@ def saver_of(
         say=say,
         saved=start,
         metric=ready.request.training.keep_best or "",
-        export=export,
+        export=partial(save_weights, ready, executor, folder.path / "best"),
     )
+
+
+def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:
+    """Save the newest weights of each carried model in `target`/PARAM, as transformers loads them, by one rename."""
+    draft, graph = target.with_name(f"{target.name}.part"), ready.inputs.graph
+    shutil.rmtree(draft, ignore_errors=True)
+    for name, output in graph.carries().items():
+        if issubclass(graph.outputs[output].type, Model):
+            executor.save(ready.job.program, name, draft / name)
+    shutil.rmtree(target, ignore_errors=True)
+    if draft.is_dir():
+        draft.rename(target)
 
 
 def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem
 from flowgraph.app.request import Request, Say
 from flowgraph.app.running.interrupts import Interrupts
-from flowgraph.app.running.run_state import refuse_other_weights, saver_of
+from flowgraph.app.running.run_state import refuse_other_weights, save_weights, saver_of
 from flowgraph.app.running.runtime_launch import RuntimeChoice, choose, opened, read_attached
 from flowgraph.app.running.validation import held_out_check
 from flowgraph.checks.placed import refuse_unsupported
@@ -43,6 +42,7 @@ from flowgraph.runtime.loggers import logger, trackers
 from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
+from flowgraph.runtime.record.recorded_values import TOKEN_ROWS
 from flowgraph.runtime.record.recorder import Recorder
 from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, fresh
 from nodes.data.source import PromptSource
@@ -292,6 +292,7 @@ def _train(
                 executor.load_state(job.program, checkpoint.parts)
             folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})
             tokens = ready.request.training.record_tokens
+            tokens = TOKEN_ROWS if tokens is None else tokens
             recorder = open_files.enter_context(Recorder(folder, graph, observers.say, tokens))
             listeners: list[Listener] = [recorder, open_files.enter_context(MeasuredRecorder(folder, job.program))]
             names = trackers(ready.request.training.log or "")
@@ -306,10 +307,7 @@ def _train(
             open_files.close()
             if profiles.steps and ready.chosen.runtime == "ray":
                 write_ray_timeline(folder.path)
-            shutil.rmtree(folder.path / "weights", ignore_errors=True)  # whole or half, of an earlier end
-            for name, output in graph.carries().items():
-                if issubclass(graph.outputs[output].type, Model):
-                    executor.save(job.program, name, folder.path / "weights" / name)
+            save_weights(ready, executor, folder.path / "weights")
     return steps_done
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flowgraph.app.planning.flow_inputs import FlowInputs, model_params
 from flowgraph.app.request import Request
+from flowgraph.app.running.check_metrics import held_out_metrics, metric_names, source_names
 from flowgraph.errors import DataError, UsageError, nearest
 from flowgraph.language.graph import Graph, Node, rewrite
 from flowgraph.lowering.follow import follow
@@ -19,7 +20,6 @@ from flowgraph.runtime.driver import HeldOutCheck
 from nodes.data.source import FixedPrompts
 from nodes.data.suggestions import suggested
 from nodes.evaluation import evaluate
-from nodes.evaluation.held_out import held_out_metrics, metric_names, source_names
 from nodes.values import Policy
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     policy = next((p.name for p in model_params(flow) if issubclass(p.type, Policy) and p in trained), None)
     if held_out is None or training.eval_every == 0 or policy is None:
         if training.keep_best is not None:
-            why = "no policy is trained" if policy is None else "there are no held-out prompts"
+            why = "no policy is trained" if policy is None else "the data has no held-out prompts"
             _refuse_best(training.keep_best, "--eval-every is 0" if training.eval_every == 0 else why)
         return None
     if not held_out.num_rows:
@@ -72,8 +72,8 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     return HeldOutCheck(check, prompts, training.eval_every, graded=graded, grade=held_out_metrics)
 
 
-def check_rows(table: pa.Table, most: int) -> tuple[int, ...]:
-    """Return the indices of up to `most` rows to check: the first of each `data_source`, as equal in number as can be.
+def check_rows(table: pa.Table, limit: int) -> tuple[int, ...]:
+    """Return the indices of up to `limit` rows to check: the first of each `data_source`, as equal in number as can be.
 
     >>> import pyarrow as pa
     >>> check_rows(pa.table({"data_source": ["a", "a", "a", "b"]}), 3)
@@ -85,7 +85,7 @@ def check_rows(table: pa.Table, most: int) -> tuple[int, ...]:
     for row, name in enumerate(names):
         ranks.append((seen[name], row))
         seen[name] += 1
-    return tuple(sorted(row for _, row in sorted(ranks)[:most]))
+    return tuple(sorted(row for _, row in sorted(ranks)[:limit]))
 
 
 def _refuse_metrics(graph: Graph, sources: Collection[str], data: str, request: Request) -> None:
@@ -102,8 +102,8 @@ def _refuse_metrics(graph: Graph, sources: Collection[str], data: str, request: 
     if (metric := training.keep_best) is None:
         return
     if metric not in names:
-        known = nearest(metric, names) or f"known: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"
-        raise UsageError(f"the check of held-out data has no metric `{metric}`", where="--keep-best", hint=known)
+        hint = nearest(metric, names) or f"known: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"
+        raise UsageError(f"the check of held-out data has no metric `{metric}`", where="--keep-best", hint=hint)
     if training.checkpoint_every == 0:
         _refuse_best(metric, "--checkpoint-every is 0")
 

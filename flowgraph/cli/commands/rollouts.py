@@ -18,7 +18,7 @@ def rollouts(
         str | None, opt.option("--sort COLUMN", "Sort by a column; `-COLUMN` puts the highest first.")
     ] = None,
     where: Annotated[
-        str | None, opt.option("--where CONDITION", "Only these, e.g. 'score<0.5 and data_source=\"math\"'.")
+        str | None, opt.option("--where CONDITION", "Only these, e.g. 'score < 0.5 and data_source = \"math\"'.")
     ] = None,
     limit: Annotated[
         int | None, opt.option("--limit N", "Maximum number of responses. Default: 10, or 50 on a page.", min=1)

@@ -80,12 +80,12 @@ def responses_html(page: ResponsesPage) -> str:
         heading=lambda title: clean(title, TITLE_CHARACTERS),
         line=lambda text: clean(text, LINE_CHARACTERS),
         number=shown_number,
-        text=_whole_text,
-        piece=_piece,
+        text=long_text,
+        piece=token_text,
         levels=lambda response: [
             "".join(map(level, values, [top] * len(values))) for values, top in zip(response.values, tops, strict=True)
         ],
-        numbers=lambda response: json.dumps([[_rounded(value) for value in values] for values in response.values]),
+        numbers=lambda response: json.dumps([list(map(shown_number, values)) for values in response.values]),
         messages=lambda prompt: prompt[-MAX_MESSAGES:],
     )
 
@@ -125,11 +125,7 @@ def shown_number(value: Number) -> str:
     return f"{value:.4g}" if isinstance(value, float) else clean(str(value), LINE_CHARACTERS)
 
 
-def _rounded(value: float) -> float | str:
-    return float(f"{value:.4g}") if math.isfinite(value) else str(value)
-
-
-def _whole_text(text: str) -> str:
+def long_text(text: str) -> str:
     """Return a text with what is hidden escaped; of a long one the beginning and the end."""
     if len(text) > MAX_CHARACTERS:
         half, left_out = MAX_CHARACTERS // 2, len(text) - MAX_CHARACTERS
@@ -137,7 +133,7 @@ def _whole_text(text: str) -> str:
     return visible(unstacked(text))
 
 
-def _piece(text: str) -> str:
+def token_text(text: str) -> str:
     """Return the text of a token: a line end has a sign, as has a token without text of its own."""
-    shown = visible(unstacked(text[:MAX_PIECE])) + ("…" if len(text) > MAX_PIECE else "")
-    return shown.replace("\n", "↵\n") or "◦"
+    safe = visible(unstacked(text[:MAX_PIECE])) + ("…" if len(text) > MAX_PIECE else "")
+    return safe.replace("\n", "↵\n") or "◦"

@@ -74,14 +74,14 @@ def with_values(
         if PLAIN not in table.column_names or table.num_rows != rollout.num_rows:
             continue
         column = table.column(PLAIN)
-        if pa.types.is_list(column.type) and (column := _of_tokens(column, rollout, token_rows)) is None:
+        if pa.types.is_list(column.type) and (column := token_column(column, rollout, token_rows)) is None:
             continue
         field = pa.field(f"{name}()" if name in parts else name, column.type)
         rollout = rollout.append_column(field.with_metadata({TYPES: types.get(name, "").encode()}), column)
     return rollout
 
 
-def _of_tokens(column: pa.ChunkedArray, rollout: pa.Table, token_rows: int) -> Any:
+def token_column(column: pa.ChunkedArray, rollout: pa.Table, token_rows: int) -> Any:
     """Return a padded column of lists cut to the responses' lengths; None if it is shorter than a response."""
     import numpy as np
     import pyarrow as pa
@@ -91,9 +91,9 @@ def _of_tokens(column: pa.ChunkedArray, rollout: pa.Table, token_rows: int) -> A
     widths = lists.value_lengths().to_numpy(zero_copy_only=False)
     if lengths is None or lists.null_count or (widths < lengths).any():
         return None
-    shown = np.where(np.arange(len(lengths)) < token_rows, lengths, 0)
+    counts = np.where(np.arange(len(lengths)) < token_rows, lengths, 0)
     starts = lists.offsets.to_numpy()[:-1].astype(np.int64)
-    places = np.arange(int(shown.sum())) - np.repeat(np.cumsum(shown) - shown, shown) + np.repeat(starts, shown)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(shown)]).astype(np.int32))
+    places = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(starts, counts)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
     numbers = lists.values.take(pa.array(places))
     return pa.ListArray.from_arrays(offsets, numbers, mask=pa.array(np.arange(len(lengths)) >= token_rows))

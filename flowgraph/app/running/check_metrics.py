@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from flowgraph.diagrams.model.labels import clean
 from nodes.evaluation.estimates import chance_at_k, shown_ks
 from nodes.scoring import FULL_MARKS
 
@@ -39,16 +40,14 @@ def metric_names(sources: Collection[str], n: int) -> list[str]:
 'eval/math/maj@2']
     """
     ks = [k for k in shown_ks(range(1, n + 1)) if k > 1]
-    rest = ["reward", *(f"{name}@{k}" for k in ks for name in ("pass", "maj"))]
-    overall = ["eval/accuracy", *(f"eval/{name}" for name in rest)]
+    parts = ["reward", *(f"{name}@{k}" for k in ks for name in ("pass", "maj"))]
+    overall = ["eval/accuracy", *(f"eval/{name}" for name in parts)]
     split = [] if len(sources) > MAX_SOURCES else sorted(sources)
-    return [*overall, *(name for s in split for name in (f"eval/{s}", *(f"eval/{s}/{part}" for part in rest)))]
+    return [*overall, *(name for s in split for name in (f"eval/{s}", *(f"eval/{s}/{part}" for part in parts)))]
 
 
 def source_names(table: pa.Table, column: str = "data_source") -> list[str | None]:
     """Return the name of each row's source as metrics have it, one printable line; [] without such a column."""
-    from flowgraph.diagrams.model.labels import clean
-
     if column not in table.column_names:
         return []
     texts = table.column(column).to_pylist()
