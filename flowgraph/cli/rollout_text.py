@@ -10,6 +10,7 @@ from rich.cells import chop_cells
 
 from flowgraph.cli.output import columns_there, say, visible
 from flowgraph.diagrams.model.labels import clean, unstacked
+from flowgraph.diagrams.write.responses_page import shown_number
 
 if TYPE_CHECKING:
     from flowgraph import app
@@ -30,23 +31,12 @@ def print_rollouts(result: app.RolloutRows) -> None:
     for row in result.rows:
         tokens = (name for name in result.token_results if "Advantages" in result.types[name].split())
         names = ("prompt", "sample", *result.results, *tokens, *(name for name in SHOWN if name in row.values))
-        parts = [f"{clean(name)} {shown_value(row.values[name])}" for name in names]
+        parts = [f"{clean(name)} {shown_number(row.values[name])}" for name in names]
         say("\n" + " · ".join(parts), fit=True)
         for line in _lines("prompt", row.prompt[-1][1] if row.prompt else "", PROMPT_LINES, columns):
             say(line)
         for line in _lines("response", row.response, RESPONSE_LINES, columns):
             say(line)
-
-
-def shown_value(value: object) -> str:
-    """Return the value of a column as text, a number with four digits.
-
-    >>> shown_value(0.123456), shown_value(None), shown_value(True)
-    ('0.1235', 'none', 'yes')
-    """
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "none"}[value]
-    return f"{value:.4g}" if isinstance(value, float) else clean(str(value))
 
 
 def _lines(name: str, text: str, limit: int, columns: int) -> Iterator[str]:
