@@ -68,12 +68,6 @@ def test_hostile_sources_become_one_printable_line_and_too_many_have_no_metrics_
 
 
 def test_an_answer_is_what_a_response_marks_last() -> None:
-    answers = [
-        r"\boxed{1} then \boxed{\text{2 }}",
-        "#### 7\n#### 1,000",
-        "<answer>\n b </answer>",
-        "plain 3.",
-        "\\boxed{" * 2000,
-    ]
-    assert [final_answer(text) for text in answers[:4]] == [r"\text{2}", "1000", "b", "plain3"]
-    assert final_answer(answers[4]).startswith("\\boxed{")
+    answers = [r"\boxed{1} then \boxed{\text{2 }}", "#### 7\n#### 1,000", "<answer>\n b </answer>", "plain 3."]
+    assert [final_answer(text) for text in answers] == [r"\text{2}", "1000", "b", "plain3"]
+    assert final_answer("\\boxed{" * 2000).startswith("\\boxed{")

@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -234,7 +235,7 @@ def test_a_check_is_written_as_eval(tmp_path: Path) -> None:
     folder, graph = RunFolder.create(tmp_path / "run"), compile_graph(recorded.graph())
     ran = StepResult({}, Observations(), places=None)  # type: ignore[arg-type]
     with Recorder(folder, graph, print) as recorder:
-        recorder.checked(10, HeldOutResult(Graph((), (), ()), ran, {"eval/accuracy": 0.75}), 0.25)
+        recorder.checked(10, HeldOutResult(replace(graph, outputs=()), ran, {"eval/accuracy": 0.75}), 0.25)
     assert folder.metrics() == [{"step": 10, "eval/accuracy": 0.75, "time": {"check_s": 0.25}}]
 
 
