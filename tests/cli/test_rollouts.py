@@ -17,7 +17,7 @@ import pytest
 from flowgraph import app
 from flowgraph.app.responses.row_filter import parse_condition
 from flowgraph.app.responses.token_pieces import pieces
-from flowgraph.errors import DataError, FlowError, RunFolderError, UsageError
+from flowgraph.errors import DataError, RunFolderError, UsageError
 from tests.looped import looped
 
 SAMPLED = "policy.generate"
@@ -202,5 +202,5 @@ def test_the_metric_of_the_best_checkpoint_is_checked_before_the_run(flowgraph: 
     }
     for arguments, words in wrong.items():
         result = flowgraph("run", "grpo", *small, *arguments)
-        assert result.code == 2 and words in result.err, FlowError
+        assert result.code == 2 and words in result.err
     assert not list(Path().glob("runs/*"))
