@@ -47,11 +47,11 @@ def metric_names(sources: Collection[str], n: int) -> list[str]:
 
 
 def source_names(table: pa.Table, column: str = "data_source") -> list[str | None]:
-    """Return the name of each row's source as metrics have it, one printable line; [] without such a column."""
+    """Return the name of each row's source in metrics, one printable line; None for null, [] without such a column."""
     if column not in table.column_names:
         return []
     texts = table.column(column).to_pylist()
-    names = {text: "?" if text is None else clean(str(text), 100) for text in set(texts)}
+    names = {text: None if text is None else clean(str(text), 100) for text in set(texts)}
     return [names[text] for text in texts]
 
 
