@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flowgraph.errors import UsageError, nearest
 
@@ -24,7 +25,7 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<text>"[^"]*"|'[^']*')|(?P<quoted>`[^`]+`)|(?P<operator><=|>=|==|!=|<|>|=)"""
     r"""|(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?(?![\w.]))|(?P<word>[^\W\d][\w.]*))"""
 )
-_OPERATORS: Mapping[str, Callable[[Scalar, Scalar], bool]] = {
+_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
