@@ -174,11 +174,17 @@ class Execution(Part):
 class Training(Part):
     """How a run is checked, recorded and saved; `checkpoint_every=0` writes no checkpoints, not even at the end.
 
-    `log` names trackers that also receive the metrics, `profile` the steps to profile.
+    `log` names trackers that also receive the metrics, `profile` the steps to profile. `keep_best` names the metric of
+    held-out checks by which the best checkpoint is kept, `record_tokens` is the number of responses of each step whose
+    values of tokens are recorded.
     """
 
     eval_every: Annotated[int, Field(ge=0)] = 20
     eval_rows: Annotated[int, Field(ge=1)] = 200
+    eval_n: Annotated[int, Field(ge=1)] = 1
+    eval_temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    keep_best: str | None = None
+    record_tokens: Annotated[int, Field(ge=0)] | None = None
     replay: Path | None = None
     checkpoint_every: Annotated[int, Field(ge=0)] = 50
     keep: Annotated[int, Field(ge=1)] = 2

@@ -20,12 +20,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from flowgraph.app.running.run_report import short_metric_names
+from flowgraph.app.running.run_report import eval_headlines, short_metric_names
 from flowgraph.cli.output import escape_controls, say
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.terminal.sparkline import sparkline
 from flowgraph.language.graph import Graph
-from flowgraph.language.region import Observations
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.record.run_folder import declared_metrics, token_sum
 from flowgraph.runtime.record.sampled_response import (
@@ -108,11 +108,10 @@ class Display:
                 self._pending = self.step, sample  # is taken after the next step, when this one has surely finished
         self._show(force=False)
 
-    def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Record the accuracy of a check on held-out data, and update the display."""
-        means = observed.means()
-        if "accuracy.accuracy" in means:
-            self.curves["eval/accuracy"].append(means["accuracy.accuracy"])
+    def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
+        """Record the metrics of a check on held-out data, and update the display."""
+        for name, mean in result.metrics.items():
+            self.curves[name].append(mean)
         self._show(force=True)
 
     @property
@@ -194,7 +193,7 @@ class Display:
         return table
 
     def _headlines(self) -> Sequence[tuple[str, list[float]]]:
-        names = ("eval/accuracy", *self.metrics)
+        names = (*eval_headlines(self.curves), *self.metrics)
         return [(name, self.curves[name]) for name in names if self.curves[name] or name in self.metrics]
 
 

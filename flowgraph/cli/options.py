@@ -215,11 +215,33 @@ class RequestOptions:
         int, running("--eval-every N", "Evaluate on held-out prompts every N steps; 0 disables this.", min=0)
     ] = 20
     eval_rows: Annotated[int, running("--eval-rows N", "Maximum number of held-out prompts.", min=1)] = 200
+    eval_n: Annotated[int, running("--eval-n N", "Responses per held-out prompt, for pass@k and maj@k.", min=1)] = 1
+    check_temperature: Annotated[
+        float | None,
+        running(
+            "--eval-temperature T", "Temperature of these. Default: 0 (greedy) for one response, otherwise 1.", min=0.0
+        ),
+    ] = None
     run_folder: Annotated[Path | None, running("-o, --out RUN", "The run folder. Default: runs/FLOW-N.")] = None
     checkpoint_every: Annotated[
         int, running("--checkpoint-every N", "Write a checkpoint every N steps; 0 disables this.", min=0)
     ] = 50
     keep: Annotated[int, running("--keep N", "Number of checkpoints to keep.", min=1)] = 2
+    keep_best: Annotated[
+        str | None,
+        running(
+            "--keep-best METRIC",
+            "Also keep the checkpoint with the highest METRIC of held-out prompts, e.g. eval/accuracy or eval/SOURCE.",
+        ),
+    ] = None
+    record_tokens: Annotated[
+        int | None,
+        running(
+            "--record-tokens N",
+            "Record values of tokens, such as log-probs, of N responses per step; 0: of none. Default: 256.",
+            min=0,
+        ),
+    ] = None
     replay: Annotated[
         Path | None, running("--replay RUN", "Reuse the recorded rollouts of another run.", complete.runs)
     ] = None

@@ -11,33 +11,16 @@ import re
 import shutil
 import sys
 import time
-import unicodedata
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
+from flowgraph.diagrams.model.labels import escape_controls as escape_controls
+
 COLUMNS_ELSEWHERE = 100  # of what is printed to a file or a pipe
 LINE_EVERY_S = 5.0  # of progress, in a file or a pipe
 NARROW = 24  # with fewer columns, a cell is not broken into lines
-
-_HIDDEN = ("Cc", "Cf", "Cs", "Cn", "Zl", "Zp")  # controls, direction marks, lone surrogates, what no font has
-_JOINERS = "\u200c\u200d"  # of letters of one word, and of the parts of an emoji
-
-
-def escape_controls(text: str) -> str:
-    r"""Return text with control and direction characters escaped, so that it cannot control a terminal.
-
-    >>> print(escape_controls("two\nlines\x1b[31m\u202e"))
-    two
-    lines\x1b[31m\u202e
-    """
-    return "".join(
-        letter.encode("unicode_escape").decode("ascii")
-        if letter not in "\n\t" and letter not in _JOINERS and unicodedata.category(letter) in _HIDDEN
-        else letter
-        for letter in text
-    )
 
 
 def say(text: object, *, fit: bool = False, file: TextIO | None = None, end: str = "\n") -> None:

@@ -51,6 +51,12 @@ def config_folder(name: str, *, endpoint: str | None = None) -> Path:
         return Path(client.hf_hub_download(name, "config.json", etag_timeout=TIMEOUT_S, endpoint=endpoint)).parent
 
 
+def cached_tokenizer(name: str) -> Path | None:
+    """Return the folder with a hub model's tokenizer if it is in the hub's cache; nothing is downloaded."""
+    cached = hub_client().try_to_load_from_cache(name, "tokenizer_config.json")
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
 def reach(name: str, endpoint: str | None = None) -> None:
     """Raise ModelError if the hub does not answer within 5 seconds, or if it does not have the model `name`."""
     client = hub_client()

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from flowgraph.errors import UsageError
 from flowgraph.errors.base import nearest
 from flowgraph.language.graph import Graph
-from flowgraph.language.region import Observations
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.record.run_folder import declared_metrics
 
@@ -231,21 +231,18 @@ class Logger:
 
     def stepped(self, step: int, ran: StepResult, seconds: float) -> None:
         """Send the metrics of a step."""
-        self._send(step, ran.observed, tracker_metric_name)
+        means = ran.observed.means().items()
+        self._send(step, {tracker_metric_name(name): mean for name, mean in means if name in self._declared})
 
-    def checked(self, step: int, observed: Observations, seconds: float) -> None:
-        """Send the metrics of a held-out check, each named `eval/METRIC`."""
-        self._send(step, observed, lambda name: f"eval/{name.rpartition('.')[2]}")
+    def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
+        """Send the metrics of a held-out check."""
+        self._send(step, result.metrics)
 
-    def _send(self, step: int, observed: Observations, named: Callable[[str], str]) -> None:
-        means = {
-            name: mean
-            for name, mean in observed.means().items()
-            if isfinite(mean) and self._declared & {name, f"{name.rpartition('.')[0]}.*"}
-        }
+    def _send(self, step: int, metrics: Mapping[str, float]) -> None:
+        finite = {name: mean for name, mean in metrics.items() if isfinite(mean)}
         for name, sink in list(self._sinks.items()):
             with self._guarded(name):
-                sink.log(step, {named(metric): mean for metric, mean in means.items()})
+                sink.log(step, finite)
 
     @contextmanager
     def _guarded(self, name: str) -> Generator[None]:

@@ -52,9 +52,17 @@ def pass_at_k(scores: Scores, group: Group, *, k: Annotated[int, Field(ge=1)] = 
 
 
 @flow
-def evaluate(prompts: Prompts, policy: Policy, *, by: Rule = "data", max_tokens: int = 256) -> Accuracy:
-    """Sample greedy responses to held-out prompts and return the share with full marks."""
-    rollout = generate(policy, prompts, temperature=0.0, max_tokens=max_tokens)
+def evaluate(
+    prompts: Prompts,
+    policy: Policy,
+    *,
+    n: int = 1,
+    temperature: float = 0.0,
+    by: Rule = "data",
+    max_tokens: int = 256,
+) -> Accuracy:
+    """Sample `n` responses to each held-out prompt, greedy by default, and return the share with full marks."""
+    rollout = generate(policy, prompts, n=n, temperature=temperature, max_tokens=max_tokens)
     return accuracy(score(rollout, by=by))
 
 

@@ -1,4 +1,4 @@
-"""The Python functions `run`, `resume`, `evaluate` and `generate`."""
+"""The Python functions `run`, `resume`, `rollouts`, `evaluate` and `generate`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from flowgraph.app.calls.arguments import (
 from flowgraph.app.planning.plan_result import PlanLike
 from flowgraph.app.request import FlowLike, LongPrompts, Say, fields
 from flowgraph.app.responses.evaluating import EvalResult, evaluate_request
+from flowgraph.app.responses.rollout_rows import RolloutRows, rollout_rows
 from flowgraph.app.responses.sampling import GenerateResult, Progress, generate_request, no_progress
 from flowgraph.app.running.resuming import resume_run
 from flowgraph.app.running.training import Observers, RunResult, run_flow, silent
@@ -46,9 +47,13 @@ def run(
     passes: Names | None = None,
     eval_every: int | None = None,
     eval_rows: int | None = None,
+    eval_n: int | None = None,
+    eval_temperature: float | None = None,
     out: PathLike | None = None,
     checkpoint_every: int | None = None,
     keep: int | None = None,
+    keep_best: str | None = None,
+    record_tokens: int | None = None,
     replay: PathLike | None = None,
     sample_rows: int | None = None,
     forward_tokens: int | None = None,
@@ -86,10 +91,14 @@ def run(
         settings: settings of the flow and its nodes by name.
         passes: additional passes, run last.
         eval_every: check held-out prompts every this many steps; 0: never.
-        eval_rows: the most held-out prompts of a check.
+        eval_rows: the most held-out prompts of a check, as many of each `data_source`.
+        eval_n: the number of responses to each of them, for pass@k and maj@k.
+        eval_temperature: the temperature of these; by default 0 (greedy) for one response, otherwise 1.
         out: the run's folder; by default `runs/FLOW-N`.
         checkpoint_every: write a checkpoint for `resume` every this many steps; 0: never.
         keep: the number of newest checkpoints to keep on disk.
+        keep_best: also keep the checkpoint with the highest value of this metric: `"eval/accuracy"`, `"eval/SOURCE"`.
+        record_tokens: the number of responses of each step whose values of tokens are recorded; 0: none.
         replay: the folder of a run whose recorded rollouts are used instead of new ones.
         sample_rows: the number of responses that a rank decodes together.
         forward_tokens: the number of padded tokens in a pass without gradients.
@@ -154,6 +163,34 @@ def resume(
     with argument_errors():
         request = request_from_arguments(**values)
         return result_or_error(resume_run(run_folder(run), request, Observers(say=say, listeners=listeners)))
+
+
+def rollouts(
+    run: PathLike | RunResult,
+    *,
+    step: int | None = None,
+    node: str | None = None,
+    sort: str | None = None,
+    where: str | None = None,
+    limit: int | None = None,
+) -> RolloutRows:
+    """Return the responses that a run sampled, with their scores and what was recorded of their tokens.
+
+    Args:
+        run: the run's folder, or the result of `run`.
+        step: the step, from 0; by default the last.
+        node: the node that sampled them, or `"validation"` for those of held-out prompts; by default the first node.
+        sort: the column to sort by; with `-` in front, the highest value comes first.
+        where: a condition on columns: `'score<0.5 and data_source="math"'`.
+        limit: the most rows to return; by default 10.
+
+    Raises:
+        UsageError: a step, node, column or condition that does not exist.
+        RunFolderError: a folder that is not a run folder.
+        DataError: a file of the run that is damaged.
+    """
+    with argument_errors():
+        return rollout_rows(run_folder(run), step=step, node=node, sort=sort, where=where, limit=limit)
 
 
 def result_or_error(result: RunResult) -> RunResult:

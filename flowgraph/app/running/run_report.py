@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -145,7 +145,17 @@ def curves_picture(run: RunFolder) -> Curves:
 
 def _lead(facts: Mapping[str, Any], curves: Mapping[str, Points]) -> list[str]:
     headlines = [name for name, metric in facts["metrics"].items() if metric.get("headline")]
-    return [name for name in ("eval/accuracy", *headlines, "tokens_per_s") if name in curves]
+    return [name for name in (*eval_headlines(curves), *headlines, "tokens_per_s") if name in curves]
+
+
+def eval_headlines(names: Collection[str]) -> list[str]:
+    """Return the metrics of held-out checks to lead with: the accuracy, and that of each source if there are several.
+
+    >>> eval_headlines(["eval/accuracy", "eval/reward", "eval/a", "eval/a/reward", "eval/b", "eval/b/reward"])
+    ['eval/accuracy', 'eval/a', 'eval/b']
+    """
+    sources = [name for name in names if name.startswith("eval/") and f"{name}/reward" in names]
+    return [*(["eval/accuracy"] if "eval/accuracy" in names else []), *(sources if len(sources) > 1 else [])]
 
 
 def _node_seconds(run: RunFolder) -> dict[str, float]:
@@ -167,7 +177,7 @@ def short_metric_names(names: Iterable[str]) -> dict[str, str]:
     >>> short_metric_names(["policy.update.loss", "critic.update.loss", "eval/accuracy", "score.reward"]).values()
     dict_values(['policy.update.loss', 'critic.update.loss', 'eval/accuracy', 'reward'])
     """
-    last = {name: name.rpartition(".")[2] for name in names}
+    last = {name: name if name.startswith("eval/") else name.rpartition(".")[2] for name in names}
     counts = Counter(last.values())
     return {name: part if counts[part] == 1 else name for name, part in last.items()}
 

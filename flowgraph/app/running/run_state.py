@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash
 from flowgraph.app.request import Say
 from flowgraph.errors import RunFolderError
+from flowgraph.language.values import Model
 from flowgraph.runtime.hosting import LoadedModels
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, Saver
 from flowgraph.runtime.record.fingerprint import differences, fingerprint, resume_promise
@@ -37,9 +40,8 @@ def checkpoint_saver(
 ) -> Saver:
     """Return the saver that writes the checkpoints of a run.
 
-    A checkpoint has the state of `executor` and of the run's folder; everything that `recorder` has is written first.
-    `models` are the loaded models, and `start` is the number of steps that are saved already. Remains of unfinished
-    checkpoints are removed now.
+    `start` is the number of steps that are saved already. Remains of unfinished checkpoints are removed. The weights of
+    the best checkpoint are also saved in the folder `best`, as transformers loads them.
     """
     checkpoints = checkpoints_of(folder, ready.request.training.keep)
     checkpoints.sweep()
@@ -72,7 +74,21 @@ def checkpoint_saver(
         state=state,
         say=say,
         saved=start,
+        metric=ready.request.training.keep_best or "",
+        export=partial(save_weights, ready, executor, folder.path / "best"),
     )
+
+
+def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:
+    """Save the newest weights of each carried model in `target`/PARAM, as transformers loads them, by one rename."""
+    draft, graph = target.with_name(f"{target.name}.part"), ready.inputs.graph
+    shutil.rmtree(draft, ignore_errors=True)
+    for name, output in graph.carries().items():
+        if issubclass(graph.outputs[output].type, Model):
+            executor.save(ready.job.program, name, draft / name)
+    shutil.rmtree(target, ignore_errors=True)
+    if draft.is_dir():
+        draft.rename(target)
 
 
 def refuse_other_weights(checkpoint: Checkpoint | None, models: LoadedModels) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,14 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowgraph.app.planning.checking import refuse_other_tokenizers, refuse_what_cannot_run
-from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder, model_params
+from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder
 from flowgraph.app.planning.make_plan import planned_for
 from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem
 from flowgraph.app.request import Request, Say
 from flowgraph.app.running.interrupts import Interrupts
-from flowgraph.app.running.run_state import checkpoint_saver, refuse_other_weights
+from flowgraph.app.running.run_state import checkpoint_saver, refuse_other_weights, save_weights
 from flowgraph.app.running.runtime_launch import RuntimeChoice, choose_runtime, open_runtime, read_attached
+from flowgraph.app.running.validation import held_out_check
 from flowgraph.checks.placed import refuse_unsupported
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.build.flow_picture import flow_picture
@@ -32,26 +32,21 @@ from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.engines.table import is_server
 from flowgraph.errors import FlowError, PlanError, RunFolderError, UsageError, WorkerError
 from flowgraph.files.hashes import sha256
-from flowgraph.language.graph import Graph, Node, rewrite
+from flowgraph.language.graph import Graph
 from flowgraph.language.values import Model, State
-from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
-from flowgraph.lowering.program import Program, Sync
-from flowgraph.passes import compile_graph
-from flowgraph.runtime.driver import HeldOutCheck, Listener, RunSpec, train
+from flowgraph.runtime.driver import Listener, RunSpec, train
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.interpreter import LOST, Executor, StartState
 from flowgraph.runtime.loggers import metric_logger, trackers
 from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
+from flowgraph.runtime.record.recorded_values import TOKEN_ROWS
 from flowgraph.runtime.record.recorder import Recorder
 from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, unused_run_path
-from nodes.data.source import FixedPrompts, PromptSource
-from nodes.data.suggestions import suggested
-from nodes.evaluation import evaluate
+from nodes.data.source import PromptSource
 from nodes.mismatch import watch_engines
-from nodes.values import Policy
 
 if TYPE_CHECKING:
     from flowgraph.runtime.interpreter import RowSource
@@ -306,7 +301,9 @@ def _train(
             if checkpoint is not None:
                 executor.load_state(job.program, checkpoint.parts)
             folder.rewind(start, checkpoint.state().get(RECORDS, {}) if checkpoint is not None else {})
-            recorder = open_files.enter_context(Recorder(folder, graph, observers.say))
+            tokens = ready.request.training.record_tokens
+            tokens = TOKEN_ROWS if tokens is None else tokens
+            recorder = open_files.enter_context(Recorder(folder, graph, observers.say, tokens))
             listeners: list[Listener] = [recorder, open_files.enter_context(MeasuredRecorder(folder, job.program))]
             names = trackers(ready.request.training.log or "")
             listeners.append(open_files.enter_context(metric_logger(names, folder.path, graphs, start)))
@@ -320,10 +317,7 @@ def _train(
             open_files.close()
             if profiles.steps and ready.chosen.runtime == "ray":
                 write_ray_timeline(folder.path)
-            shutil.rmtree(folder.path / "weights", ignore_errors=True)  # whole or half, of an earlier end
-            for name, output in graph.carries().items():
-                if issubclass(graph.outputs[output].type, Model):
-                    executor.save(job.program, name, folder.path / "weights" / name)
+            save_weights(ready, executor, folder.path / "weights")
     return steps_done
 
 
@@ -377,38 +371,5 @@ def _job(plan: Plan, inputs: FlowInputs, request: Request, replay: Replay | None
         if not issubclass(param.type, Model)
     }
     sources |= replay.sources() if replay is not None else {}
-    check = _held_out_check(inputs, request, program)
+    check = held_out_check(inputs, request, program)
     return RunSpec(program=program, sources=sources, seed=seed, steps=inputs.steps, check=check)
-
-
-def _held_out_check(inputs: FlowInputs, request: Request, program: Program) -> HeldOutCheck | None:
-    """Return the check of held-out prompts: greedy responses of the first trained policy, scored by the flow's rule.
-
-    Return None without held-out prompts, if checks are disabled, or no policy is trained.
-    """
-    flow, held_out, every = inputs.graph, inputs.data.held_out, request.training.eval_every
-    trained = {node.root for node in flow.nodes}
-    policy = next((p.name for p in model_params(flow) if issubclass(p.type, Policy) and p in trained), None)
-    if held_out is None or every == 0 or policy is None:
-        return None
-    nodes = {node.op.name: node for node in reversed(flow.nodes)}
-    refill = nodes.get("refill")
-    sampler, scorer = (getattr(nodes.get(name, refill), "settings", None) for name in ("generate", "score"))
-    longest = suggested(*inputs.data.data_sources).get("generate.max_tokens", 256)
-    settings = {"by": getattr(scorer, "by", "data"), "max_tokens": getattr(sampler, "max_tokens", longest)}
-
-    # An error names the line of the flow where the op stands: what the check's node reads is set there.
-    def at_the_flows_line(node: Node) -> Node:
-        return replace(node, at=nodes[node.op.name].at if node.op.name in nodes else flow.at)
-
-    graph = rewrite(compile_graph(evaluate.graph(settings)), at_the_flows_line)
-    graph = replace(graph, at=flow.at)
-    check = lower(
-        graph, plan_second_flow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]}
-    )
-    # The copy that it samples from stays as old as the plan lets a step leave it: else how often a run is checked
-    # would change what it trains on.
-    lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
-    check = replace(check, tasks=tuple(replace(t, lag=lag) if isinstance(t, Sync) else t for t in check.tasks))
-    rows = inputs.data.check_rows(request.training.eval_rows)
-    return HeldOutCheck(check, {"prompts": FixedPrompts(held_out, rows)}, every)

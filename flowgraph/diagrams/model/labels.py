@@ -14,6 +14,8 @@ SIGNS: Mapping[Status, str] = {"same": "", "added": "+ ", "removed": "- ", "chan
 """The sign before a label, so that colour is not the only mark of a difference."""
 
 _INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidirectional marks, what no font draws
+_HIDDEN = ("Cc", "Cf", "Cs", "Cn", "Zl", "Zp")  # controls, direction marks, lone surrogates, what no font has
+_JOINERS = "\u200c\u200d"  # of letters of one word, and of the parts of an emoji
 _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff]{2})[\u0300-\u20ff]*")
 
 
@@ -30,13 +32,37 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     'abc…'
     """
     spaced = re.sub(r"\s+", " ", text)
-    visible = "".join(letter for letter in spaced if unicodedata.category(letter) not in _INVISIBLE)
+    printable = "".join(letter for letter in spaced if unicodedata.category(letter) not in _INVISIBLE)
+    line = unstacked(unicodedata.normalize("NFC", printable)).strip()
+    return shortened(line, limit_characters) or "?"
+
+
+def unstacked(text: str) -> str:
+    r"""Return text with at most two combining accents in a row, so that they do not cover other lines.
+
+    >>> len(unstacked("a" + "\u0301" * 100))
+    3
+    """
 
     def two_marks(match: re.Match[str]) -> str:
         return match[1] + "".join(letter for letter in match[0][2:] if not unicodedata.combining(letter))
 
-    line = _MARKS.sub(two_marks, unicodedata.normalize("NFC", visible)).strip()
-    return shortened(line, limit_characters) or "?"
+    return _MARKS.sub(two_marks, text)
+
+
+def escape_controls(text: str) -> str:
+    r"""Return text with control and direction characters escaped, so that it cannot control a terminal.
+
+    >>> print(escape_controls("two\nlines\x1b[31m\u202e"))
+    two
+    lines\x1b[31m\u202e
+    """
+    return "".join(
+        letter.encode("unicode_escape").decode("ascii")
+        if letter not in "\n\t" and letter not in _JOINERS and unicodedata.category(letter) in _HIDDEN
+        else letter
+        for letter in text
+    )
 
 
 def printable(text: str) -> str:

@@ -12,14 +12,19 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.style import page_stylesheet
 from flowgraph.diagrams.write.svg.svg_frame import Look
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 TEMPLATES = Path(__file__).with_name("templates")
 STYLE = "page.css"
 SCRIPTS = (  # the last one starts the others
+    "page_elements.js",
     "page_theme.js",
     "page_pools.js",
     "page_keyboard.js",
@@ -83,24 +88,11 @@ class Page:
 
 
 def page_html(page: Page) -> str:
-    """Return a page as the text of one HTML file that loads nothing from elsewhere.
-
-    Texts are cleaned and escaped; SVG pictures are inserted unchanged, and must have been drawn with
-    `Look(embedded=True)`.
-    """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+    """Return a page as one HTML file; texts are escaped, and SVG pictures are inserted unchanged."""
     # The page's policy would refuse a picture's own style, and the reader's console would say so.
     assert not any("<style" in section.svg for section in page.sections), "draw with Look(embedded=True)"
     styles, script = (read_asset(STYLE), page_stylesheet()), "\n".join(('"use strict";', *map(read_asset, SCRIPTS)))
-    templates = Environment(
-        loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return templates.get_template("page.html.j2").render(
+    return template("page.html.j2").render(
         page=page,
         policy=content_security_policy(styles, script),
         styles=styles,
@@ -111,6 +103,20 @@ def page_html(page: Page) -> str:
         sort_key=sort_key,
         pool_class=Look(pools=page.pools).pool,
     )
+
+
+def template(name: str) -> Template:
+    """Return a template of a page; it escapes what is inserted, and refuses names that have no value."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template(name)
 
 
 def _cleaned(text: str, limit_characters: int) -> str:

@@ -17,10 +17,10 @@ from flowgraph.cluster.cluster import Data
 from flowgraph.cluster.plan import PhasePeak, Plan, PoolForecast, StepForecast, TaskOrder, TimedTask
 from flowgraph.errors import RunFolderError
 from flowgraph.files.untrusted import json_as, read_bytes
-from flowgraph.language.region import Observations
 from flowgraph.lowering.program import HOST, Program, Run, Sync
 from flowgraph.lowering.task_names import task_name
 from flowgraph.lowering.waits import homes_of, homes_replaced, waits_for
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.measure.measured_task import MeasuredTask
 from flowgraph.runtime.record.checkpoint import disk_fault
@@ -174,7 +174,7 @@ class MeasuredRecorder:
             if not disk_fault(error):  # the recorder of the run reports a disk that refuses
                 raise
 
-    def checked(self, step: int, observed: Observations, seconds: float) -> None:
+    def checked(self, step: int, result: HeldOutResult, seconds: float) -> None:
         """Do nothing: plans do not forecast checks."""
 
     def __enter__(self) -> MeasuredRecorder:

@@ -93,6 +93,14 @@ class RunState(_Open):
     models: dict[str, RunStateModel] = Field(default={})
 
 
+class BestFacts(_Open):
+    """`best.json` of a run's checkpoints: the steps of the best one, and the value of the metric that it is best by."""
+
+    steps: NonNegativeInt
+    metric: str
+    value: float
+
+
 class SettingFacts(_Open):
     """One entry of `settings.json`."""
 

@@ -1,8 +1,9 @@
 """A run's folder: plain files with the flow of the run, its settings, and its results, written during the run.
 
 `run.json`, `settings.json`, `graph.json`, `graph.txt`, `plan.json`, `program.txt`, `flow.py`, `flow.mmd`, `plan.mmd`,
-`metrics.jsonl`, `rollouts/NODE/STEP.parquet` with their hashes in `rollouts/SHA256SUMS`, `checkpoints/`,
-`weights/PARAM/`, and `lock`, locked by the process that runs it. `recorder` writes the files of each step.
+`metrics.jsonl`, `rollouts/NODE/STEP.parquet` with their hashes in `rollouts/SHA256SUMS`, `validation/STEP.parquet`,
+`checkpoints/`, `best/PARAM/`, `weights/PARAM/`, and `lock`, locked by the process that runs it. `recorder` writes the
+files of each step.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from flowgraph.errors import DataError, RunFolderError
 from flowgraph.files.hashes import SUMS, file_mismatches, read_sums, sha256, text_hash
 from flowgraph.files.untrusted import parse_json, read_bytes, read_json, read_text
 from flowgraph.flows.settings import ResolvedSetting
-from flowgraph.language.graph import Graph, Node
+from flowgraph.language.graph import Graph
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Kind, Metric, Record, Value
+from flowgraph.language.values import Metric, Value
 from flowgraph.lowering.program import Program
-from flowgraph.runtime.batch import EXTRAS, PLAIN, from_table
+from flowgraph.runtime.batch import from_table
 from flowgraph.runtime.record.checkpoint import disk_fault
+from flowgraph.runtime.record.recorded_values import rollout_nodes, with_extras, with_values
 from flowgraph.runtime.record.run_facts import MetricsLine, RunFacts, SettingsFacts, schema_fault
 from flowgraph.serialize.graph import from_json
 from flowgraph.serialize.graph_text import graph_text
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 METRICS, ROLLOUTS = "metrics.jsonl", "rollouts"
-MAX_EXTRAS = 64  # columns of a value's extras: their names come from the data
 RECORDS = "records"  # in a checkpoint's state: the sizes and hashes of `JOURNALS` at that step
+VALIDATION = "validation"  # the responses of each check of held-out data, by its step
 JOURNALS = (METRICS, f"{ROLLOUTS}/{SUMS}")
 MAX_METRICS_BYTES = 2**28  # of `metrics.jsonl`: some hundred thousand steps
 ROLLOUT = re.compile(r"([0-9]{6,18})\.(parquet|part)")
@@ -149,7 +151,7 @@ class RunFolder:
             path, size = self.path / name, int(records.get(name, {}).get("size_bytes", 0))
             if path.is_file():
                 os.truncate(path, path.read_bytes()[:size].rfind(b"\n") + 1)  # a line that was cut is removed
-        for path in (self.path / ROLLOUTS).glob("*/*"):
+        for path in (*(self.path / ROLLOUTS).glob("*/*"), *(self.path / VALIDATION).glob("*")):
             file = ROLLOUT.fullmatch(path.name)
             if file and path.is_file() and (file[2] == "part" or int(file[1]) >= steps):
                 path.unlink()
@@ -277,30 +279,14 @@ def token_sum(graph: Graph, observed: Observations) -> float:
     return sum(total for key, (total, _) in observed.sums.items() if key in keys)
 
 
-def rollout_nodes(graph: Graph) -> list[Node]:
-    """Return the nodes that sample rollouts; a judge is left out, because it samples but returns scores."""
-    return [node for node in graph.nodes if node.op.kind == "generate" and issubclass(node.returns[0], Record)]
+def validation_file(run: Path, step: int) -> Path:
+    """Return the path of the responses of the check of held-out data before step `step`."""
+    return run / VALIDATION / f"{step:06d}.parquet"
 
 
 def rollout_file(run: Path, node: str, step: int) -> Path:
     """Return the path of a node's rollout of one step: `rollouts/NODE/STEP.parquet` in the folder `run`."""
     return run / ROLLOUTS / node / f"{step:06d}.parquet"
-
-
-def row_values(graph: Graph, node: Node) -> list[str]:
-    """Return the names of nodes that compute one value per row, such as scores, from the rollout of `node` alone.
-
-    Nodes that depend on the rollout through such nodes are included.
-    """
-    derived, names = {node}, list[str]()
-    for reader in graph.nodes:
-        sources = {edge.source for _, edge in reader.inputs if isinstance(edge.source, Node)}
-        if sources & derived and sources <= derived:
-            derived.add(reader)
-            kind = reader.returns[0]
-            if len(reader.returns) == 1 and not issubclass(kind, Record) and kind.kind is Kind.ROW:
-                names.append(reader.name)
-    return names
 
 
 class RolloutWrite(NamedTuple):
@@ -310,29 +296,27 @@ class RolloutWrite(NamedTuple):
     refused: str
 
 
-def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) -> RolloutWrite:
+def write_rollout(
+    tables: Sequence[pa.Table],
+    names: Sequence[str],
+    path: Path,
+    types: Mapping[str, str] | None = None,
+    token_rows: int = 0,
+) -> RolloutWrite:
     """Write a rollout and values of its rows to a Parquet file; return the file's hash, or why the disk refused it.
 
-    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns, each with a
-    column `NAME.EXTRA` for each of its extras. A value with another number of rows is left out. If a value has the name
-    of a part of the rollout, its column gets parentheses, as in `mask()`. The file at `path` is complete or does not
-    exist; parent folders are created. Raises OSError if writing fails for a reason other than a full, limited or
-    failing disk.
+    The first of `tables` is the rollout; the others are plain values, called `names`, that become columns as in
+    `recorded_values.with_values`, and so do their extras. The file at `path` is complete or does not exist; parent
+    folders are created. Raises OSError if writing fails for a reason other than a full, limited or failing disk.
     """
     import pyarrow.parquet as pq
 
     rollout, *values = tables
-    for name, table in zip(names, values, strict=True):
-        if PLAIN in table.column_names and table.num_rows == rollout.num_rows:
-            column = f"{name}()" if name in rollout.column_names else name
-            rollout = rollout.append_column(column, table.column(PLAIN))
-            if f"{PLAIN}{EXTRAS}" in table.column_names:
-                rollout = rollout.append_column(f"{column}{EXTRAS}", table.column(f"{PLAIN}{EXTRAS}"))
-    rollout = _with_extras(rollout)
+    table = with_extras(with_values(rollout, values, names, types or {}, token_rows))
     draft = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rollout, draft, write_page_checksum=True, compression="zstd")
+        pq.write_table(table, draft, write_page_checksum=True, compression="zstd")
         digest = sha256(draft)
         draft.replace(path)
     except OSError as error:
@@ -341,25 +325,6 @@ def write_rollout(tables: Sequence[pa.Table], names: Sequence[str], path: Path) 
             return RolloutWrite("", why)
         raise
     return RolloutWrite(digest, "")
-
-
-def _with_extras(rollout: pa.Table) -> pa.Table:
-    """Return a rollout with a column for each name in its extras, `score.acc`: of numbers, or of texts."""
-    import pyarrow as pa
-
-    for extras in [name for name in rollout.column_names if name.endswith(EXTRAS)]:
-        value = extras.removesuffix(EXTRAS)
-        if value not in rollout.column_names:
-            continue  # a column of the data
-        rows = [json.loads(text or "{}") for text in rollout.column(extras).to_pylist()]
-        rollout = rollout.drop([extras])
-        for name in list(dict.fromkeys(name for row in rows for name in row))[:MAX_EXTRAS]:
-            entries = [row.get(name) for row in rows]
-            texts = any(isinstance(entry, str) for entry in entries)
-            entries = [entry if entry is None or not texts else str(entry) for entry in entries]
-            column = pa.array(entries, pa.string() if texts else pa.float64())
-            rollout = rollout.append_column(f"{value}.{name}", column)
-    return rollout
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flowgraph.language.graph import Graph
 from flowgraph.runtime.batch import PLAIN
-from flowgraph.runtime.record.run_folder import rollout_nodes, row_values
+from flowgraph.runtime.record.recorded_values import rollout_nodes, row_values
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,6 +26,7 @@ from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Read, Run, Switch, Sync, Task
 from flowgraph.lowering.task_names import task_name
 from flowgraph.passes import compile_graph
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.hosting import to_wire
 from flowgraph.runtime.interpreter import StepResult
 from flowgraph.runtime.measure import measured_task, profiling
@@ -325,8 +326,9 @@ def test_a_step_that_was_run_again_counts_once_and_a_torn_line_not_at_all(record
 
 def test_a_step_of_which_nothing_was_measured_leaves_no_line(tmp_path: Path) -> None:
     with MeasuredRecorder(RunFolder(tmp_path), PROGRAM) as recorder:
-        recorder.stepped(0, StepResult({}, Observations(), places=None), 1.0)  # type: ignore[arg-type]
-        recorder.checked(0, Observations(), 1.0)
+        ran = StepResult({}, Observations(), places=None)  # type: ignore[arg-type]
+        recorder.stepped(0, ran, 1.0)
+        recorder.checked(0, HeldOutResult(PROGRAM.graph, ran, {}), 1.0)
     assert read_measured(tmp_path) == []
 
 

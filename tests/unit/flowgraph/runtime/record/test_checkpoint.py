@@ -473,3 +473,57 @@ def script(text: str, folder: Path, before: list[str] | None = None) -> str:
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+# ------------------------------------------------------------------------------------------- the best one
+
+
+def best_saver(checkpoints: Checkpoints, said: list[str], exports: list[int]) -> Saver:
+    def export() -> None:
+        exports.append(1)
+
+    return Saver(
+        checkpoints=checkpoints,
+        every=1,
+        write=fill,
+        state=lambda steps: {"steps_done": steps},
+        say=said.append,
+        metric="eval/math",
+        export=export,
+    )
+
+
+def test_the_best_checkpoint_stays_whatever_is_newer_and_a_saver_of_a_resumed_run_knows_it(tmp_path: Path) -> None:
+    checkpoints, exports = Checkpoints(tmp_path / "checkpoints", keep=1), list[int]()
+    saver = best_saver(checkpoints, [], exports)
+    for steps, value in enumerate((0.1, 0.4, float("nan"), 0.4, 0.2)):
+        if steps:
+            saver.stepped(steps)
+        saver.checked(steps, {"eval/math": value})
+    assert names(checkpoints) == ["best.json", "step_000001", "step_000004"] and len(exports) == 2
+    resumed = best_saver(checkpoints, [], exports)
+    resumed.stepped(5)
+    resumed.checked(5, {"eval/math": 0.3})
+    resumed.checked(5, {"eval/other": 1.0})
+    assert names(checkpoints) == ["best.json", "step_000001", "step_000005"]
+    resumed.stepped(6)
+    resumed.checked(6, {"eval/math": 0.5})
+    assert names(checkpoints) == ["best.json", "step_000006"]
+    assert (best := checkpoints.best()) is not None and (best.steps, best.value) == (6, 0.5)
+
+
+def test_a_best_that_is_gone_or_cannot_be_read_is_none_and_a_full_disk_is_reported(tmp_path: Path) -> None:
+    checkpoints = made(tmp_path, 1, 2)
+    for text in ("{", '{"steps": 9, "metric": "eval/math", "value": 1.0}', '{"steps": "1"}'):
+        (checkpoints.folder / "best.json").write_text(text)
+        assert checkpoints.best() is None
+    said = list[str]()
+
+    def export() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    saver = best_saver(checkpoints, said, [])
+    saver.export = export
+    saver.checked(2, {"eval/math": 0.25})
+    assert said == ["eval/math 0.25 after step 2 is the best, but was not saved: No space left on device"]
+    assert checkpoints.best() is None

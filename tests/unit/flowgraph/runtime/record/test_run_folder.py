@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,9 +24,10 @@ from flowgraph.flows.settings import ResolvedSetting
 from flowgraph.language import Key, Kind, Rows
 from flowgraph.language.graph import Graph
 from flowgraph.language.region import Observations
-from flowgraph.language.values import Group, Measure
+from flowgraph.language.values import Group
 from flowgraph.lowering.program import Program
 from flowgraph.passes import compile_graph
+from flowgraph.runtime.driver import HeldOutResult
 from flowgraph.runtime.interpreter import Executor, StepResult
 from flowgraph.runtime.record.checkpoint import disk_fault
 from flowgraph.runtime.record.recorder import Journal, Recorder
@@ -231,10 +233,10 @@ def test_metrics_that_were_cut_in_a_line_are_written_on_at_its_start(tmp_path: P
 
 
 def test_a_check_is_written_as_eval(tmp_path: Path) -> None:
-    folder, observed = RunFolder.create(tmp_path / "run"), Observations()
-    observed.add("accuracy", [Measure("accuracy", 3, 4)])
-    with Recorder(folder, compile_graph(recorded.graph()), print) as recorder:
-        recorder.checked(10, observed, 0.25)
+    folder, graph = RunFolder.create(tmp_path / "run"), compile_graph(recorded.graph())
+    ran = StepResult({}, Observations(), places=None)  # type: ignore[arg-type]
+    with Recorder(folder, graph, print) as recorder:
+        recorder.checked(10, HeldOutResult(replace(graph, outputs=()), ran, {"eval/accuracy": 0.75}), 0.25)
     assert folder.metrics() == [{"step": 10, "eval/accuracy": 0.75, "time": {"check_s": 0.25}}]
 
 
