@@ -153,7 +153,10 @@ def settings_of(node: Node) -> Mapping[str, Any]:
 
 
 def read_algorithm(graph: Graph) -> Algorithm | None:
-    """Return the algorithm of a named graph, or None if it does not train a policy on responses that it generates."""
+    """Return the algorithm of a graph whose nodes have names; None if it trains no policy on responses that it samples.
+
+    Nodes that an algorithm has no field for are named in its `unsaid`.
+    """
     reader = _AlgorithmReader(graph)
     updates = {node: list(_loss_terms(node)) for node in reader.nodes("update")}
     losses = ((update, node) for update, terms in updates.items() for _, node in terms if node.op.name in SURROGATES)

@@ -64,7 +64,7 @@ class Keys:
 
 @cache
 def keys(system: System, version: str) -> Keys:
-    """Return the keys of one version. Raises UnknownNameError for a version without a list."""
+    """Return the keys that one version of a system reads. Raises UnknownNameError for a version that is not known."""
     if version not in versions(system):
         raise UnknownNameError.of(f"version of {system}", version, versions(system))
     data = json.loads((FOLDERS[system] / "keys" / f"{version}.json").read_text(encoding="utf-8"))
