@@ -146,7 +146,7 @@ def chance_at_k(n: int, c: int, k: int) -> float:
 
 
 def shown_ks(pass_at: Sequence[int]) -> list[int]:
-    """Return the k to show: powers of two, and the largest.
+    """Return the k of `pass_at` to show: those that are powers of two, and the largest.
 
     >>> shown_ks(range(1, 7))
     [1, 2, 4, 6]

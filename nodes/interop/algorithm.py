@@ -81,7 +81,7 @@ class ScoreTerm:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a flow computes, in the words of its nodes. `estimator` is the op of its advantages, "" if unknown.
+    """The algorithm of a flow, in terms of its nodes. `estimator` is the op of its advantages, "" if unknown.
 
     `scores` are all scores that its advantages are computed from. `aggregations` has the aggregation of each other term
     of the policy's loss, by the name of its node; `choice` has how tokens are chosen by their covariance.

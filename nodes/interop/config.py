@@ -76,7 +76,11 @@ class Config:
         return name in self.overrides
 
     def get(self, *names: str) -> Scalar:
-        """Return the value of the first of these keys that the run sets, else the first default, else None."""
+        """Return the value of the first of these keys that the run sets, else the first default, else None.
+
+        The keys then count as read. A key whose value only a running shell knows is skipped, and `unusable` says why;
+        if the run sets a key to null, no default is used.
+        """
         self.read.update(names)
         is_null = False  # set to null, so no default is used
         for name in names:

@@ -27,14 +27,20 @@ def note_shared_limits(spec: ExportSpec) -> None:
 
 
 def note_aggregations(spec: ExportSpec, aggregation: str | float, how: str) -> None:
-    """Add a note for each loss term, other than the surrogate, that the system aggregates differently from the flow."""
+    """Add a note for each loss term, other than the surrogate, that the system aggregates differently from the flow.
+
+    `aggregation` is that of the system; `how` introduces it in the note, as in "verl aggregates all terms alike".
+    """
     for name, term in spec.algorithm.aggregations.items():
         if term != aggregation:
             spec.note(f"`{name}` is aggregated as {aggregation_text(term)}; {how}: {aggregation_text(aggregation)}")
 
 
 def note_uneven(spec: ExportSpec, devices: ExportDevices, pool: str) -> None:
-    """Add a note if a pool has different numbers of devices on its machines, since the system uses fewer then."""
+    """Add a note if `devices` differ in number between machines, since the system then uses the fewest on each.
+
+    `pool` is the name of their pool in the note.
+    """
     if len(set(devices.counts)) > 1:
         counts = ", ".join(map(str, devices.counts))
         spec.note(

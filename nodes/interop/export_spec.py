@@ -118,7 +118,7 @@ class ExportSpec:
 
     @property
     def prompt_tokens(self) -> int:
-        """Return the maximum length of a prompt in tokens, or a default if the plan does not specify it."""
+        """Return the maximum length of a prompt in tokens, or 1,024 if the plan does not specify it."""
         tokens = self.longest.prompt_tokens if self.longest else max_tokens(self.assumed.prompt_tokens)
         return tokens or DEFAULT_PROMPT_TOKENS
 

@@ -80,14 +80,14 @@ def _irrelevant(system: System) -> re.Pattern[str]:
 
 @cache
 def versions(system: System) -> tuple[str, ...]:
-    """Return the versions whose commands can be imported, oldest first."""
+    """Return the versions of a system whose keys are known, oldest first."""
     names = (path.stem for path in (FOLDERS[system] / "keys").glob("*.json"))
     return tuple(sorted(names, key=lambda version: [int(part) for part in version.split(".")]))
 
 
 @cache
 def exported_versions(system: System) -> tuple[str, ...]:
-    """Return the versions to which plans can be exported, oldest first."""
+    """Return the versions of a system to which plans can be exported, oldest first."""
     return tuple(v for v in versions(system) if (FOLDERS[system] / "templates" / f"{v}.j2").is_file())
 
 

@@ -112,7 +112,10 @@ def _children_of(process: int | str) -> list[int]:
 
 
 def memory_bytes(processes: list[int], limit_bytes: int) -> int:
-    """Return the resident memory of processes in bytes; if the sum exceeds the limit, count shared pages only once."""
+    """Return the resident memory of processes in bytes; if it is above `limit_bytes`, shared pages count only once.
+
+    `processes` are process ids; one that has ended counts as 0.
+    """
     total = 0
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as file:

@@ -56,7 +56,8 @@ class NamedPlan:
 def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
     """Return the problem that a saved plan solves, with the flow, models, rows and lengths that its file names.
 
-    Values in the request override them. A plan that records no assumptions gets all of them from the request.
+    Values in the request override them. A plan that records no assumptions gets all of them from the request. `where`
+    names the plan in errors.
     """
     if plan.assumed is None:
         return prepare(request, cluster=plan.cluster)
