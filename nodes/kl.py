@@ -82,7 +82,7 @@ def kl_abs(
     straight_through: bool = False,
     aggregation: How = MEAN,
 ) -> Loss:
-    """Return |new - ref|, the absolute difference of log-probs, which is no estimate of KL(policy, reference).
+    """Return |new - ref|, the absolute difference of log-probs, which does not estimate KL(policy, reference).
 
     It is 0 where the two models agree. With `straight_through` it has the gradient of k2, new - ref.
     """
