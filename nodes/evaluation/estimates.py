@@ -88,7 +88,7 @@ class ScoreReport:
 def reported(marks: Marks) -> ScoreReport:
     """Return the estimates from scored responses, with pass@k for each k up to the fewest responses of a prompt.
 
-    Raises LawError if there are no responses.
+    Raises LawError without responses.
     """
     import numpy as np
 
