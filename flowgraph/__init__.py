@@ -1,7 +1,7 @@
 """flowgraph: a compiler for typed training pipelines on language models.
 
 Describe a flow with `flow` and the values; `check`, `plan`, `draw` and `run` it. More of the language is in
-`flowgraph.language`, all that you can ask for in `flowgraph.app`.
+`flowgraph.language`, and all functions of the Python API are in `flowgraph.app`.
 """
 
 from typing import TYPE_CHECKING
@@ -48,7 +48,7 @@ _CALLS = {"check", "draw", "evaluate", "generate", "plan", "resume", "run"}
 
 
 def __getattr__(name: str) -> object:
-    """Import the application when it is first used: describing a flow does not need it."""
+    """Return a function of the Python API, imported on first use, since describing a flow does not need it."""
     if name not in _CALLS:
         raise AttributeError(f"module 'flowgraph' has no attribute {name!r}")
     from flowgraph import app

@@ -42,7 +42,7 @@ def squared_probs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> 
 
 @node(kind="logprob", stat="values")
 def critic_values(model: Critic, rollout: Annotated[Responses, READ]) -> Values:
-    """Return the critic's estimate of the rewards still to come, before each response token: [B, T]."""
+    """Return the critic's estimate, before each response token, of the rewards from there on: [B, T]."""
     return Values(_stat(model, rollout, "values"))
 
 

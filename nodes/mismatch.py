@@ -60,13 +60,13 @@ def mismatch(
     threshold: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0,
     most: Annotated[float | None, Field(gt=0)] = None,
 ) -> Mismatch:
-    """Measure how far an engine's log-probs `old` are from those of the engine that sampled the tokens, `behaviour`.
+    """Return, in nats, how far an engine's log-probs `old` are from those of the engine that sampled, `behaviour`.
 
     With l = old - behaviour [B, T] under the mask, the ratio of a token is e^l, with l clamped to ±20; the product over
     a row is e^(sum of l), with the sum clamped to ±20. kl = mean(-l), k3_kl = mean(e^l - 1 - l), chi2 = mean(ratio²) -
-    1, ess = mean(e^l)² / mean(e^2l). The perplexity of a row is e^-(mean of its log-probs). Means over rows leave out
-    rows without a token. Returns k3_kl, in float64; NaN without tokens. Raises LawError if it is above `most`
-    nats: then the sampling engine has other weights.
+    1, ess = mean(e^l)² / mean(e^2l). The perplexity of a row is e^-(mean of its log-probs). Tokens without a log-prob
+    in `behaviour` are left out, and means over rows leave out rows without a token. The result is k3_kl, in float64,
+    NaN without tokens. Raises LawError if it is above `most` nats: then the sampling engine has other weights.
     Source: Liu, Li et al. 2025, "When Speed Kills Stability", and verl's notes on rollout correction; k3: Schulman
     2020, "Approximating KL divergence". Deviation: l is clamped to ±20 in k3_kl too; rows without a token are left out.
 
@@ -122,7 +122,7 @@ def _row_measures(old: Tensor, behaviour: Tensor, products: Tensor) -> Iterator[
 def watch_engines(graph: Graph, params: Sequence[str]) -> Graph:
     """Return a named graph with one more result for each sampling node of the models in `params`: its mismatch.
 
-    Before: `policy.generate`, which the flow reads. After: also `policy.mismatch` of its log-probs and those of a new
+    For a node `policy.generate` this is a new node `policy.mismatch`, of its log-probs and those of another new
     node `policy.logprobs`, by the version that sampled (the newest one, if copies that sample may lag behind). If the
     flow has that log-prob node already, it is used. Neither greedy sampling nor one with a penalty is measured.
     """

@@ -81,7 +81,7 @@ class ScoreTerm:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a flow computes, in the words of its nodes. `estimator` is the op of its advantages, "" if unknown.
+    """The algorithm of a flow, in terms of its nodes. `estimator` is the op of its advantages, "" if unknown.
 
     `scores` are all scores that its advantages are computed from. `aggregations` has the aggregation of each other term
     of the policy's loss, by the name of its node; `choice` has how tokens are chosen by their covariance.
@@ -167,7 +167,10 @@ def settings_of(node: Node) -> Mapping[str, Any]:
 
 
 def read_algorithm(graph: Graph) -> Algorithm | None:
-    """Return the algorithm of a named graph, or None if it does not train a policy on responses that it generates."""
+    """Return the algorithm of a graph whose nodes have names; None if it trains no policy on responses that it samples.
+
+    Nodes that an algorithm has no field for are named in its `unsaid`.
+    """
     reader = _AlgorithmReader(graph)
     updates = {node: list(_loss_terms(node)) for node in reader.nodes("update")}
     losses = ((update, node) for update, terms in updates.items() for _, node in terms if node.op.name in SURROGATES)

@@ -27,9 +27,9 @@ def read_command(text: str) -> Imported:
 
 
 def read_yaml(text: str) -> Imported:
-    """Return the run of a verl configuration, whole or with only what differs from the defaults.
+    """Return the run of a verl configuration in YAML, which may be whole or only have what differs from the defaults.
 
-    Raises UsageError with the line for text that is not YAML, and as `read_command` does.
+    Raises UsageError, with the line, for text that is not YAML and for numbers that contradict each other.
     """
     keys = keys_of_yaml(text)
     inherited = tuple(

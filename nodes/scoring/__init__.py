@@ -51,7 +51,7 @@ def score(
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
 ) -> Scores:
-    """Score each response by a rule: [B].
+    """Return the score of each response by a rule: [B].
 
     `by` is the name of a shipped rule, a function at a module's top level, `path.py:name`, or "data": then each row's
     `data_source` selects its rule. The rule is called once per response, with the arguments that its parameters name:

@@ -58,7 +58,7 @@ class Allowed:
 
 
 def allowed(words: Sequence[str]) -> Allowed:
-    """Return the permissions in the setting `allow`. Raises RuleError for an unknown word.
+    """Return the permissions that the words of the setting `allow` give a rule. Raises RuleError for an unknown word.
 
     >>> allowed(["network", "env=JUDGE_KEY", "memory=8GiB"]).variables
     ('JUDGE_KEY',)
@@ -111,10 +111,10 @@ def lacks() -> str:
 
 
 def refuse_unheld(rule: RuleRef, words: Sequence[str]) -> Allowed:
-    """Return the permissions of a rule on this machine.
+    """Return the permissions of a rule on this machine; `words` are those of the setting `allow`.
 
-    Shipped rules that only compare text need no confinement, and run unconfined where the machine cannot confine.
-    Raises RuleError for any other rule there, unless "unconfined" is in `words`, and for an unknown word.
+    On a machine that cannot confine a process, shipped rules that only compare text run unconfined, and any other rule
+    raises RuleError unless `words` has "unconfined". An unknown word raises RuleError too.
     """
     may = allowed(words)
     if may.unconfined or not (why := lacks()):
@@ -125,7 +125,7 @@ def refuse_unheld(rule: RuleRef, words: Sequence[str]) -> Allowed:
 
 
 def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[str]:
-    """Return the existing paths that a rule's process may read.
+    """Return the existing paths that a rule's process may read, given its permissions `may`.
 
     These are files of the system, Python's folders, packages on `import_path`, the modules and packages next to the
     rule, and the paths that the setting `allow` adds. In folders that are not Python's, such as the working folder,

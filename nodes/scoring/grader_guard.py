@@ -46,7 +46,7 @@ SIGNAL_SCOPE_ABI = 6
 
 
 def started(spec: dict[str, Any]) -> Any:
-    """Start the command of `spec` and return its process handle.
+    """Start the command of `spec`, a worker's `spec.json`, and return the process handle of subprocess or sandlock.
 
     It runs under Landlock and seccomp if `spec["confined"]`, else with the user's rights.
     """
@@ -112,7 +112,10 @@ def _children_of(process: int | str) -> list[int]:
 
 
 def memory_bytes(processes: list[int], limit_bytes: int) -> int:
-    """Return the resident memory of processes in bytes; if the sum exceeds the limit, count shared pages only once."""
+    """Return the resident memory of processes in bytes; if it is above `limit_bytes`, shared pages count only once.
+
+    `processes` are process ids; one that has ended counts as 0.
+    """
     total = 0
     for process in processes:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as file:
@@ -127,9 +130,10 @@ def memory_bytes(processes: list[int], limit_bytes: int) -> int:
 
 
 def scratch_overfull(folder: str) -> bool:
-    """Return whether a scratch folder contains too many bytes or files, or cannot be counted.
+    """Return whether a scratch folder has more than 1 GiB or 10,000 files, or cannot be counted.
 
-    Symbolic links are not followed. A folder that cannot be read, or that is too deep, counts as too large.
+    Folders and links count as files, and links are not followed. A folder that cannot be read, or that is too deep,
+    cannot be counted.
     """
     files, size_bytes, waiting = 0, 0, [folder]
     while waiting:
@@ -205,7 +209,7 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 
 def exceeded(process: int, spec: dict[str, Any]) -> str:
-    """Return which limit a process and its descendants exceed together, as text; "" if none."""
+    """Return which limit of `spec`, on memory or scratch, a process and its descendants exceed; "" if none."""
     family = [process]
     for member in family:  # it grows meanwhile
         family += _children_of(member)
@@ -217,9 +221,9 @@ def exceeded(process: int, spec: dict[str, Any]) -> str:
 
 
 def watch(process: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
-    """Wait until the process ends, exceeds a limit, or the parent closes the lifeline.
+    """Wait until the process ends, exceeds a limit of `spec`, or the parent closes the lifeline; do not end it.
 
-    A limit that was exceeded is reported on the descriptor `say`.
+    Limits are checked four times a second. A limit that was exceeded is reported on the descriptor `say`.
     """
     ended = _ended(process)
     while not select.select([ended, lifeline], [], [], LOOK_S)[0]:
@@ -242,7 +246,10 @@ def end(process: int) -> None:
 
 
 def main(spec: dict[str, Any]) -> None:
-    """Start one confined process, guard it until it ends, clean up, and exit with the same code or signal."""
+    """Start the process of `spec`, guard it until it ends, remove its scratch folder, and exit with its code or signal.
+
+    If it cannot be started, an answer that says why is written on standard output, and the exit code is 0.
+    """
     lifeline, scratch = spec["lifeline"], spec["scratch"]
     os.set_inheritable(lifeline, False)
     say = os.dup(2)

@@ -150,7 +150,10 @@ def name_of(row: Mapping[str, object], index: int) -> str:
 
 
 def notes_of(row: Mapping[str, object], index: int, printed: bytes) -> list[str]:
-    """Return the notes of an error about a row: its name, its response (80 characters), and the last printed lines."""
+    """Return the notes of an error about a row: its name, the start of its response, and the last printed lines.
+
+    At most 80 characters of the response are shown.
+    """
     response = str(row["response"]) if "response" in row else ""
     cut = "…" if len(response) > RESPONSE_CHARACTERS else ""
     return [f"{name_of(row, index)}, response {response[:RESPONSE_CHARACTERS]!r}{cut}", *printed_lines(printed)]

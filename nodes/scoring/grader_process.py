@@ -131,7 +131,7 @@ def shortened(text: str, limit_characters: int) -> str:
 def place(error: BaseException, file: str) -> str:
     """Return `file:line` where an error occurred: the innermost frame in the rule's file, or else outside this program.
 
-    "" without such a frame.
+    `file` is the rule's. Without such a frame the place of a syntax error is returned, and "" for any other error.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     ours = (__file__, importlib.__file__)
@@ -193,7 +193,7 @@ def find(source: str, name: str) -> Callable[..., object]:
 
 
 def load(source: str, name: str, settings: dict[str, object], import_path: list[str]) -> LoadedRule:
-    """Load a rule and check the caller's settings against its parameters. Raises Failure.
+    """Load a rule and return it. Raises Failure if that fails, or if the rule lacks a parameter for a setting.
 
     `source` is a module's name or a file, and `name` is the function there. `import_path` replaces `sys.path`; the
     folder of a rule in a file is added at the end.
@@ -401,7 +401,10 @@ def serve(channel: Channel, *, enclosed: bool) -> None:
 
 
 def main(options: list[str]) -> None:
-    """Serve one parent, then exit without waiting for threads of the rule."""
+    """Answer the parent's questions until it closes the channel, then exit without waiting for threads of the rule.
+
+    `options` are flags: "--no-sockets" forbids sockets, "--confined" also isolates the forks that score a response.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel = Channel()
     if sys.platform == "linux":

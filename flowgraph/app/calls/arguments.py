@@ -1,4 +1,4 @@
-"""The arguments of the Python API: their types, the request of them, and errors in their words."""
+"""The arguments of the Python API: their types, the request that is built from them, and errors that name them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def request_from_arguments(**values: Any) -> Request:
 
 
 def model_text(model: PathLike | RunResult | None) -> str | None:
-    """Return the name of a model, or the path of a run's folder, as the text of an option; None for None.
+    """Return the name of a model, or the path of a run's folder, as text; None for None.
 
-    The folder of a run may be given as the result of `run`.
+    A run may be given as the result of `run`. Raises RunFolderError for a run that stopped before it began.
     """
     return None if model is None else str(run_folder(model))
 

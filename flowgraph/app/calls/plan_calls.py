@@ -202,7 +202,7 @@ def draw(
 
 
 def export(plan: PlanLike, to: System, *, version: str = "") -> ExportResult:
-    """Return a plan as the flags and files of another system, with notes about what that system cannot express.
+    """Return a plan as the flags and files of another system, with notes on what that system cannot express.
 
     `version` is the version of the system, by default the newest known one. Raises UsageError for an unknown system,
     PlanError for a plan that the system cannot run.
@@ -243,7 +243,10 @@ def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
 
 
 def compare(*plans: PlanLike) -> ComparedPlans:
-    """Return plans side by side, as a table or as data. Raises UsageError for fewer than two plans."""
+    """Return plans to compare, shown side by side as a table by `text` or as data by `data`.
+
+    Raises UsageError for fewer than two plans, and PlanError for a broken plan.
+    """
     with argument_errors():
         return compare_plans(plans)
 

@@ -48,10 +48,10 @@ class CheckResult:
 
 
 def check_flow(request: Request, say: Say) -> CheckResult:
-    """Return every fault of a flow.
+    """Return the faults of a flow, with notes on assumptions and skipped checks.
 
     There are three stages, and each is checked only if the previous one has no fault: the flow's text; the settings;
-    the passes, models, data and plan.
+    the passes, models, data and plan. `say` receives the notes of planning.
     """
     notes = list[str]()
     with verified():
@@ -131,7 +131,8 @@ SCORING = ("score", "refill")  # nodes that score by a rule
 def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     """Raise FlowTypeError for a flow that updates or returns no model, or takes a parameter that a run cannot provide.
 
-    Raises also if the sizes of a step do not go together, or if a scoring rule is missing or lacks ground truths.
+    Raises BatchError if the sizes of a step do not go together, and the errors of a scoring rule that does not exist or
+    whose rows lack ground truths. Sizes and truths are checked only if the problem was prepared with a data set.
     """
     inputs = prepared.inputs
     if inputs is not None:
@@ -184,6 +185,9 @@ def _refuse_param(graph: Graph, param: Param) -> None:
 
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:
-    """Raise ModelError if a model, such as a teacher, has other token ids than the model whose tokens it reads."""
+    """Raise ModelError if a model, such as a teacher, has other token ids than the model whose tokens it reads.
+
+    `cache` is the folder of downloaded models, None for the default one; `say` receives each note.
+    """
     for reader, writer in sorted(cross_model_reads(inputs.graph)):
         refuse_other_tokens(reader, writer, inputs.sources, cache_folder(cache), say)

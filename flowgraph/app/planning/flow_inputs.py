@@ -57,16 +57,19 @@ class FlowInputs:
 
 
 def cache_folder(cache: Path | None) -> Path:
-    """Return the folder for downloaded models and generated data: `cache`, or by default the user's cache."""
+    """Return the folder for downloaded models and generated data: `cache`, or by default `~/.cache/flowgraph`.
+
+    `$XDG_CACHE_HOME` replaces `~/.cache` if it is set.
+    """
     if cache is not None:
         return cache.expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flowgraph"
 
 
 def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
-    """Return the file of a flow, its graph before passes, and those of the settings `sets` that are for its nodes.
+    """Return the file of a flow, its graph before passes, and the settings of its nodes by name.
 
-    `sets` are texts `name=value`; those for the flow itself are applied in the graph.
+    `sets` are texts `name=value`. Settings of the flow itself are applied in the graph, and not returned.
     """
     file = find_flow(flow)
     flow_settings, node_settings = split_assignments(list(file.flow.signature.settings.model_fields), sets)
@@ -74,7 +77,7 @@ def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph
 
 
 def compiled_flow(workload: Workload) -> Graph:
-    """Return the graph of a workload's flow after passes, with the workload's settings applied."""
+    """Return the graph of a workload's flow after all passes, with the workload's settings; no data set is read."""
     passes = tuple(find_passes(workload.passes))
     _, described, chosen = described_flow(workload.flow, workload.settings)
     return simplified(resolve_settings(named(described), (), chosen)[0], passes)
@@ -107,7 +110,7 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
 def read_inputs(workload: Workload) -> FlowInputs:
     """Read the flow, passes, models, rows and settings that a workload names, and return them; no weights are loaded.
 
-    A value that the workload does not set is the one that is known for its model or data, or else a default.
+    A value that the workload does not set is the one that is known to suit its model or data, or else a default.
     """
     where, seed = cache_folder(workload.cache), workload.seed or 0
     passes = tuple(find_passes(workload.passes))

@@ -20,8 +20,8 @@ from placements import plan as search_plan
 def make_plan(request: Request, say: Say) -> PlanResult:
     """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
 
-    `say` receives each note. Raises UsageError for search options with a named plan, ResourceError if nothing fits, and
-    BatchError for sizes that do not go together.
+    `say` receives each note, and the result has all of them. Raises UsageError for search options with a named plan,
+    ResourceError if nothing fits, and BatchError if the batch, minibatches and ranks do not go together.
     """
     notes = list[str]()
 
@@ -70,7 +70,11 @@ def _ratio(text: str) -> tuple[int, int] | None:
 
 
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
-    """Search for the fastest plan of a problem. Raises ResourceError if nothing fits."""
+    """Return the fastest plan of a problem, found by a search.
+
+    `target` names the plan, and may name a placement that limits the search. `say` receives each note.
+    Raises ResourceError if nothing fits.
+    """
     result = _searched(prepared, PlanRequest.read(prepared.problem, placement=target.placement), target, say)
     check_plan(result.plan, prepared.problem.graph, f"plan of {result.plan.flow}")
     return result
@@ -92,14 +96,15 @@ def _searched(
 
 
 Check = Callable[[PreparedProblem], None]
-"""What refuses a problem before anything is planned."""
+"""A function that raises an error for a problem that must not be planned."""
 
 
 def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
     """Return a plan for a request: searched on its cluster, or the plan that it names, with a new forecast.
 
-    A named plan is forecast on its own cluster. `check` is called with the prepared problem first, and may raise. If
-    `fits`, a named plan that does not fit raises. `say` receives each note.
+    A named plan is forecast on its own cluster. `check` is called with the prepared problem first, and may raise.
+    `say` receives each note. Raises the error of a named plan that does not fit, unless `fits` is False, and
+    ResourceError if a search finds none that fits.
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)

@@ -74,7 +74,7 @@ class PlanResult:
         return Path(path)
 
     def data(self, *, top: int = TOP) -> dict[str, Any]:
-        """Return the data that `flowgraph plan --json` prints, with at most `top` of the found plans."""
+        """Return what `flowgraph plan --json` prints as JSON-compatible data, with at most `top` of the found plans."""
         plan = json.loads(self.plan.to_json())
         if self.search is None:
             return {"plan": plan}
@@ -111,6 +111,6 @@ def plan_of(target: Target) -> Plan | None:
 
 
 def read_plan(path: Path) -> Plan:
-    """Return the plan in a JSON file. Raises PlanError for a file that cannot be read or holds no plan."""
+    """Return the plan in a JSON file. Raises PlanError for a file that cannot be read or does not contain a plan."""
     text = text_of(path, "plan", lambda why: PlanError.unreadable(str(path), "", why))
     return Plan.from_json(text, str(path))

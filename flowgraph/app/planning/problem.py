@@ -120,7 +120,11 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
 
 
 def longest_prompt(inputs: FlowInputs) -> int:
-    """Return an upper estimate of the tokens of a data set's longest prompt, computed from its characters."""
+    """Return an upper estimate of the tokens of a data set's longest prompt, computed from its characters.
+
+    A token has 3 characters, and the chat template adds 48 tokens; with only `tiny` models, a token has one character
+    and the template adds 2.
+    """
     prompts: list[list[dict[str, Any]]] = inputs.data.train.column("prompt").to_pylist()
     longest = max(sum(len(message["content"]) for message in messages) for messages in prompts)
     real = any(source.kind != "tiny" for source in inputs.sources.values())
@@ -130,10 +134,10 @@ def longest_prompt(inputs: FlowInputs) -> int:
 def prepare_from(
     plan: Plan, where: str, cluster: Cluster | None = None, workload: Workload | None = None
 ) -> PreparedProblem:
-    """Return the problem that a saved plan solves, on its own cluster or on another.
+    """Return the problem that a saved plan solves, on its own cluster or on another `cluster`.
 
-    Values in `workload` override those in the plan's file. Raises PlanError for a plan that does not record what it was
-    made for, or whose flow now has another graph.
+    Values in `workload` override those in the plan's file; `where` names the plan in errors. Raises PlanError for a
+    plan that does not record what it was made for, or whose flow now has another graph.
     """
     if plan.assumed is None:
         raise PlanError.unreadable(where, "", "does not state its flow, models and data, so it has no forecast")
@@ -195,7 +199,7 @@ def _refuse_unknown_names(assumed: PlanAssumptions, graph: Graph, workload: Work
 
 
 def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> Workload:
-    """Return the workload of a saved plan's assumptions.
+    """Return the workload that a saved plan was made for: its flow, models, data, batch, settings and passes.
 
     Values in `workload` override those of the plan, except that its settings are appended to the plan's.
     """

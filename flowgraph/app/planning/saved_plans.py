@@ -56,7 +56,8 @@ class NamedPlan:
 def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
     """Return the problem that a saved plan solves, with the flow, models, rows and lengths that its file names.
 
-    Values in the request override them. A plan that records no assumptions gets all of them from the request.
+    Values in the request override them. A plan that records no assumptions gets all of them from the request. `where`
+    names the plan in errors.
     """
     if plan.assumed is None:
         return prepare(request, cluster=plan.cluster)
@@ -68,9 +69,10 @@ def prepare_again(plan: Plan, request: Request, where: str) -> PreparedProblem:
 def saved_plan(
     plan: Plan, prepared: PreparedProblem, where: str, cluster: Cluster | None = None, *, ran: bool = False
 ) -> SavedPlan:
-    """Return a plan with the problem that it solves, on its own cluster or on another.
+    """Return a plan with the problem that it solves, on its own cluster or on another `cluster`.
 
-    `ran` says that another system ran the plan. Raises the first law that the plan breaks.
+    `where` names the plan in errors, and `ran` says that another system ran it. Raises the error of the first law that
+    the plan breaks.
     """
     refuse(law_faults(plan, prepared.problem, where))
     return SavedPlan(
@@ -86,9 +88,9 @@ def saved_plan(
 def plan_again(plan: Plan, prepared: PreparedProblem, where: str, say: Say, *, fits: bool = True) -> PlanResult:
     """Return a saved plan with a new forecast.
 
-    `where` names the plan in errors, and `say` receives each note. Raises the first law that the plan breaks. If
-    `fits`, raises also if a role cannot run, if the sizes of a step do not go together, or if a device's memory
-    overflows.
+    `where` names the plan in errors, and `say` receives warnings about the cluster. Raises the error of the first law
+    that the plan breaks. If `fits`, it raises also if a role cannot run, if the sizes of a step do not go together, or
+    if a device's memory overflows.
     """
     for line in core_warnings(prepared.problem.cluster):
         say(line)
@@ -115,15 +117,18 @@ def faults_of(
 
 
 def law_faults(plan: Plan, problem: PlanningProblem, where: str) -> Iterator[FlowError]:
-    """Yield an error for each law that a plan breaks in its problem.
+    """Yield an error for each law that a plan breaks as a solution of its problem; `where` names the plan in errors.
 
-    Memory and seconds in the plan's file are ignored.
+    The memory and seconds that the plan's file records are not checked.
     """
     return laws.faults("placed", PlacedGraph(problem.graph, plan, where, experts_of(problem)))
 
 
 def refuse_broken(plan: Plan, where: str) -> None:
-    """Raise the first fault that can be found without the plan's flow: in its pools, its forecast or its step."""
+    """Raise the first fault of a plan that can be found without its flow: in its pools, its forecast or its step.
+
+    `where` names the plan in errors.
+    """
     refuse(chain(check_pools(plan, where), check_forecast(plan, where)))
     if plan.step is not None:
         step_seconds(plan.step, where)
@@ -201,9 +206,9 @@ class ComparedPlans:
 
 
 def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
-    """Return plans with their names, to compare.
+    """Return plans with their names, to compare; names are paths, numbered if a plan is not given by its path.
 
-    Raises UsageError for fewer than two, and PlanError for a broken plan.
+    Raises UsageError for fewer than two plans, and PlanError for a broken plan.
     """
     if len(plans) < 2:
         raise UsageError("compare needs two plans or more", where="compare", hint="compare A.json B.json")
@@ -294,9 +299,10 @@ class CheckedPlan:
 
 
 def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
-    """Return the faults of a plan's file: whether it is for its flow and fits its cluster, or the given `cluster`.
+    """Return the faults of a plan's file, if it is not for its flow or does not fit its cluster or the given `cluster`.
 
-    `cluster` is a short form or a TOML file. Faults are returned, and not raised, unless the file holds no plan.
+    `cluster` is a short form such as `2x8xh100`, or a TOML file. Raises PlanError for a file that contains no plan, and
+    ClusterError for a text that describes no cluster; all other faults are returned, and not raised.
     """
     saved = NamedPlan.of(path)
     plan, where = saved.plan, saved.where

@@ -30,7 +30,10 @@ ENGINES = ("vllm.num_engines", "vllm_num_engines")
 
 
 def read_openrlhf(config: Config) -> Imported:
-    """Return a run of OpenRLHF; raises UsageError without a model, or if its layouts do not divide its devices."""
+    """Return a run of OpenRLHF as a shipped flow, with notes on each difference.
+
+    Raises UsageError for a run that names no model, and if a layout does not divide its devices.
+    """
     flow = _flow(config)
     run = openrlhf_run(config, flow)
     _, prompt, response = _lengths(config)
@@ -59,7 +62,11 @@ def read_openrlhf(config: Config) -> Imported:
 
 
 def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return where and how a run has the roles of a flow."""
+    """Return the devices, layouts and settings of a flow's roles in a run of OpenRLHF.
+
+    Raises UsageError for a run without vLLM's engines, for an unknown ZeRO stage, and for degrees that do not divide
+    the devices of a role.
+    """
     parts, total_tokens = _parts(config, flow), _lengths(config)[0]
     tensor, sequence = _degrees(config)
     stage = 3 if _uses_fsdp(config) else config.integer("ds.zero_stage", "zero_stage")

@@ -45,7 +45,11 @@ NO_BOUND = 1e5  # a bound of the dual clip, or of a value, that nothing reaches
 
 
 def read_verl(config: Config) -> Imported:
-    """Return a run of verl. Raises UsageError without a model, or if its layouts do not divide its devices."""
+    """Return a run of verl as a shipped flow, with notes on each difference.
+
+    Raises UsageError for a run that names no model or learns from a teacher, and if a layout does not divide its
+    devices.
+    """
     if config.flag("distillation.enabled"):
         paths = (name for name in config.overrides if name.endswith(".model_path") and "teacher" in name)
         names = [config.overrides[path].text for path in paths]
@@ -84,7 +88,7 @@ def read_verl(config: Config) -> Imported:
 
 
 def verl_run(config: Config, flow: ShippedFlow) -> SystemRun:
-    """Return the devices, layouts and settings of a flow's roles in a run; the first part has the trainer."""
+    """Return the devices, layouts and settings of a flow's roles in a run of verl; the first part has the trainer."""
     separate, lag = _asynchrony(config)
     nodes, per_node = config.positive("trainer.nnodes"), config.positive("trainer.n_gpus_per_node")
     home = tuple(role for role in flow.roles if not (separate and role == "policy.sample"))
