@@ -12,7 +12,7 @@ from flowgraph.app.request import Request
 from flowgraph.app.running.check_metrics import held_out_metrics, metric_names, source_names
 from flowgraph.errors import DataError, UsageError, nearest
 from flowgraph.language.graph import Graph, Node, rewrite
-from flowgraph.lowering.follow import follow
+from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Sync
 from flowgraph.passes import compile_graph
@@ -62,7 +62,9 @@ def held_out_check(inputs: FlowInputs, request: Request, program: Program) -> He
     graph = replace(graph, at=flow.at)
     sources = {name for name in source_names(held_out.take(list(rows))) if name is not None}
     _refuse_metrics(graph, sources, inputs.data.name, request)
-    check = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
+    check = lower(
+        graph, plan_second_flow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]}
+    )
     # The copy that it samples from stays as old as the plan lets a step leave it: else how often a run is checked
     # would change what it trains on.
     lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)
