@@ -1,7 +1,7 @@
 """Data sets of the Hugging Face hub, as `hf:ID` or `hf:ID:CONFIG`, through the hub's own client.
 
 The hub keeps a Parquet copy of every public data set, as `CONFIG/SPLIT/NUMBER.parquet` of the revision
-`refs/convert/parquet`. Where there is no whole copy, the Parquet and JSON Lines files of the data set itself are read.
+`refs/convert/parquet`. Where the copy is not complete, the data set's own Parquet and JSON Lines files are read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flowgraph.errors import DataError, ModelError
+from flowgraph.models import hub
 from nodes.data.arrow import Table
 from nodes.data.columns import Columns, with_source
 from nodes.data.mixing import joined
@@ -45,8 +46,6 @@ def hub_rows(spec: str, columns: Columns) -> tuple[Table, Table | None]:
 
 def _splits(spec: str, name: str, config: str, form: re.Pattern[str], revision: str) -> dict[str, list[Path]]:
     """Return the files of a configuration by split, from a revision whose file names have this form."""
-    from flowgraph.models.hub import fetch_data
-
     split_of = dict[str, str]()
 
     def choose(files: Sequence[str]) -> list[str]:
@@ -63,7 +62,7 @@ def _splits(spec: str, name: str, config: str, form: re.Pattern[str], revision: 
         ]
 
     try:
-        paths = fetch_data(name, choose, revision)
+        paths = hub.fetch_data(name, choose, revision)
     except ModelError as error:
         notes = [note for note in (error.hint, *error.notes) if note]
         raise DataError(error.what, where=spec, notes=notes, hint=FILES_HINT) from error
