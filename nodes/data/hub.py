@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from flowgraph.errors import DataError, ModelError
@@ -94,12 +95,9 @@ def _rows(spec: str, name: str, files: Sequence[Path], columns: Columns) -> Tabl
     for path in files:
         table, lines = READERS[path.suffix](path)
         file = f"{spec} {path.parent.name}/{path.name}"
-        where = [f"{file}:{line}" for line in lines]
-        rows = checked(
-            table,
-            columns,
-            file,
-            lambda index, file=file, where=where: where[index] if where else f"{file} row {index} (from 0)",
-        )
-        tables.append((file, rows))
+        tables.append((file, checked(table, columns, file, partial(_place, file, lines))))
     return with_source(joined(tables) if len(tables) > 1 else tables[0][1], name)
+
+
+def _place(file: str, lines: Sequence[int], index: int) -> str:
+    return f"{file}:{lines[index]}" if lines else f"{file} row {index} (from 0)"

@@ -95,7 +95,7 @@ class DataSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """One data set as it was read: its train and held-out rows, either of which it may lack."""
+    """One data set as it was read: its train and held-out rows, and it may lack either."""
 
     name: str
     train: Table | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from flowgraph.errors import DataError
+from flowgraph.files.untrusted import read_json
 from nodes.data.json_lines import objects
 
 SPLITS: Mapping[str, str] = {
@@ -156,12 +156,10 @@ def _parquet_records(path: Path) -> Iterator[SourceRecord]:
 def _json_records(path: Path) -> Iterator[SourceRecord]:
     """Yield the object of a JSON file, or the objects of its list; a file of several objects is read line by line."""
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (ValueError, RecursionError):
+        content = read_json(path)
+    except (ValueError, OSError):
         yield from (SourceRecord(values, f"{path}:{line}") for line, values in objects(path))
         return
-    except OSError as fault:
-        raise DataError.failed(path, "cannot be read", fault) from fault
     for index, values in enumerate(content if isinstance(content, list) else [content]):
         where = f"{path} item {index} (from 0)" if isinstance(content, list) else str(path)
         if not isinstance(values, dict):
