@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         rollouts as rollouts,
         run as run,
     )
+    from flowgraph.app.data_sets import listed_data as listed_data
     from flowgraph.app.data_sets import make_data as make_data
     from flowgraph.app.drawing.draw_target import DrawTarget as DrawTarget, find_target as find_target
     from flowgraph.app.drawing.make_drawing import (
@@ -95,7 +96,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "calls.plan_calls": "calibrate check compare draw explain export import_run plan simulate",
     "calls.run_calls": "evaluate generate resume rollouts run",
-    "data_sets": "make_data",
+    "data_sets": "listed_data make_data",
     "drawing.draw_target": "DrawTarget find_target",
     "drawing.make_drawing": "ComparedTargets DrawResult compare_targets make_drawing",
     "drawing.pictures": "PictureDetail",

@@ -8,6 +8,19 @@ from flowgraph.app.planning.flow_inputs import cache_folder
 from flowgraph.app.request import Say
 from flowgraph.app.running.training import silent
 from flowgraph.errors import UsageError
+from nodes.data import published, sets
+
+GENERATED = (
+    ("digits", "copy three digits; also digits:max, digits:sort, digits:reverse"),
+    ("addition", "sums of two numbers up to 12"),
+    ("rg/NAME", "any task of reasoning-gym"),
+)
+
+
+def listed_data() -> list[tuple[str, str]]:
+    """Return the names of the data sets that can be made, each with what it is and what it is made from."""
+    known = published.PUBLISHED.items()
+    return [*GENERATED, *((name, f"{data_set.about}, from {data_set.needs}") for name, data_set in known)]
 
 
 def make_data(
@@ -25,21 +38,19 @@ def make_data(
     `--data gsm8k` finds it. `say` receives what was left out. Raises UsageError for a published data set without its
     files, and for files of another one.
     """
-    from nodes.data import published, sets
-
     if name not in published.PUBLISHED:
         if source is not None:
             hint = f"these are converted from files: {', '.join(published.PUBLISHED)}"
             raise UsageError(f"{name} is not made from files", where=f"--from {source}", hint=hint)
         data = sets.load(name, cache=cache_folder(cache), seed=seed)
-        files = sets.save(data, out or Path("data") / name.replace("/", "-").replace(":", "-"))
+        paths = sets.save(data, out or Path("data") / name.replace("/", "-").replace(":", "-"))
         rows = (table.num_rows for table in (data.train, data.held_out) if table is not None)
-        return dict(zip(files, rows, strict=True))
+        return dict(zip(paths, rows, strict=True))
     if source is None:
         hint = f"flowgraph data {name} --from FOLDER: {published.PUBLISHED[name].needs}"
         raise UsageError(f"{name} is made from its files", hint=hint)
-    made = published.prepare(name, source, out or cache_folder(cache) / name)
-    for path, converted in made.items():
+    files = published.prepare(name, source, out or cache_folder(cache) / name)
+    for path, converted in files.items():
         for reason, count in converted.skipped.items():
             say(f"{path}: left out {count:,} records {reason}")
-    return {path: converted.table.num_rows for path, converted in made.items()}
+    return {path: converted.table.num_rows for path, converted in files.items()}

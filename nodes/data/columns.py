@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 
 from flowgraph.errors import DataError, UsageError
-from nodes.data.arrow import Array, DataType, Table
+from nodes.data.arrow import Array, Table
 from nodes.data.checks import PROMPT_HINT, is_messages, is_text
 
 COLUMNS_HINT = "--columns prompt=problem,answer=solution"
@@ -45,17 +45,18 @@ def with_columns(table: Table, columns: Columns, *, file: str, where: Callable[[
     row. Raises DataError for a table with neither a column nor its sources, and for a row without a value.
     """
     for name, sources in columns.items():
-        found = next((source for source in sources if _at(table, source) is not None), None)
-        if found is not None:
-            values = _at(table, found)
+        present = ((source, values) for source in sources if (values := _at(table, source)) is not None)
+        source, values = next(present, (sources[0], None))
+        if values is not None:
             missing: int = values.is_null().index(True).as_py()
             if missing >= 0:
-                raise DataError.bad_row(where(missing), found, "is null or missing")
-            if name == "prompt":
-                _check_prompt_type(file, found, values.type)
+                raise DataError.bad_row(where(missing), source, "is null or missing")
+            if name == "prompt" and not (is_text(values.type) or is_messages(values.type)):
+                kinds = "a text or a list of messages"
+                raise DataError.wrong_type(file, source, values.type, kinds, hint=PROMPT_HINT)
             table = _with_truths(table, values) if name == "ground_truth" else _with_column(table, name, values)
         elif not _has(table, name):
-            raise DataError.lacks_column(file, sources[0], table.column_names)
+            raise DataError.lacks_column(file, source, table.column_names)
     if "prompt" in table.column_names and is_text(table.schema.field("prompt").type):
         prompts: list[str | None] = table.column("prompt").to_pylist()
         chats = [None if text is None else [{"role": "user", "content": text}] for text in prompts]
@@ -68,11 +69,6 @@ def with_source(table: Table, name: str) -> Table:
     if "data_source" in table.column_names:
         return table
     return table.append_column("data_source", pa.array([name] * table.num_rows, pa.string()))
-
-
-def _check_prompt_type(file: str, source: str, dtype: DataType) -> None:
-    if not (is_text(dtype) or is_messages(dtype)):
-        raise DataError.wrong_type(file, source, dtype, "a text or a list of messages", hint=PROMPT_HINT)
 
 
 def _at(table: Table, path: str) -> Array | None:

@@ -1,16 +1,18 @@
 """Data sets of the Hugging Face hub, as `hf:ID` or `hf:ID:CONFIG`, through the hub's own client.
 
 The hub keeps a Parquet copy of every public data set, as `CONFIG/SPLIT/NUMBER.parquet` of the revision
-`refs/convert/parquet`. Where there is no whole copy, the Parquet and JSON Lines files of the data set itself are read.
+`refs/convert/parquet`. Where the copy is not complete, the data set's own Parquet and JSON Lines files are read.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from flowgraph.errors import DataError, ModelError
+from flowgraph.models import hub
 from nodes.data.arrow import Table
 from nodes.data.columns import Columns, with_source
 from nodes.data.mixing import joined
@@ -45,8 +47,6 @@ def hub_rows(spec: str, columns: Columns) -> tuple[Table, Table | None]:
 
 def _splits(spec: str, name: str, config: str, form: re.Pattern[str], revision: str) -> dict[str, list[Path]]:
     """Return the files of a configuration by split, from a revision whose file names have this form."""
-    from flowgraph.models.hub import fetch_data
-
     split_of = dict[str, str]()
 
     def choose(files: Sequence[str]) -> list[str]:
@@ -63,7 +63,7 @@ def _splits(spec: str, name: str, config: str, form: re.Pattern[str], revision: 
         ]
 
     try:
-        paths = fetch_data(name, choose, revision)
+        paths = hub.fetch_data(name, choose, revision)
     except ModelError as error:
         notes = [note for note in (error.hint, *error.notes) if note]
         raise DataError(error.what, where=spec, notes=notes, hint=FILES_HINT) from error
@@ -95,12 +95,9 @@ def _rows(spec: str, name: str, files: Sequence[Path], columns: Columns) -> Tabl
     for path in files:
         table, lines = READERS[path.suffix](path)
         file = f"{spec} {path.parent.name}/{path.name}"
-        where = [f"{file}:{line}" for line in lines]
-        rows = checked(
-            table,
-            columns,
-            file,
-            lambda index, file=file, where=where: where[index] if where else f"{file} row {index} (from 0)",
-        )
-        tables.append((file, rows))
+        tables.append((file, checked(table, columns, file, partial(_place, file, lines))))
     return with_source(joined(tables) if len(tables) > 1 else tables[0][1], name)
+
+
+def _place(file: str, lines: Sequence[int], index: int) -> str:
+    return f"{file}:{lines[index]}" if lines else f"{file} row {index} (from 0)"

@@ -65,18 +65,18 @@ def shares(weights: Sequence[Fraction | None], rows: Sequence[int]) -> list[Frac
     >>> shares([None, Fraction("0.4"), None], [1, 9, 2])
     [Fraction(1, 5), Fraction(2, 5), Fraction(2, 5)]
     """
-    given = [weight for weight in weights if weight is not None]
-    if not given:
+    named = [weight for weight in weights if weight is not None]
+    if not named:
         return [None] * len(weights)
-    total = sum(given, Fraction(0))
-    if len(given) == len(weights):
-        return [weight / total for weight in given]
+    total = sum(named, Fraction(0))
+    if len(named) == len(weights):
+        return [weight / total for weight in named]
     if total >= 1:
         what = f"the weights add up to {float(total):g}, which leaves no prompts for the sets without a weight"
         raise UsageError(what, where="--data", hint="give every set a weight, or weights that add up to less than 1")
-    others = sum(count for weight, count in zip(weights, rows, strict=True) if weight is None)
+    other_rows = sum(count for weight, count in zip(weights, rows, strict=True) if weight is None)
     return [
-        (1 - total) * count / max(1, others) if weight is None else weight
+        (1 - total) * count / max(1, other_rows) if weight is None else weight
         for weight, count in zip(weights, rows, strict=True)
     ]
 
@@ -90,13 +90,13 @@ def step_rows(sets: Sequence[SetRows], batch: int) -> list[StepRows]:
     >>> [part.whole for part in step_rows([SetRows("a", 9, Fraction(3, 4)), SetRows("b", 9, Fraction(1, 4))], 8)]
     [6, 2]
     """
-    wanted = [batch * (part.share or 0) for part in sets]
-    whole = [int(count) for count in wanted]
-    bounds = [Fraction(0), *accumulate(count - least for count, least in zip(wanted, whole, strict=True))]
+    targets = [batch * (part.share or 0) for part in sets]
+    floors = [int(count) for count in targets]
+    bounds = [Fraction(0), *accumulate(count - least for count, least in zip(targets, floors, strict=True))]
     bits = PERIOD.bit_length() - 1
     offsets = [Fraction(int(f"{step:0{bits}b}"[::-1], 2), PERIOD) for step in range(PERIOD)]  # evenly spread
-    found = list[StepRows]()
-    for part, least, (low, high) in zip(sets, whole, pairwise(bounds), strict=True):
+    steps = list[StepRows]()
+    for part, least, (low, high) in zip(sets, floors, pairwise(bounds), strict=True):
         more = (int(offset + high) - int(offset + low) for offset in offsets)
         rows = StepRows(least, (0, *accumulate(more)))
         if rows.most > part.rows:
@@ -105,8 +105,8 @@ def step_rows(sets: Sequence[SetRows], batch: int) -> list[StepRows]:
         if batch * (part.share or 0) * PERIOD < 1:
             what = f"its share is less than one prompt in {PERIOD:,} steps of {batch} prompts"
             raise DataError.unusable(part.name, what, hint="a larger weight, or leave it out")
-        found.append(rows)
-    return found
+        steps.append(rows)
+    return steps
 
 
 def joined(tables: Sequence[tuple[str, Table]]) -> Table:

@@ -73,8 +73,8 @@ class DataSet:
             return ()
         return tuple(zip((part.rows for part in self.sets), step_rows(self.sets, batch), strict=True))
 
-    def check_rows(self, most: int) -> tuple[int, ...]:
-        """Return the held-out rows of a check: at most `most`, as evenly from all sets as their sizes allow.
+    def check_rows(self, limit: int) -> tuple[int, ...]:
+        """Return the held-out rows of a check: at most `limit`, as evenly from all sets as their sizes allow.
 
         >>> import pyarrow as pa
         >>> rows = pa.table({"prompt": range(9)})
@@ -83,19 +83,19 @@ class DataSet:
         (0, 1, 2, 6, 7)
         """
         counts = [part.rows for part in self.checks] or [0 if self.held_out is None else self.held_out.num_rows]
-        taken, left = [0] * len(counts), most
-        while left and (open_sets := [i for i, count in enumerate(counts) if taken[i] < count]):
+        counted, left = [0] * len(counts), limit
+        while left and (open_sets := [i for i, count in enumerate(counts) if counted[i] < count]):
             for i in open_sets[:left]:
-                more = min(max(1, left // len(open_sets)), counts[i] - taken[i])
-                taken[i] += more
-            left = most - sum(taken)
+                extra = min(max(1, left // len(open_sets)), counts[i] - counted[i])
+                counted[i] += extra
+            left = limit - sum(counted)
         firsts = accumulate(counts, initial=0)
-        return tuple(first + i for first, count in zip(firsts, taken, strict=False) for i in range(count))
+        return tuple(first + i for first, count in zip(firsts, counted, strict=False) for i in range(count))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """One data set as it was read: its train and held-out rows, either of which it may lack."""
+    """One data set as it was read: its train and held-out rows, and it may lack either."""
 
     name: str
     train: Table | None
@@ -120,12 +120,12 @@ def load(
     Raises DataError if something is missing, unknown or broken, UsageError for weights that leave nothing for a set.
     """
     specs = [spec] if isinstance(spec, str) else list(spec)
-    asked = [(text, None) if Path(text).exists() else split_weight(text) for text in specs]
-    if len(asked) == 1 and asked[0][1] is not None:
+    weighted = [(text, None) if Path(text).exists() else split_weight(text) for text in specs]
+    if len(weighted) == 1 and weighted[0][1] is not None:
         if not specs[0].startswith("hf:"):  # a configuration may be a number
             raise UsageError("a weight has no effect on one set", where=f"--data {specs[0]}", hint="leave it out")
-        asked = [(specs[0], None)]
-    loaded = [_loaded(name, cache, seed, columns) for name, _ in asked]
+        weighted = [(specs[0], None)]
+    loaded = [_loaded(name, cache, seed, columns) for name, _ in weighted]
     trains = list[tuple[str, Table]]()
     for part in loaded:
         if part.train is None:
@@ -140,12 +140,12 @@ def load(
         checks = [_held_out(text, cache, seed, columns) for text in texts]
         tests = [(part.name, table) for part, table in checks]
         files = [path for part in (*loaded, *(part for part, _ in checks)) for path in part.files]
-    several, given = len(loaded) > 1, bool(columns)
-    train, test = _joined(trains, given or several), _joined(tests, given or several or len(tests) > 1)
+    several, mapped = len(loaded) > 1, bool(columns)
+    train, test = _joined(trains, mapped or several), _joined(tests, mapped or several or len(tests) > 1)
     assert train is not None, "a set has rows to train on"
     digests = "\n".join(table_digest(table) for table in (train, test) if table is not None)
     counts = [table.num_rows for _, table in trains]
-    weights = shares([weight for _, weight in asked], counts)
+    weights = shares([weight for _, weight in weighted], counts)
     sets = map(SetRows, [name for name, _ in trains], counts, weights)
     return DataSet(
         name="+".join(part.name for part in loaded),
@@ -193,7 +193,7 @@ def _by_set(table: Table, sets: Sequence[SetRows]) -> list[tuple[str, Table]]:
 
 
 def _joined(tables: Sequence[tuple[str, Table]], sourced: bool) -> Table | None:
-    """Return the rows of all tables, each with its source if `sourced`; None if there are no tables."""
+    """Return the rows of all tables, each with its source if `sourced`; None without tables."""
     parts = [(name, with_source(table, name) if sourced else table) for name, table in tables]
     return (joined(parts) if len(parts) > 1 else parts[0][1]) if parts else None
 
@@ -209,7 +209,7 @@ def _held_out(spec: str, cache: Path, seed: int, columns: Columns) -> tuple[Load
 
 def _loaded(spec: str, cache: Path, seed: int, columns: Columns) -> Loaded:
     if spec.startswith("hf:"):
-        return Loaded(spec.removeprefix("hf:").partition(":")[0], *hub_rows(spec, columns), spec)
+        return _loaded_as(spec.removeprefix("hf:").partition(":")[0], hub_rows(spec, columns), spec)
     if spec in PUBLISHED and not Path(spec).exists():
         folder = cache / spec
         if not any((folder / f"{split}.parquet").is_file() for split in ("train", "test")):
@@ -217,17 +217,17 @@ def _loaded(spec: str, cache: Path, seed: int, columns: Columns) -> Loaded:
             raise DataError.unusable(spec, f"not prepared: no train and test in {folder}", hint=hint)
         return replace(_folder(folder, columns), name=spec)
     if spec == "addition":
-        return Loaded(spec, *addition(seed=seed), "made")
+        return _loaded_as(spec, addition(seed=seed))
     if spec.partition(":")[0] == "digits":
-        return Loaded(spec, *digits(cast("Kind", spec.partition(":")[2] or "copy"), seed=seed), "made")
+        return _loaded_as(spec, digits(cast("Kind", spec.partition(":")[2] or "copy"), seed=seed))
     if spec.startswith(GYM_PREFIXES):
         task = spec.partition("/")[2]
-        return Loaded(f"reasoning_gym/{task}", *reasoning_gym_rows(task, seed=seed), "made")
+        return _loaded_as(f"reasoning_gym/{task}", reasoning_gym_rows(task, seed=seed))
     path = Path(spec)
     if path.is_dir():
         return _folder(path, columns)
     if path.exists() or path.suffix in READERS:
-        return Loaded(path.stem, read(path, columns), None, spec, (path,))
+        return _loaded_as(path.stem, (read(path, columns), None), spec, (path,))
     if "/" in spec:
         raise DataError.missing(path, hint=f"from the Hugging Face hub: hf:{spec}")
     raise DataError.unknown("data set", spec, [*NAMES, *(f"{prefix}NAME" for prefix in GYM_PREFIXES)])
@@ -239,8 +239,15 @@ def _folder(path: Path, columns: Columns) -> Loaded:
         names = sorted(entry.name for entry in path.iterdir())
         listing = f"it has {', '.join(names[:6])}{' …' if len(names) > 6 else ''}" if names else "it is empty"
         raise DataError.unusable(path, "has no train.parquet or train.jsonl", hint=listing)
-    tables = [None if file is None else read(file, columns) for file in (train, test)]
-    return Loaded(path.resolve().name, *tables, str(path), tuple(file for file in (train, test) if file is not None))
+    tables = None if train is None else read(train, columns), None if test is None else read(test, columns)
+    files = tuple(file for file in (train, test) if file is not None)
+    return _loaded_as(path.resolve().name, tables, str(path), files)
+
+
+def _loaded_as(
+    name: str, tables: tuple[Table | None, Table | None], origin: str = "made", files: tuple[Path, ...] = ()
+) -> Loaded:
+    return Loaded(name=name, train=tables[0], held_out=tables[1], origin=origin, files=files)
 
 
 def _split_file(folder: Path, split: str) -> Path | None:

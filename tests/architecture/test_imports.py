@@ -41,6 +41,7 @@ DATA_MAY_IMPORT = ("flowgraph.errors", "flowgraph.files.untrusted", "flowgraph.l
 FACES = {
     "nodes": (
         *("", "language"),
+        "files.untrusted",  # of `nodes.data.published`, which reads anyone's JSON
         "flows.entry_points",
         "errors",
         "language.graph",  # of `nodes.mismatch`, which adds a measurement to a graph

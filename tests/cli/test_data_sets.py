@@ -47,7 +47,7 @@ def test_a_run_on_mixed_sets_records_what_it_read_and_resumes_bit_for_bit(flowgr
         "b": {"rows": 4, "share": 0.3},
         "digits": {"rows": 800, "share": 0.3},
     }
-    counted = {"most": 6, "how": "drop", "rows": 809, "long": 1, "longest": 11}
+    counted = {"limit": 6, "how": "drop", "rows": 809, "long": 1, "longest": 11}
     assert data["long_prompts"]["train"] == counted
     rollouts = pq.read_table(next((tmp_path / "whole" / "rollouts").rglob("*.parquet")))
     prompts = set(rollouts["group"].to_pylist())

@@ -17,6 +17,7 @@ from flowgraph.flows.flow_files import FlowFile, find_flow, import_file
 from flowgraph.flows.settings import ResolvedSetting, Suggestion, resolve_settings, split_assignments
 from flowgraph.language.graph import Graph, Param
 from flowgraph.language.values import Model, State, Trainable
+from flowgraph.models.loading import chat_tokenizer
 from flowgraph.models.sources import ModelSource, resolve
 from flowgraph.passes import Pass, named, simplified
 from nodes.data.suggestions import batch_for, suggested
@@ -161,23 +162,22 @@ def read_data(
 
     `model` is the one whose tokens are counted. Raises DataError for rows that cannot be used.
     """
+    from nodes.data import columns, prompt_lengths
     from nodes.data import sets as data_sets
-    from nodes.data.columns import parse_columns
-    from nodes.data.prompt_lengths import fit_prompts
 
-    cache, most = cache_folder(workload.cache), workload.max_prompt_tokens
-    columns = parse_columns(workload.columns)
-    rows = data_sets.load(data, cache=cache, held_out=workload.held_out or None, seed=seed, columns=columns)
+    cache, limit = cache_folder(workload.cache), workload.max_prompt_tokens
+    mapping = columns.parse_columns(workload.columns)
+    rows = data_sets.load(data, cache=cache, held_out=workload.held_out or None, seed=seed, columns=mapping)
     counted: dict[str, PromptCounts] = {}
-    if most is None or model is None:
+    if limit is None or model is None:
         return rows, counted
-    from flowgraph.models.loading import chat_tokenizer
-
     encode = chat_tokenizer(model, cache, lambda line: None).encode
 
     def fit(split: str, table: Table) -> tuple[Table, Sequence[bool]]:
         name = rows.name if split == "train" else f"{rows.name}, held-out rows,"
-        table, stays, counted[split] = fit_prompts(table, encode, most, workload.long_prompts or "refuse", name)
+        table, stays, counted[split] = prompt_lengths.fit_prompts(
+            table, encode, limit, workload.long_prompts or "refuse", name
+        )
         return table, stays
 
     return data_sets.kept(rows, fit), counted

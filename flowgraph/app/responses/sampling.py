@@ -102,15 +102,15 @@ def select_prompts(request: Request, model: ModelUnderTest, say: Say) -> PromptS
     rows differ from those that the run was trained on. Raises UsageError for an unknown split, DataError for data
     without held-out rows if these are requested.
     """
-    asked, split = request.workload, request.sampling.split
+    options, split = request.workload, request.sampling.split
     if split not in (None, *SPLITS):
         raise UsageError(f"no split `{split}`", where="--split", hint=f"known: {', '.join(SPLITS)}")
-    of_run = not (asked.data or asked.held_out or asked.columns)
-    workload = asked
-    if not asked.data:
+    of_run = not (options.data or options.held_out or options.columns)
+    workload = options
+    if not options.data:
         names = ("data", "columns", "held_out", "max_prompt_tokens", "long_prompts")
-        theirs = {name: getattr(model.workload, name) for name in names if not getattr(asked, name)}
-        workload = asked.model_copy(update=theirs)
+        theirs = {name: getattr(model.workload, name) for name in names if not getattr(options, name)}
+        workload = options.model_copy(update=theirs)
     specs = workload.data or (DEFAULT_DATA,)
     # Rows that are made here are those of the run's own seed: with another, some would have been trained on.
     rows, long_prompts = read_data(workload, specs, model.source, model.seed)

@@ -85,11 +85,11 @@ def _workload(run: RunFolder, facts: Mapping[str, Any]) -> Workload:
     """Return what a run recorded about its rows."""
     data = next((setting["value"] for setting in run.settings() if setting["name"] == "run.data"), ())
     try:
-        asked = saved_request(facts.get("options", {})).workload
+        saved = saved_request(facts.get("options", {})).workload
     except (ValueError, FlowError):
-        asked = Workload()
+        saved = Workload()
     names = ("held_out", "columns", "max_prompt_tokens", "long_prompts")
-    return make_request(data=data, **{name: getattr(asked, name) for name in names}).workload
+    return make_request(data=data, **{name: getattr(saved, name) for name in names}).workload
 
 
 def _chosen(run: RunFolder, facts: Mapping[str, Any], param: str | None) -> str:

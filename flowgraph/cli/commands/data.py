@@ -11,12 +11,6 @@ from flowgraph.cli import completion as complete
 from flowgraph.cli import options as opt
 from flowgraph.cli.output import note, print_json, print_table
 
-GENERATED = (
-    ("digits", "copy three digits; also digits:max, digits:sort, digits:reverse"),
-    ("addition", "sums of two numbers up to 12"),
-    ("rg/NAME", "any task of reasoning-gym"),
-)
-
 
 def data_command(
     name: Annotated[
@@ -44,10 +38,7 @@ def data_command(
 ) -> None:
     """Make a data set, or convert a published one, as Parquet in the schema of verl."""
     if name is None:
-        from nodes.data.published import PUBLISHED
-
-        published = ((name, f"{data_set.about}, from {data_set.needs}") for name, data_set in PUBLISHED.items())
-        listed = [*GENERATED, *published]
+        listed = app.listed_data()
         rows = [{"name": data_set, "about": about} for data_set, about in listed]
         print_json(rows) if json else print_table(["data", "what it is"], listed)
         return

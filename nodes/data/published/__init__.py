@@ -11,14 +11,14 @@ from flowgraph.errors import DataError, UsageError
 from nodes.data.arrow import Table
 from nodes.data.parquet import write_parquet
 from nodes.data.published import code, competition, gsm8k, hh
-from nodes.data.published.records import Record, Skipped, records_by_split
+from nodes.data.published.records import Skipped, SourceRecord, records_by_split
 from nodes.data.rows import Row, table_of
 
 MOST_CHARACTERS = 1_500_000_000
 """Ground truths of one table; a column of more text does not fit into one array of Arrow."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Published:
     """A published data set: what it is, the files to convert, and the row of each record.
 
@@ -27,7 +27,7 @@ class Published:
 
     about: str
     needs: str
-    row: Callable[[Record], Row | Skipped]
+    row: Callable[[SourceRecord], Row | Skipped]
     split: str = "train"
     only_split: bool = False
 
@@ -41,16 +41,26 @@ class Converted:
 
 
 PUBLISHED: Mapping[str, Published] = {
-    "gsm8k": Published("grade-school maths", "a folder with train.jsonl and test.jsonl", gsm8k.row_of),
+    "gsm8k": Published(about="grade-school maths", needs="a folder with train.jsonl and test.jsonl", row=gsm8k.row_of),
     "math": Published(
-        "MATH, competition maths", "its folders train/ and test/, or JSONL or Parquet files", competition.math_row
+        about="MATH, competition maths",
+        needs="its folders train/ and test/, or JSONL or Parquet files",
+        row=competition.math_row,
     ),
     "aime": Published(
-        "AIME problems, to check on", "JSONL or Parquet files", competition.aime_row, "test", only_split=True
+        about="AIME problems, to check on",
+        needs="JSONL or Parquet files",
+        row=competition.aime_row,
+        split="test",
+        only_split=True,
     ),
-    "apps": Published("programming problems", "its folders train/ and test/, or train.jsonl", code.apps_row),
-    "codecontests": Published("competitive programming", "its Parquet files", code.contest_row),
-    "hh": Published("dialogues with a chosen and a rejected reply", "JSONL files, also as .jsonl.gz", hh.row_of),
+    "apps": Published(
+        about="programming problems", needs="its folders train/ and test/, or train.jsonl", row=code.apps_row
+    ),
+    "codecontests": Published(about="competitive programming", needs="its Parquet files", row=code.contest_row),
+    "hh": Published(
+        about="dialogues with a chosen and a rejected reply", needs="JSONL files, also as .jsonl.gz", row=hh.row_of
+    ),
 }
 
 
@@ -60,7 +70,7 @@ def converted(name: str, source: Path) -> dict[str, Converted]:
     Raises DataError, with file and row, for a record that is broken or lacks a field, and if there is nothing to use.
     """
     published = PUBLISHED[name]
-    found = dict[str, Converted]()
+    splits = dict[str, Converted]()
     for split, records in records_by_split(source, published.split, only=published.only_split).items():
         rows, skipped, characters = list[Row](), Counter[str](), 0
         for record in records:
@@ -82,8 +92,8 @@ def converted(name: str, source: Path) -> dict[str, Converted]:
             raise DataError.unusable(
                 source, f"has no {split} rows to use", hint=f"left out: {reasons}" if reasons else ""
             )
-        found[split] = Converted(table_of(rows), skipped)
-    return found
+        splits[split] = Converted(table_of(rows), skipped)
+    return splits
 
 
 def prepare(name: str, source: Path, out: Path) -> dict[Path, Converted]:
@@ -94,14 +104,14 @@ def prepare(name: str, source: Path, out: Path) -> dict[Path, Converted]:
     """
     splits = converted(name, source)
     if out.suffix != ".parquet":
-        files = {out / f"{split}.parquet": made for split, made in splits.items()}
+        files = {out / f"{split}.parquet": converted_rows for split, converted_rows in splits.items()}
     elif len(splits) == 1:
         files = dict(zip([out], splits.values(), strict=True))
     else:
         what = f"is one file, and {source} has {' and '.join(splits)} rows"
         raise UsageError(what, where=f"--out {out}", hint=f"-o {out.with_suffix('')}, a folder; or --from one split")
-    for path, made in files.items():
-        write_parquet(made.table, path)
+    for path, converted_rows in files.items():
+        write_parquet(converted_rows.table, path)
     return files
 
 

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from flowgraph.errors import DataError
-from nodes.data.published.records import Record, Skipped
+from nodes.data.published.records import Skipped, SourceRecord
 from nodes.data.rows import Row, row
 
 INSTRUCTION = "Write Python code to solve the problem. Present the code in \n```python\nYour code\n```\nat the end."
@@ -20,7 +20,7 @@ UNREADABLE_TESTS = Skipped("with numbers in their tests that are too long to rea
 READS_FILES = Skipped("whose programs read or write files")
 
 
-def apps_row(record: Record) -> Row | Skipped:
+def apps_row(record: SourceRecord) -> Row | Skipped:
     """Return the row of an APPS problem; its tests are pairs of input and output, or the calls of a function."""
     question, tests = record.text("question"), record.get("input_output", "")
     if isinstance(tests, str):
@@ -46,7 +46,7 @@ def apps_row(record: Record) -> Row | Skipped:
     return _row("apps", prompt, truth, extra_info)
 
 
-def contest_row(record: Record) -> Row | Skipped:
+def contest_row(record: SourceRecord) -> Row | Skipped:
     """Return the row of a CodeContests problem, with its public, private and generated tests in this order."""
     question = record.text("description")
     if record.get("input_file") or record.get("output_file"):
@@ -77,7 +77,7 @@ def _row(source: str, question: str, truth: dict[str, Any], extra_info: dict[str
     return row(source, prompt, json.dumps(truth, ensure_ascii=False), ability="code", extra_info=extra_info)
 
 
-def _tests(inputs: Any, outputs: Any, record: Record, field: str) -> dict[str, Any]:
+def _tests(inputs: Any, outputs: Any, record: SourceRecord, field: str) -> dict[str, Any]:
     """Return tests as `inputs` and `outputs`; raise DataError unless they are two lists of one length."""
     if not (isinstance(inputs, list) and isinstance(outputs, list)):
         raise DataError.unusable(record.where, f"`{field}` has no lists of inputs and outputs")
@@ -86,7 +86,7 @@ def _tests(inputs: Any, outputs: Any, record: Record, field: str) -> dict[str, A
     return {"inputs": inputs, "outputs": outputs}
 
 
-def _parsed(text: str, record: Record, field: str) -> Any:
+def _parsed(text: str, record: SourceRecord, field: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as fault:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from flowgraph.errors import DataError
-from nodes.data.published.records import Record
+from nodes.data.published.records import SourceRecord
 from nodes.data.rows import Row, row
 
 MATH_SOURCE = "DigitalLearningGmbH/MATH-lighteval"
@@ -24,7 +24,7 @@ _YEAR = re.compile(r"(?<![0-9])20[0-9]{2}(?![0-9])")
 _AIME_ANSWER = re.compile(r"\$?0*([0-9]{1,3})(?:\.0+)?(?:\s*\^?\{?\\circ\}?|°)?\$?")
 
 
-def math_row(record: Record) -> Row:
+def math_row(record: SourceRecord) -> Row:
     r"""Return the row of a MATH record: `problem`, `solution`, `level`, `type`, and `answer` where it has one.
 
     Without an `answer`, the last `\boxed{}` of the solution is the answer. Raises DataError if there is none.
@@ -41,7 +41,7 @@ def math_row(record: Record) -> Row:
     return row(MATH_SOURCE, f"{problem} {MATH_INSTRUCTION}", answer, ability="math", extra_info=extra_info)
 
 
-def aime_row(record: Record) -> Row:
+def aime_row(record: SourceRecord) -> Row:
     """Return the row of an AIME record: `problem` or `question`, and `answer`, an integer from 0 to 999.
 
     Its data source is `aime2024`, with the year of the record or else of its file. Raises DataError for another answer.
@@ -73,7 +73,7 @@ def last_boxed(text: str) -> str | None:
     depth, place = 0, 0
     while place < len(rest):
         if rest[place] == "\\":
-            place += 1  # what it escapes is no brace of ours
+            place += 1  # an escaped brace is text
         elif rest[place] in "{}":
             depth += 1 if rest[place] == "{" else -1
             if not depth:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from flowgraph.errors import DataError
-from nodes.data.published.records import Record
+from nodes.data.published.records import SourceRecord
 from nodes.data.rows import Row, row
 
 SOURCE = "openai/gsm8k"
@@ -26,7 +26,7 @@ def final_answer(answer: str) -> str | None:
     return match[1].replace(",", "") if match else None
 
 
-def row_of(record: Record) -> Row:
+def row_of(record: SourceRecord) -> Row:
     """Return the row of a record with `question` and `answer`.
 
     Raises DataError if it lacks the question, the answer or its number.

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import re
 
-from nodes.data.published.records import Record, Skipped
+from nodes.data.published.records import Skipped, SourceRecord
 from nodes.data.rows import Row
 
 SOURCE = "Anthropic/hh-rlhf"
-NOT_A_DIALOGUE = Skipped("that are no dialogue of a human and an assistant")
+NOT_A_DIALOGUE = Skipped("that are not a dialogue of a human and an assistant")
 _TURN = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 _ROLES = {"Human": "user", "Assistant": "assistant"}
 
 Message = dict[str, str]
 
 
-def row_of(record: Record) -> Row | Skipped:
+def row_of(record: SourceRecord) -> Row | Skipped:
     """Return the row of a record whose `chosen` and `rejected` are whole dialogues that end with the reply.
 
     Records with a `prompt` are read too; their `chosen` and `rejected` are the replies only.

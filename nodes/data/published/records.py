@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from flowgraph.errors import DataError
+from flowgraph.files.untrusted import read_json
 from nodes.data.json_lines import objects
 
 SPLITS: Mapping[str, str] = {
@@ -37,7 +37,7 @@ _SPLIT_WORD = re.compile(rf"({'|'.join(SPLITS)})(?=[-_.]|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Record:
+class SourceRecord:
     """One record: its fields, and its place in the files for errors."""
 
     values: Mapping[str, Any]
@@ -73,11 +73,11 @@ class Skipped(str):
     """The reason for which a record has no row."""
 
 
-def records_by_split(source: Path, split: str, *, only: bool = False) -> dict[str, Iterator[Record]]:
+def records_by_split(source: Path, split: str, *, only: bool = False) -> dict[str, Iterator[SourceRecord]]:
     """Return the records of a file or folder by split.
 
     A file belongs to the split that its name or a folder above it names, else to `split`, as all do if `only`. If some
-    files name a split, those that do not are ignored. Raises DataError if there are no files to read.
+    files name a split, those that do not are ignored. Raises DataError without files to read.
     """
     if source.is_file():
         if not source.name.endswith(SUFFIXES):
@@ -115,7 +115,7 @@ def _of_problem(path: Path) -> bool:
     return path.name in FIELD_FILES.values() and (path.parent / QUESTION).is_file()
 
 
-def _records(paths: list[Path]) -> Iterator[Record]:
+def _records(paths: list[Path]) -> Iterator[SourceRecord]:
     for path in paths:
         if path.name == QUESTION:
             yield _problem(path.parent)
@@ -124,10 +124,10 @@ def _records(paths: list[Path]) -> Iterator[Record]:
         elif path.suffix == ".json":
             yield from _json_records(path)
         else:
-            yield from (Record(values, f"{path}:{line}") for line, values in objects(path))
+            yield from (SourceRecord(values, f"{path}:{line}") for line, values in objects(path))
 
 
-def _problem(folder: Path) -> Record:
+def _problem(folder: Path) -> SourceRecord:
     values = dict[str, Any]()
     for field, name in FIELD_FILES.items():
         try:
@@ -136,16 +136,16 @@ def _problem(folder: Path) -> Record:
             continue
         except (OSError, UnicodeDecodeError) as fault:
             raise DataError.failed(folder / name, "cannot be read", fault) from fault
-    return Record({**values, "problem_id": folder.name}, str(folder))
+    return SourceRecord({**values, "problem_id": folder.name}, str(folder))
 
 
-def _parquet_records(path: Path) -> Iterator[Record]:
+def _parquet_records(path: Path) -> Iterator[SourceRecord]:
     index = 0
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=64):
                 for values in batch.to_pylist():
-                    yield Record(values, f"{path} row {index} (from 0)")
+                    yield SourceRecord(values, f"{path} row {index} (from 0)")
                     index += 1
     except DataError:
         raise
@@ -153,17 +153,15 @@ def _parquet_records(path: Path) -> Iterator[Record]:
         raise DataError.corrupt(path, fault) from fault
 
 
-def _json_records(path: Path) -> Iterator[Record]:
+def _json_records(path: Path) -> Iterator[SourceRecord]:
     """Yield the object of a JSON file, or the objects of its list; a file of several objects is read line by line."""
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        yield from (Record(values, f"{path}:{line}") for line, values in objects(path))
+        content = read_json(path)
+    except (ValueError, OSError):
+        yield from (SourceRecord(values, f"{path}:{line}") for line, values in objects(path))
         return
-    except OSError as fault:
-        raise DataError.failed(path, "cannot be read", fault) from fault
     for index, values in enumerate(content if isinstance(content, list) else [content]):
         where = f"{path} item {index} (from 0)" if isinstance(content, list) else str(path)
         if not isinstance(values, dict):
             raise DataError.unusable(where, "is not a JSON object")
-        yield Record(values, where)
+        yield SourceRecord(values, where)

@@ -159,7 +159,7 @@ def test_dialogues_are_chats_up_to_the_reply_that_was_chosen(tmp_path: Path) -> 
     ]
     write_lines(tmp_path / "helpful-base" / "train.jsonl.gz", lines)
     made = converted("hh", tmp_path)["train"]
-    assert made.skipped == {"that are no dialogue of a human and an assistant": 1}
+    assert made.skipped == {"that are not a dialogue of a human and an assistant": 1}
     (row,) = made.table.to_pylist()
     turns = [("user", "Hi"), ("assistant", "Hello"), ("user", "Sing.")]
     assert row["prompt"] == [{"role": role, "content": content} for role, content in turns]
