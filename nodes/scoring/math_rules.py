@@ -174,8 +174,8 @@ def _last_statement(response: str) -> str:
         before, found, _ = _parted(response, marker)
         response = before.strip() if found else response
     response = _last_box(response) or response
-    before, point, _ = response.rpartition(". ")
-    response = before.strip() if point else response
+    sentences, stop, _ = response.rpartition(". ")
+    response = sentences.strip() if stop else response
     for marker in _LAST_WORDS:
         _, found, rest = _parted(response, marker)
         response = rest.strip() if found else response
@@ -190,7 +190,7 @@ def _parted(text: str, marker: str) -> tuple[str, bool, str]:
 
 def _last_box(text: str) -> str:
     r"""Return what the first braces after the last `\boxed`, or without one after the last `\fbox`, contain."""
-    start = max(text.rfind("\\boxed"), -1)
+    start = text.rfind("\\boxed")
     start = text.rfind("\\fbox") if start < 0 else start
     brace = text.find("{", start) if start >= 0 else -1
     if brace < 0 or "}" in text[start:brace]:
