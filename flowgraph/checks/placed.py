@@ -122,7 +122,7 @@ def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterat
             if what := engine.other_distribution(settings):
                 names = engines_for("sample", supported=True)
                 fits = [name for name in names if not ENGINES[name].other_distribution(settings)]
-                hint = f"these sample so: {', '.join(fits)} (--engine sample={fits[0]})"
+                hint = f"these sample so: {', '.join(fits)} (--engine sample={fits[-1]})"
                 yield PlanError.not_offered(placed.where, node.name, row.engine, what, hint)
 
 

@@ -19,8 +19,8 @@ from placements import PlanOptions, report
 def make_plan(request: Request, say: Say) -> PlanResult:
     """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
 
-    `say` receives each note. Raises UsageError for search options with a named plan, ResourceError if nothing fits, and
-    BatchError for sizes that do not go together.
+    `say` receives each note. Raises UsageError for search options with a named plan, ResourceError if nothing fits,
+    BatchError for sizes that do not go together, and PlanError if an engine gives a setting of sampling another meaning.
     """
     notes = list[str]()
 
@@ -59,7 +59,6 @@ def make_plan(request: Request, say: Say) -> PlanResult:
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
     """Search for the fastest plan of a problem. Raises ResourceError if nothing fits."""
     answer = _answer(prepared, PlanOptions(placement=target.placement), say)
-    check_plan(answer.plan, prepared.setting.graph, f"plan of {answer.plan.flow}")
     return PlanResult(prepared=prepared, plan=answer.plan, where=str(target), answer=answer)
 
 
@@ -67,7 +66,9 @@ def _answer(prepared: PreparedProblem, options: PlanOptions, say: Say, notes: It
     options.request(prepared.setting)  # refuses what cannot be asked, before any note
     for line in (*warnings_for(prepared.setting.cluster), *notes):
         say(line)
-    return options.answer(prepared.setting, prepared.assumed, cluster_of, say)
+    answer = options.answer(prepared.setting, prepared.assumed, cluster_of, say)
+    check_plan(answer.plan, answer.problem.graph, f"plan of {answer.plan.flow}")
+    return answer
 
 
 Check = Callable[[PreparedProblem], None]
