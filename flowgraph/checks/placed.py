@@ -116,7 +116,9 @@ def _engine_faults(plan: Plan, placed: PlacedRole, role: Role, where: str) -> It
 def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[FlowError]:
     """Find a node whose settings of sampling the engine gives another meaning."""
     engine = ENGINES.get(row.engine)
-    for node in placed.graph.all_nodes if engine is not None and role.use == "sample" else ():
+    if engine is None or role.use != "sample":
+        return
+    for node in placed.graph.all_nodes:
         if node.op.kind == "generate" and node.name in role.nodes:
             settings = dict(reshaped_by(node))
             if what := engine.other_distribution(settings):
