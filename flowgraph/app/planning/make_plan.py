@@ -20,7 +20,7 @@ def make_plan(request: Request, say: Say) -> PlanResult:
     """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
 
     `say` receives each note. Raises UsageError for search options with a named plan, ResourceError if nothing fits,
-    BatchError for sizes that do not go together, and PlanError if an engine gives a setting of sampling another meaning.
+    BatchError for sizes that do not go together, and PlanError if an engine gives a setting another meaning.
     """
     notes = list[str]()
 
