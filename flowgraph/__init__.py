@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from flowgraph.language.arithmetic import add, scale
 from flowgraph.language.flow import Flow, flow, node, stale
 from flowgraph.language.graph import Graph
-from flowgraph.language.laws import look_up_in
+from flowgraph.language.laws import set_law_table
 from flowgraph.language.loss import Loss
-from flowgraph.language.notebook import show_by
-from flowgraph.language.values import Mask, Metric, Model, Record, State, Trainable, Value, operate_by
+from flowgraph.language.notebook import set_notebook_view
+from flowgraph.language.values import Mask, Metric, Model, Record, State, Trainable, Value, set_operators
 
 if TYPE_CHECKING:
     from flowgraph.app import check, draw, evaluate, generate, plan, resume, run
 
-operate_by(add=add, scale=scale)
-look_up_in("flowgraph.checks.table:LAWS")
-show_by("flowgraph.diagrams.notebook:mimebundle")
+set_operators(add=add, scale=scale)
+set_law_table("flowgraph.checks.table:LAWS")
+set_notebook_view("flowgraph.diagrams.notebook:mimebundle")
 
 __all__ = [
     "Flow",

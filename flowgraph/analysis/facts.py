@@ -21,7 +21,7 @@ Origin = Node | Param
 
 @dataclass(frozen=True)
 class MadeBy:
-    """The weights that made a value: a version of a parameter's, read up to `at_most` updates late, at a temperature.
+    """The weights that made a value: a version of a parameter, read up to `at_most` updates late, at a temperature.
 
     `reshaped` are the other settings that changed the distribution, as (name, value): a truncation, a penalty.
 
@@ -39,8 +39,8 @@ class MadeBy:
 
     @property
     def late(self) -> str:
-        """Return the maximum lag of the weights as text: `up to 4 updates late`."""
-        return how_late(self.at_most)
+        """Return the maximum lag of the weights as text, such as `up to 4 updates late`."""
+        return lag_text(self.at_most)
 
     def reads_as(self, other: MadeBy) -> bool:
         """Return whether both have the same parameter, version and maximum lag; the distribution is ignored."""
@@ -52,9 +52,10 @@ class MadeBy:
 
 @dataclass(frozen=True)
 class RowSet:
-    """The rows of one origin, in any order; `drawn` are the weights that sampled them, if any did.
+    """The rows of one origin, in any order. `drawn` are the weights that sampled them, or None.
 
-    `kept` names a carried state that may have kept them from an earlier step.
+    `identity` names what distinguishes the rows. `kept` names a carried state that may have kept them from an earlier
+    step, or is "".
     """
 
     origin: Origin
@@ -79,20 +80,23 @@ class Facts:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """The facts of a graph by node, and the trained parameter that the parameter of each loss stands for, if any."""
+    """The facts of a graph by node and parameter (`of`), and the flow's parameter behind the model of each loss.
+
+    `regional` maps the parameter of a loss to that of the flow whose next version its node makes, or to None.
+    """
 
     of: Mapping[Origin, Facts]
     regional: Mapping[Param, Param | None]
 
     def at(self, edge: Edge) -> Facts:
-        """Return the facts of the value on an edge: its rows and the weights that produced it."""
+        """Return the facts of the value on an edge; a model has no rows, and unknown facts are None."""
         if issubclass(edge.type, Model):
             return Facts(None, self.weights(edge))
         facts = self.of.get(edge.source, Facts()) if isinstance(edge.source, Node | Param) else Facts()
         return facts if has_rows(edge.type) else Facts(None, facts.made)
 
     def weights(self, edge: Edge) -> MadeBy | None:
-        """Return the weights that the model on an edge has, or None if they come from no parameter."""
+        """Return the weights of the model on an edge, or None if they do not come from a parameter of the flow."""
         root = carried_from(edge)
         param = self.regional.get(root, root) if root is not None else None
         if param is None:
@@ -101,20 +105,20 @@ class GraphFacts:
 
 
 def has_rows(kind: type[Value]) -> bool:
-    """Return whether values of this type have rows: columns, and records that hold one."""
+    """Return whether values of a type have rows: columns by row or token, and records with such a part."""
     return _has_rows(cast("Any", kind))  # mypy: as in `fields`
 
 
 @cache  # records in records share their parts: without it the time doubles with each level
 def _has_rows(kind: Any) -> bool:
     if issubclass(kind, Record):
-        return any(map(_has_rows, fields(kind).values()))
+        return any(map(has_rows, fields(kind).values()))
     return kind.kind in (Kind.ROW, Kind.TOKEN)
 
 
 @lru_cache(maxsize=4)
 def facts_of(graph: Graph) -> GraphFacts:
-    """Return the facts of every value of a graph."""
+    """Return, for every value of a graph, whose rows it has and which weights made it; the result is cached."""
     regional = {param: node.root for node in graph.nodes for _, region in node.regions for param in region.params}
     of: dict[Origin, Facts] = {}
     facts = GraphFacts(of, regional)
@@ -146,7 +150,7 @@ def _rows_of(node: Node, weights: MadeBy | None, facts: GraphFacts) -> RowSet | 
 
 
 def rows_read(node: Node, facts: GraphFacts) -> Iterator[tuple[str, RowSet]]:
-    """Yield each input port of a node that has rows, with these rows.
+    """Yield (port, its rows) for each input of a node that has rows with a known origin.
 
     Ports that may take rows of another origin are left out.
     """
@@ -220,8 +224,8 @@ class ValueFacts:
     weights: str = ""
 
 
-def values_of(graph: Graph) -> list[ValueFacts]:
-    """Return the facts of every parameter and result of a named graph, in the order of the flow."""
+def value_facts(graph: Graph) -> list[ValueFacts]:
+    """Return the facts of every parameter and result of a named graph as text, in the order of the flow."""
     facts, edges = facts_of(graph), [Edge(param, param.type) for param in graph.params]
     for node in graph.all_nodes:
         ports = map(str, range(len(node.returns))) if len(node.returns) > 1 else [""]
@@ -255,9 +259,9 @@ def _name(origin: Origin) -> str:
 
 
 def masks_along(rows: RowSet) -> Sequence[str]:
-    """Return the names of the masks in the record that holds these rows; empty without a record.
+    """Return the dotted names of the masks that select tokens of these rows, such as `policy.generate.mask`.
 
-    They select tokens in every token column of these rows.
+    These are the parts of type Mask in the record that made the rows; the result is empty without such a record.
     """
     origin = rows.origin
     kinds = (origin.type,) if isinstance(origin, Param) else origin.returns
@@ -270,8 +274,8 @@ def masks_along(rows: RowSet) -> Sequence[str]:
     ]
 
 
-def readers_of_others(graph: Graph) -> set[tuple[str, str]]:
-    """Return pairs (reader, sampler) of model parameters: the reader computes statistics of the sampler's tokens.
+def cross_model_reads(graph: Graph) -> set[tuple[str, str]]:
+    """Return pairs (reader, sampler) of model parameters, where the reader computes statistics of the sampler's tokens.
 
     Pairs of a parameter with itself are left out.
     """

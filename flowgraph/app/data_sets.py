@@ -11,9 +11,10 @@ from flowgraph.errors import UsageError
 def make_data(
     name: str, *, out: Path | None = None, source: Path | None = None, seed: int = 0, cache: Path | None = None
 ) -> dict[Path, int]:
-    """Write the train and held-out rows of a task as Parquet files; return the number of rows by file.
+    """Write the train and held-out rows of a data set as Parquet files; return the number of rows by file.
 
-    `source` is the folder of the original gsm8k files. Raises UsageError for gsm8k without it.
+    `out` is the folder, by default `data/NAME`; for gsm8k, the cache. `source` is the folder of the original gsm8k
+    files. Raises UsageError for gsm8k without `source`.
     """
     import pyarrow.parquet as pq
 

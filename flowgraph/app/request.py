@@ -221,10 +221,10 @@ def _by_part(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def make_request(**values: Any) -> Request:
-    """Return the request of these fields, whatever part each is in; None leaves a field as it is by default.
+    """Build a request from fields of any of its parts, by name; None leaves a field at its default.
 
     Raises UsageError for a name that no part has and for values that contradict each other, SettingError for a value
-    that its field cannot have.
+    that its field does not allow.
 
     >>> make_request(flow="grpo", batch=8).workload.batch
     8
@@ -243,7 +243,9 @@ def make_request(**values: Any) -> Request:
 
 
 def fields(arguments: Mapping[str, Any], *, but: str = "") -> dict[str, Any]:
-    """Return the arguments of a function, its `locals()`, without the names in `but`, separated by spaces.
+    """Return the entries of `arguments`, such as a function's `locals()`, except those named in `but`.
+
+    `but` is a text of names with spaces between them.
 
     >>> fields({"flow": "grpo", "json": True}, but="json")
     {'flow': 'grpo'}
@@ -252,7 +254,7 @@ def fields(arguments: Mapping[str, Any], *, but: str = "") -> dict[str, Any]:
 
 
 def option(name: str) -> str:
-    """Return the command-line option of a request's field.
+    """Return the command-line option for a field of a request.
 
     >>> option("eval_every"), option("settings")
     ('--eval-every', '--set')
@@ -261,7 +263,10 @@ def option(name: str) -> str:
 
 
 def saved_request(saved: Mapping[str, Any]) -> Request:
-    """Return the request saved in a run's folder; older formats are read too. Raises ValueError for other data."""
+    """Return the request that was saved in a run's folder; formats of older versions are read too.
+
+    Raises ValueError if a part of the request is not a mapping, and the errors of `make_request`.
+    """
     flat, names = dict(saved), {"sets": "settings", "models": "model"}
     for part in ("asked", "where", *Request.model_fields):
         inner = flat.pop(part, {})

@@ -14,10 +14,12 @@ from flowgraph.language.values import Kind, Value
 from flowgraph.passes.dedupe_nodes import dedupe_nodes
 
 
-def rows_agree(graph: Graph) -> Iterator[FlowError]:
-    """Find a node, or a loss, that reads rows of two origins as if they were the same.
+def check_rows_have_one_origin(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each node or loss that reads rows of two origins, such as two rollouts, as the same rows.
 
-    A loss is found by its captures, since its rows are cut together.
+    Ports that are annotated with `Rows.OTHER`, and nodes that return new rows, are not checked. Of a loss, the values
+    that it reads from outside are checked, because they are divided into micro-batches together; a loss is not reported
+    if one of its nodes is.
     """
     facts, mixed = facts_of(graph), set[Node]()
     for node in graph.all_nodes:
@@ -42,8 +44,14 @@ def rows_agree(graph: Graph) -> Iterator[FlowError]:
                 yield LawError(what, where=str(region.at), notes=[others[0][0].made()], hint=hint)
 
 
-def made_as_asked(graph: Graph) -> Iterator[FlowError]:
-    """Find a value made by other weights than its port asks for: the trained model's, the sampler's, or a fixed one."""
+def check_weights_match_ports(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each input that was computed with other weights than its port requires.
+
+    A port can require the trained model of a loss, the weights that sampled its rows, or weights that the loss does not
+    train. Also an error: a port that requires the sampler's log-probs, if the rows were sampled greedily, or if they
+    may be of an earlier step and the log-probs are recomputed without a correction. Inputs whose weights are unknown
+    are not checked.
+    """
     facts = facts_of(graph)
     regions = {inner: region for node in graph.nodes for _, region in node.regions for inner in region.inner}
     for node in graph.all_nodes:
@@ -115,11 +123,12 @@ def _other_weights(
     yield LawError.other_weights(str(node.at), name, wants, str(maker), edge.made(), hint)
 
 
-def corrected_once(graph: Graph) -> Iterator[FlowError]:
-    """Find a correction of other values than those it is used with, and one that compares a value with itself.
+def check_corrections_match_use(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each importance correction that applies to other values than it was computed from.
 
-    The first would apply the ratio twice, or not at all. A correction that no node made is not judged. Equal
-    computations are one value here. Only sums of losses may read one value both as the sampler's and on another port.
+    The ratio would then be applied twice, or not at all. Also an error: a node, unless it returns a loss, that reads
+    the same value as the sampler's log-probs and on another port, since it then corrects nothing. Pure nodes that
+    compute the same count as one. Corrections that come from a parameter are not checked.
     """
     ports = [port for node in graph.all_nodes for port in node.op.ports]
     for node in dedupe_nodes(graph).all_nodes if any(port.by is By.SAMPLER or port.corrects for port in ports) else ():
@@ -138,7 +147,7 @@ def corrected_once(graph: Graph) -> Iterator[FlowError]:
 
 
 def _of_others(node: Node, port: Port, corrects: str, result: Edge, maker: Node) -> Iterator[FlowError]:
-    """Find a correction that its maker computed from another value than the node uses it with."""
+    """Yield an error if a correction was computed from another value than the one that `node` uses it with."""
     name, used, corrected = f"{node.op.name}({corrects}=)", node.input(corrects), maker.input(corrects)
     if used is None or corrected == used:
         return
@@ -203,10 +212,14 @@ def _settings(maker: MadeBy) -> str:
     return f"the distribution with {settings}" if settings else "the whole distribution"
 
 
-def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
-    """Find a loss on rows of other weights than it trains, if a node needs the trained ones or nothing corrects it.
+def check_staleness_is_corrected(graph: Graph) -> Iterator[FlowError]:
+    """Yield an error for each loss that does not correct for the staleness of its rows.
 
-    Only a loss of the model that sampled the rows has a lag to correct; a critic or a student has none.
+    An on-policy node needs a correction of its own if its rows may have been sampled by other weights than those that
+    are trained. Otherwise any correction in the loss is enough; one is needed if the trained model may have sampled the
+    rows some updates ago, or if a carried state may have kept them from an earlier step. Also an error: a correction
+    toward other weights than those that are trained. A read `stale(…, corrected=False)` permits a lag without
+    correction.
     """
     facts = facts_of(graph)
     sampled = {edge.source for node in graph.nodes if node.op.kind == "generate" and (edge := node.model())}
@@ -232,7 +245,7 @@ def lag_is_corrected(graph: Graph) -> Iterator[FlowError]:
 
 
 def _kept_uncorrected(region: Region, reads: list[tuple[Node, RowSet]]) -> Iterator[FlowError]:
-    """Find a loss without correction on rows that a carried state may have kept from an earlier step."""
+    """Yield an error for a loss without correction on rows that a carried state may have kept from an earlier step."""
     old = [(inner, rows) for inner, rows in reads if rows.kept]
     plain = next((read for read in old if read[0].op.on_policy and not _corrections(read[0])), None)
     if old and (plain is not None or not any(_corrects(inner) for inner in region.inner)):
@@ -245,7 +258,7 @@ def _kept_uncorrected(region: Region, reads: list[tuple[Node, RowSet]]) -> Itera
 
 
 def _leads_elsewhere(inner: Node, node: Node, facts: GraphFacts) -> Iterator[FlowError]:
-    """Find a correction, of a loss without a ratio, that leads to other weights than those that `node` updates."""
+    """Yield an error for each correction, in a loss without a ratio, toward other weights than `node` updates."""
     for port, edge in _corrections(inner):
         maker = _maker(edge).source
         if port.corrects or not isinstance(maker, Node):

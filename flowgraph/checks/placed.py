@@ -19,20 +19,24 @@ DEGREES = ("data", "tensor", "pipeline", "expert", "sequence", "replicas")
 """The ways to split or repeat a model."""
 
 
-def is_for_the_graph(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a plan of another structure."""
+def check_plan_matches_graph(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Yield an error if the plan was made for a graph of another structure."""
     plan, expected = placed.plan, structure_hash(placed.graph)
     if plan.structure_hash != expected:
         yield PlanError.other_graph(placed.where, plan.flow, plan.structure_hash, placed.graph.name, expected)
 
 
-def pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a pool that is named twice, and a device that does not exist or that is in two pools."""
-    yield from pool_faults(placed.plan, placed.where)
+def check_pools_hold_devices(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Yield an error for each pool name that is used twice, and each pool device that is unknown or in another pool."""
+    yield from check_pools(placed.plan, placed.where)
 
 
-def pool_faults(plan: Plan, where: str) -> Iterator[FlowError]:
-    """Find the faults of a plan's pools, for any flow."""
+def check_pools(plan: Plan, where: str) -> Iterator[FlowError]:
+    """Yield an error for each fault in the pools of a plan, for any flow; `where` is the plan's file.
+
+    Faults are a pool name that is used twice, a device that the plan's cluster does not have, and a device in two
+    pools.
+    """
     names, holders = set[str](), dict[tuple[str, int], str]()
     for pool in plan.pools:
         if pool.name in names:
@@ -47,8 +51,8 @@ def pool_faults(plan: Plan, where: str) -> Iterator[FlowError]:
             holders[node, index] = pool.name
 
 
-def forecast_faults(plan: Plan, where: str) -> Iterator[FlowError]:
-    """Find a pool or a role in a plan's forecast that the plan does not have."""
+def check_forecast(plan: Plan, where: str) -> Iterator[FlowError]:
+    """Yield an error for each pool or role in a plan's forecast that the plan lacks; `where` is the plan's file."""
     pools, roles = [pool.name for pool in plan.pools], [placed.role for placed in plan.placed]
     for forecast in plan.forecast:
         if forecast.pool not in pools:
@@ -61,8 +65,11 @@ def forecast_faults(plan: Plan, where: str) -> Iterator[FlowError]:
                 yield PlanError.unknown(where, f"pool of the task {task.name}:", pool, [*pools, HOST])
 
 
-def every_role_once(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a role that the graph does not have, that is placed twice, or that is not placed."""
+def check_roles_are_placed_once(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Yield an error for each placed role that the graph lacks or that is placed twice, and one if roles are missing.
+
+    Roles of models that the plan leaves out (`assumed.without`) need not be placed.
+    """
     seen = set[str]()
     for role in (row.role for row in placed.plan.placed):
         if role not in placed.roles:
@@ -76,10 +83,12 @@ def every_role_once(placed: PlacedGraph) -> Iterator[FlowError]:
         yield PlanError.not_placed(placed.where, missing)
 
 
-def engines_run_their_roles(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a role whose pool or engine does not exist, or that its engine, layout or devices cannot run.
+def check_engines_run_roles(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Yield an error for each role whose engine cannot run it as the plan places it.
 
-    Its model may lack the experts of the layout, and experts may not divide evenly over the ranks.
+    Errors: an unknown pool or engine; too few devices in the pool; a use, layout, setting or kind of device that the
+    engine does not support; an expert degree that does not evenly divide the ranks and the model's experts. Roles that
+    the graph lacks are skipped.
     """
     for row in placed.plan.placed:
         role = placed.roles.get(row.role)
@@ -132,7 +141,8 @@ def unsupported(plan: Plan) -> list[str]:
     """Return the parts of a plan that can be forecast and exported but not run here, in the order of the plan.
 
     These are engines without an executor, layouts and settings that the executor does not support, steps that overlap,
-    and models that are left out. `check_plan` refuses what an engine does not even model.
+    and models that are left out. Unknown engines, and what an engine cannot even forecast, are not listed: `check_plan`
+    reports these.
     """
     names = list[str]()
     for placed in plan.placed:
@@ -151,8 +161,8 @@ def unsupported(plan: Plan) -> list[str]:
 
 
 def refuse_unsupported(plan: Plan, where: str) -> None:
-    """Raise PlanError if a plan cannot be run here; `where` is the plan's file."""
-    if names := unsupported(plan):
+    """Raise PlanError if a plan contains anything that cannot be run here; `where` is the plan's file."""
+    if names := unsupported_parts(plan):
         raise PlanError.not_supported(where, plan.flow, names)
 
 
@@ -193,8 +203,12 @@ def _misfits(
             return
 
 
-def lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
-    """Find a role that lags further than the flow allows, or that has no copy of weights which could lag."""
+def check_lags_are_allowed(placed: PlacedGraph) -> Iterator[FlowError]:
+    """Yield an error for each role that lags more updates than both the flow and the plan's assumed staleness allow.
+
+    Also an error: a role that lags although nothing trains its weights, or although it shares the weights that are
+    trained.
+    """
     plan, where = placed.plan, placed.where
     homes = {row.role: (row.pool, row.engine, row.layout) for row in plan.placed}
     staleness = (plan.assumed.staleness if plan.assumed is not None else None) or 0

@@ -77,7 +77,10 @@ for section, members in SECTIONS.items():
 
 
 def run_command() -> int:
-    """Run the command in the arguments of this process; return its exit code."""
+    """Run the command in the arguments of this process, and return its exit code.
+
+    A fault in the command line is printed to stderr. Other errors are raised.
+    """
     try:
         code = commands(standalone_mode=False)
     except typer.Abort:

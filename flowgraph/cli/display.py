@@ -20,8 +20,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from flowgraph.app.running.run_report import short
-from flowgraph.cli.output import say, visible
+from flowgraph.app.running.run_report import short_metric_names
+from flowgraph.cli.output import escape_controls, say
 from flowgraph.diagrams.model.labels import clean
 from flowgraph.diagrams.write.terminal.sparkline import sparkline
 from flowgraph.language.graph import Graph
@@ -148,7 +148,7 @@ class Display:
 
     def line(self) -> str:
         """Return the progress, headline metrics and speed of the run in one line."""
-        names = short(name for name, _ in self._headlines())
+        names = short_metric_names(name for name, _ in self._headlines())
         metrics = [f"{names[name]} {values[-1]:.3f}" for name, values in self._headlines() if values]
         return f"step {self.step}/{self.steps}  " + "  ".join([*metrics, *self._speeds()])
 
@@ -178,7 +178,7 @@ class Display:
         return grid
 
     def _metrics(self, columns: int) -> Table:
-        names = short(name for name, _ in self._headlines())
+        names = short_metric_names(name for name, _ in self._headlines())
         rows = [
             (one_line(names[name], columns // 3), values, self.metrics[name].unit if name in self.metrics else "share")
             for name, values in self._headlines()
@@ -213,7 +213,7 @@ def _sample_lines(sampled: _Shown, columns: int) -> Iterator[Text]:
 
 def _cut(text: str, columns: int, style: str = "") -> Text:
     """Return one line that is cut where the terminal ends."""
-    line = Text(visible(text).replace("\n", " "), style=style, no_wrap=True, overflow="ellipsis")
+    line = Text(escape_controls(text).replace("\n", " "), style=style, no_wrap=True, overflow="ellipsis")
     line.truncate(columns, overflow="ellipsis")
     return line
 
@@ -226,7 +226,7 @@ def one_line(text: str, characters: int = CHARACTERS_AT_MOST) -> str:
     >>> one_line("two\nlines\x1b[2J")
     'two lines\\x1b[2J'
     """
-    line = visible(_SELECTORS.sub("", " ".join(text.split())))
+    line = escape_controls(_SELECTORS.sub("", " ".join(text.split())))
     return clean(line, characters) if line else ""
 
 

@@ -16,7 +16,7 @@ from flowgraph.cluster.plan import MOST_PROMPTS, MOST_THREADS
 Completer = complete.Completer | str | None
 
 
-def in_section(
+def section_option(
     section: str | None,
     flags: str,
     about: str,
@@ -25,10 +25,10 @@ def in_section(
     min: float | None = None,
     max: float | None = None,
 ) -> Any:
-    """Return an option in a section of `--help`, with `min` and `max` as the limits of a number.
+    """Return a typer option in a section of `--help`, or in the general list of options if `section` is None.
 
-    `flags` has its names and the name of its value, as in `-o, --out FILE`; `completer` may be a text of words to
-    offer.
+    `flags` has its names and the name of its value, as in `-o, --out FILE`, and `about` is its help. `completer`
+    completes its value; it may be a text of words to offer. `min` and `max` are the limits of a number.
     """
     words = flags.split()
     names = [word.rstrip(",") for word in words if word.startswith("-")]
@@ -38,13 +38,13 @@ def in_section(
     return typer.Option(*names, **text, autocompletion=offered, min=min, max=max)
 
 
-option, workload = partial(in_section, None), partial(in_section, "Workload")
-placing, running = partial(in_section, "Cluster and plan"), partial(in_section, "Run")
-sampling, searching = partial(in_section, "Responses"), partial(in_section, "Search")
+option, workload = partial(section_option, None), partial(section_option, "Workload")
+placing, running = partial(section_option, "Cluster and plan"), partial(section_option, "Run")
+sampling, searching = partial(section_option, "Responses"), partial(section_option, "Search")
 
 
 def argument(name: str, about: str, completer: complete.Completer | None = None) -> Any:
-    """Return an argument; `name` is its name in `--help`."""
+    """Return a typer argument; `name` is its name in `--help`, `about` its help, and `completer` completes it."""
     return typer.Argument(help=about, metavar=name, autocompletion=completer)
 
 
@@ -66,7 +66,7 @@ RunPath = Annotated[Path, argument("RUN", "A run folder.", complete.runs)]
 Verify = Annotated[bool, option("--verify", "Check the graph after every compiler pass, not only after the last.")]
 PlanPath = Annotated[Path, argument("PLAN.json", PLAN_FILE, complete.plans)]
 PlanOut = Annotated[Path | None, option("-o, --out PLAN.json", "Write the plan to this file.")]
-What = Annotated[str, argument("WHAT", WHAT, complete.drawable)]
+What = Annotated[str, argument("WHAT", WHAT, complete.draw_targets)]
 DrawnOut = Annotated[
     Path | None, option("-o, --out FILE", "Write the picture: .svg .png .html .mmd .md .dot .json .txt.")
 ]

@@ -164,7 +164,7 @@ class PoolForecast(Data):
 
     @property
     def worst(self) -> PhasePeak | None:
-        """Return the largest peak, the first one of equals; None if no role works on the pool."""
+        """Return the largest peak of the pool, the first if several are equal; None if there is none."""
         return max(self.peaks, key=lambda peak: peak.memory_bytes, default=None)
 
 
@@ -249,8 +249,8 @@ class PlanAssumptions(Data):
 class Plan(Data):
     """The place of every role of a flow, for the graph with this structure hash.
 
-    A plan may name engines, layouts and settings that can only be forecast: `checks.placed.unsupported` returns those
-    that cannot run here.
+    A plan may name engines, layouts and settings that can only be forecast: `checks.placed.unsupported_parts` returns
+    those that cannot run here.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -295,7 +295,7 @@ class Plan(Data):
         return mimebundle(self)
 
     def used(self) -> list[Device]:
-        """Return the devices of all pools, pool by pool; devices that the cluster does not have are left out."""
+        """Return the devices of all pools, pool by pool; devices that the cluster lacks are left out."""
         devices = (self.cluster.device(*place) for pool in self.pools for place in pool.devices)
         return [device for device in devices if device is not None]
 

@@ -60,11 +60,11 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) -> Any:
-    """Return the content of a JSON text.
+    """Return the content of a JSON text, within limits that make it safe to read.
 
-    `finite` refuses NaN and infinite numbers, `whole` refuses strings with half of a surrogate pair. Raises ValueError
-    with a one-line reason if the text is not UTF-8 or not JSON, is too long or nested too deep, has a key twice in one
-    object, or has a number or string that other readers would refuse.
+    Raises ValueError with a one-line reason if the text is not UTF-8 or not JSON, is too long or nested too deep, has a
+    key twice in one object, or has an integer of more than 20 characters. So do NaN and infinite numbers unless
+    `finite` is False, and strings with half a surrogate pair unless `whole` is False.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -93,7 +93,10 @@ def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) ->
 
 
 def json_as(kind: type[Kind], text: str | bytes) -> Kind:
-    """Return a JSON text as a pydantic model. Raises ValueError as `parse_json` does, or pydantic's ValidationError."""
+    """Return a JSON text as a model of the pydantic class `kind`.
+
+    Raises ValueError as `parse_json` does, or pydantic's ValidationError if the content does not fit the class.
+    """
     parse_json(text)
     return kind.model_validate_json(text)
 

@@ -19,9 +19,10 @@ WORDS: dict[Group, str] = {"flowgraph.flows": "flow", "flowgraph.rules": "rule",
 
 
 def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name, sorted, without importing them.
+    """Return the entry points of a group, sorted by name, without importing them.
 
-    Raises `UnknownNameError` for a name that two packages register, or that is in `shipped`.
+    `shipped` are names that packages may not register. Raises UnknownNameError for one of these, and for a name that
+    two packages register.
     """
     return {name: entry for name in names(group) if (entry := find(group, name, shipped)) is not None}
 
@@ -32,9 +33,9 @@ def names(group: Group) -> list[str]:
 
 
 def find(group: Group, name: str, shipped: Collection[str] = ()) -> EntryPoint | None:
-    """Return the entry point with this name without importing it; None if there is none.
+    """Return the entry point with a name, without importing it; None if no package registers it.
 
-    Raises `UnknownNameError` if two packages register the name, or if one does and the name is in `shipped`.
+    Raises UnknownNameError if two packages register the name, or if one does although it is in `shipped`.
     """
     entries = list(_registered(group).select(name=name))
     packages = [package_of(entry) for entry in entries]
@@ -59,10 +60,11 @@ def _read(group: Group, folders: tuple[tuple[Path, int], ...]) -> EntryPoints:
 
 
 def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
-    """Import the object that a package registers under this name, and return it.
+    """Import and return the object that a package registers under a name.
 
-    Raises `UnknownNameError`, with the nearest name, if no package or more than one registers it; `UserCodeError`,
-    which names the package, if its module cannot be imported or lacks the object.
+    `shipped` are names that packages may not register. Raises UnknownNameError, with the nearest name, if no package or
+    more than one registers it; UserCodeError, which names the package, if its module cannot be imported or lacks the
+    object.
     """
     entry = find(group, name, shipped)
     if entry is None:
@@ -71,9 +73,9 @@ def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
 
 
 def load_entry(entry: EntryPoint) -> object:
-    """Import the object that an entry point names, and return it.
+    """Import and return the object that an entry point names.
 
-    Raises `UserCodeError`, which names the package, if the module cannot be imported or lacks the object.
+    Raises UserCodeError, which names the package, if the module cannot be imported or lacks the object.
     """
     module, path = target(entry)
     try:
@@ -91,7 +93,7 @@ def load_entry(entry: EntryPoint) -> object:
 
 
 def target(entry: EntryPoint) -> tuple[str, str]:
-    """Return the module and the dotted name in it that an entry point names. Raises `UserCodeError` for other text."""
+    """Return (module, dotted name in the module) that an entry point names; raises UserCodeError for other text."""
     module, _, path = entry.value.partition(":")
     if not all(part.isidentifier() for part in [*module.split("."), *path.split(".")]):
         raise _wrong(entry, "which is not package.module:name")
@@ -104,5 +106,5 @@ def _wrong(entry: EntryPoint, why: str) -> UserCodeError:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """Return the name and version of the package that registers an entry point."""
+    """Return the name and version of the package that registers an entry point, for errors."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a package without a name"

@@ -159,10 +159,10 @@ FaultyRow = tuple[int, int, int]
 
 
 class NotFinite(LawError):
-    """A step that was refused because of `rows`.
+    """A step that was refused because its loss or gradient is not finite; `rows` are the rows that caused it.
 
-    Row `WHOLE` stands for a micro-batch whose loss is not finite, although all that was read of its rows is. No rows
-    mean that the loss and its gradient are finite until the model's own backward pass.
+    A row with index `WHOLE` means a whole micro-batch: its loss is not finite, although what was read of its rows is.
+    If `rows` is empty, only the model's backward pass gave values that are not finite.
     """
 
     rows: tuple[FaultyRow, ...] = ()
@@ -202,11 +202,11 @@ class Ranks(Protocol):
         ...
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Add up each rank's `numbers` [n] float64, entry by entry."""
+        """Return the sum over ranks of `numbers` [n] float64, entry by entry. All ranks must call it."""
         ...
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Concatenate the `numbers` [n] int64 of all ranks in order; n may differ."""
+        """Return the `numbers` [n] int64 of all ranks, concatenated in order; n may differ. All ranks must call it."""
         ...
 
 
@@ -216,11 +216,11 @@ class SingleRank:
     rank, count = 0, 1
 
     def total(self, numbers: Tensor) -> Tensor:
-        """Return the numbers."""
+        """Return `numbers` unchanged, which is the sum over one rank."""
         return numbers
 
     def union(self, numbers: Tensor) -> Tensor:
-        """Return the numbers."""
+        """Return `numbers` unchanged, which is all that one rank has."""
         return numbers
 
 
@@ -286,12 +286,15 @@ class Handle(Protocol):
         ...
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights."""
+        """Replace the weights by `weights`, by name."""
         ...
 
 
 def gather(handle: Handle, requests: Sequence[SampleRequest]) -> list[Completion]:
-    """Return the samples of all requests, which run concurrently; also works inside a running event loop."""
+    """Send all requests to a handle at once, and return their samples in the order of the requests.
+
+    It blocks until all have ended, and works inside a running event loop too, with a thread.
+    """
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 

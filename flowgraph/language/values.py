@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OPERATORS = dict[str, Callable[..., Any]]()
 
 
-def operate_by(**nodes: Callable[..., Any]) -> None:
+def set_operators(**nodes: Callable[..., Any]) -> None:
     """Set the nodes that the operators of values call: `add` for `+`, and `scale` for multiplication by a number."""
     _OPERATORS.update(nodes)
 
@@ -143,7 +143,7 @@ for _name in _ON_DATA:
 
 
 class State(Value):
-    """A value that is carried from step to step: it goes in as a parameter and comes out as a result."""
+    """A value that a run carries from step to step: a parameter of the flow, whose next version the flow returns."""
 
     kind = Kind.STATE
 
@@ -188,7 +188,7 @@ class Trainable(Model, State):
 
 
 class Linear(Value):
-    """A value with `+` and a factor; each is a node, so it shows in the graph."""
+    """A value that can be added to another and multiplied by a number; each operation is a node of the graph."""
 
     def plus(self, other: Self) -> Self:
         """Return the sum of two values that hold data, with the measures of both."""
@@ -288,7 +288,7 @@ class Record(Value):
         raise FlowTypeError.bad_call(_here(), type(self).__name__, why, f"its parts: {', '.join(self.parts)}")
 
     def measured(self, *measures: Measure) -> Self:
-        """Set the measures of the node that returns this record, and return the record."""
+        """Set the measures that the node which returns this record reports, and return the record."""
         self.measures = measures
         return self
 
@@ -324,9 +324,10 @@ class Record(Value):
 
 
 def fields(record: type[Record]) -> dict[str, type[Value]]:
-    """Return the parts that a record type declares: name to value type.
+    """Return the type of each part that a record type declares, by name, including inherited parts.
 
-    Raises `FlowTypeError` for a part that is not a value, or with the name of an attribute of every record.
+    Raises FlowTypeError for a part that is not a value or is the record's own type, or that has the name of an
+    attribute of every record.
 
     >>> class Pair(Record):
     ...     mask: Mask

@@ -32,9 +32,10 @@ SYNC, MOVE = 0.5, 0.05
 
 
 def static_work(program: Program, task: Task) -> float:
-    """Return an estimate of a task's work, in forward passes over the step's rows, from the kinds of its nodes.
+    """Return a rough estimate of a task's work, from the kinds of its nodes alone.
 
-    A node that reads a model counts as at least one forward pass.
+    The unit is a forward pass over the step's rows: an update is 3, sampling 20, a sync 0.5, any other task that is not
+    a run 0.05. A run that reads a model is at least 1.
     """
     if not isinstance(task, Run):
         return SYNC if isinstance(task, Sync) else MOVE

@@ -16,10 +16,10 @@ _IGNORED = ["*/*", "consolidated*"]
 
 
 def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None) -> Path:
-    """Return the folder of a hub model, and download it first unless it is complete in the hub's cache.
+    """Return the folder of a hub model in the hub's cache, and download it first if it is not complete there.
 
-    `say` gets a message before a download. Raises ModelError within a few seconds if the hub is not reached or does not
-    have the model.
+    `name` is the hub id; `endpoint` is another address of the hub. `say` gets a message before a download. Raises
+    ModelError within a few seconds if the hub cannot be reached or does not have the model.
     """
     client = hub_client()
     try:
@@ -37,7 +37,7 @@ def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None)
 
 
 def config_folder(name: str, *, endpoint: str | None = None) -> Path:
-    """Return a folder with a hub model's config.json, and download only this file unless it is cached.
+    """Return a folder with the config.json of a hub model, and download this file first if it is not cached.
 
     Raises ModelError as `fetch` does.
     """
@@ -51,7 +51,7 @@ def config_folder(name: str, *, endpoint: str | None = None) -> Path:
 
 
 def reach(name: str, endpoint: str | None = None) -> None:
-    """Raise ModelError if the hub does not answer within 5 s, or does not have the model."""
+    """Raise ModelError if the hub does not answer within 5 seconds, or if it does not have the model `name`."""
     client = hub_client()
     with _reaching(name):
         try:

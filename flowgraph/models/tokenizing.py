@@ -27,10 +27,11 @@ PLAIN_TEMPLATE = (
 
 
 def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Return the tokenizer in a model's folder, and notes on the padding token or chat template that were added to it.
+    """Return the tokenizer in a model's folder, and notes about what was added to it.
 
-    `vocabulary` is the number of rows of the model's embedding. Raises ModelError if the tokenizer cannot be read, has
-    no end token, has ids that the model lacks, or has a chat template that takes too much memory or time.
+    Added are a padding token and a chat template, if it has none. `vocabulary` is the number of rows of the model's
+    embedding. Raises ModelError if the tokenizer cannot be read, has no end token, has ids that the model lacks, or has
+    a chat template that takes too much memory or time.
     """
     try:
         with quiet():
@@ -61,9 +62,10 @@ def read_tokenizer(folder: Path, vocabulary: int) -> tuple[Tokenizer, tuple[str,
 
 
 def try_template(tokenizer: Tokenizer, folder: Path) -> None:
-    """Raise ModelError if the tokenizer's chat template exceeds the limits of `template_probe` on a short chat.
+    """Raise ModelError if the tokenizer's chat template takes too much memory, time or text for a short chat.
 
-    A template that raises an error is accepted here; its first real use raises the error.
+    It is rendered in another process, with the limits of `template_probe`. A template that raises an error is accepted
+    here; its first real use raises the error. `folder` is named in the error.
     """
     try:
         source = tokenizer.get_chat_template()
@@ -110,9 +112,10 @@ class ChatTokenizer:
 
 
 def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the token ids that end a response: those of a configuration and that of a tokenizer.
+    """Return the ids of the tokens that end a response.
 
-    `eos` is the configuration's value: one id, a list, or None.
+    `eos` is the value in the model's configuration: one id, a list of ids, or None. The end token of `tokenizer` is
+    added.
     """
     ends = [*(eos if isinstance(eos, list) else [eos]), getattr(tokenizer, "eos_token_id", None)]
     return frozenset(int(token) for token in ends if token is not None)

@@ -94,7 +94,10 @@ def from_table(kind: type[V], table: pa.Table, where: str, parts: Sequence[str] 
 
 
 def select(table: pa.Table, parts: Sequence[str]) -> pa.Table:
-    """Return a table with only the columns of `parts` (dotted paths) and the columns that identify rows."""
+    """Return the columns of a table that belong to `parts` (dotted paths), and the columns that identify rows.
+
+    A path of a record selects all columns below it. Columns that identify rows have names that begin with `#`.
+    """
     prefixes = ("#", *(f"{part}." for part in parts))
     return table.select([name for name in table.column_names if name in parts or name.startswith(prefixes)])
 
@@ -160,9 +163,10 @@ def _is_number(kind: Any) -> bool:
 
 
 def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
-    """Write the only table in `tables` to a JSON file, exactly: the Arrow schema in base64, and the columns.
+    """Write a carried value's table to a JSON file without loss: the Arrow schema in base64, and the columns.
 
-    Creates parent folders. `read_carried` reads the file.
+    `tables` must contain exactly one table; it is a sequence because `Places.apply` passes one. Creates parent folders.
+    `read_carried` reads the file.
     """
     (table,) = tables
     schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()

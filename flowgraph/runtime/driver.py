@@ -63,11 +63,12 @@ def train(
     start: int = 0,
     saver: Saver | None = None,
 ) -> int:
-    """Run a job with `executor` from step `start`, and return the number of completed steps.
+    """Run the steps of a job with `executor`, from step `start`, and return the number of completed steps.
 
-    `listeners` are notified after each step and check. `stop` is called before each step; if it returns True, the run
-    ends early. `saver` writes checkpoints, each before any check of held-out data that follows the same step: a check
-    updates copies of weights, and a resumed run repeats it.
+    Held-out data is checked before every `job.check.every` steps and after the last step. `listeners` are notified
+    after each step and check. `stop` is called before each step; if it returns True, the run ends early. `saver` writes
+    checkpoints, each before any check of held-out data that follows the same step: a check updates copies of weights,
+    and a resumed run repeats it.
     """
     check = job.check if job.check is not None and job.check.every else None
     steps_done = job.steps

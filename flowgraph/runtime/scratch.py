@@ -58,15 +58,18 @@ def scratch() -> Generator[Path]:
 
 
 def note_group(folder: Path, leader: int) -> None:
-    """Register a process group, by its leader's pid, that the next `sweep` must end if this process is killed.
+    """Register a process group in a scratch folder, so that the next `sweep` ends it if this process is killed.
 
-    `folder` is a scratch folder or a folder inside one.
+    `folder` is a scratch folder or a folder inside one. `leader` is the process id of the group's leader.
     """
     _note(folder, {"leader": leader, "started": _started(leader)})
 
 
 def note_ray(folder: Path, session: str) -> None:
-    """Register a Ray session, by name, that the next `sweep` must end if this process is killed."""
+    """Register a Ray session in a scratch folder, so that the next `sweep` ends it if this process is killed.
+
+    `session` is its name, such as `session_2026-01-31_12-00-00_000000_1234`.
+    """
     _note(folder, {"session": session})
 
 

@@ -51,10 +51,11 @@ class TimingLog:
 
 
 def read_log(text: str, where: str, names: Mapping[str, str]) -> TimingLog:
-    """Return the median seconds of each timer in a log of any known format.
+    """Parse a log of any known format, and return the median seconds of each timer over its steps.
 
-    For a trace, `names` maps the names of ranges to tasks; other ranges are ignored. Raises DataError for an unknown
-    format, and for a log without a timer.
+    The first step is a warm-up, and counts only for timers that no later step has. `text` is the content of the log,
+    and `where` its file for errors. For a Chrome trace, `names` maps the names of ranges to tasks; other ranges are
+    ignored. Raises DataError for an unknown format, and for a log without timers.
     """
     try:
         document = parse_json(text, finite=False)

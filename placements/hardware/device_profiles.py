@@ -49,7 +49,7 @@ class DeviceProfile:
 
     @property
     def device(self) -> Device:
-        """Return a device of this kind."""
+        """Return a `Device` with the kind, memory and model name of this profile."""
         return Device(kind=self.kind, memory_bytes=self.memory_bytes, model=self.name)
 
 
@@ -78,7 +78,7 @@ def profile(name: str) -> DeviceProfile:
 
 @cache
 def profiles() -> Mapping[str, DeviceProfile]:
-    """Return every shipped profile by its name."""
+    """Return every shipped profile of a known model by its name, without aliases; the mapping is read-only."""
     return MappingProxyType({name: profile for name, (profile, _) in _profiles_in(FOLDER).items()})  # cached: read-only
 
 
@@ -88,14 +88,16 @@ def profile_of(device: Device) -> DeviceProfile:
 
 
 def known_devices() -> Mapping[str, Device]:
-    """Return a device of each known kind by name and alias, for `flowgraph.cluster.short_form`."""
+    """Return a device of each known model, keyed by name and by alias, for `flowgraph.cluster.short_form`."""
     return {name: profile.device for name, profile in _names().items()}
 
 
 def domain_of(node: Machine, device: Device, count: int) -> int:
-    """Return the number of devices in an NVLink domain; `count` devices of this kind are on the node.
+    """Return how many devices form one NVLink or XGMI domain on this machine; 1 means that none are joined.
 
-    The node's setting is used, else the profile's. For a device without a profile, the machine is one domain.
+    `count` is how many devices of this kind the machine has. A domain that the cluster sets for the machine is used,
+    else that of the device's profile; of a device without a profile, all `count` form one domain. Only a domain that
+    may join machines, as in a rack, can be larger than `count`.
     """
     profile = profile_of(device)
     if node.domain is not None or profile.nominal:
@@ -104,10 +106,12 @@ def domain_of(node: Machine, device: Device, count: int) -> int:
 
 
 def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
-    """Return the number of the NVLink domain of each device, by (node, index).
+    """Return the number of the NVLink domain of each device of these machines, keyed by (machine, index).
 
-    A domain has consecutive devices of a machine; one that joins machines, as a rack does, has consecutive machines of
-    a leaf.
+    Numbers count from 0 in the order of the machines.
+
+    A domain has consecutive devices of a machine. One that joins machines, as in a rack, has consecutive machines with
+    the same leaf switch.
     """
     numbers, machines = dict[object, int](), Counter[object]()
     domain = dict[Place, int]()
@@ -129,7 +133,11 @@ def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
 
 
 def network_share(node: Machine, kind: DeviceProfile) -> float | None:
-    """Return one device's share of the node's network bandwidth in bytes per second; None if not known."""
+    """Return one device's share of its machine's network bandwidth, in bytes per second; None if it is not known.
+
+    This is the machine's own bandwidth divided by its devices, or, if the cluster sets none, the share in the profile
+    `kind`.
+    """
     rate = node.network_bytes_per_s
     return kind.network_bytes_per_s if rate is None else rate / len(node.devices)
 

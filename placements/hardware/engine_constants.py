@@ -40,7 +40,7 @@ class EngineConstants:
     """Numbers of one engine; a subclass names them, each a float, in SI units."""
 
     def moved(self, values: Mapping[str, float]) -> Self:
-        """Return the constants with some values replaced. Raises UnknownNameError for an unknown constant."""
+        """Return a copy with the constants in `values` replaced. Raises UnknownNameError for an unknown constant."""
         for name in values:
             if name not in constant_names(type(self)):
                 raise UnknownNameError.of("constant", name, constant_names(type(self)))
@@ -48,24 +48,25 @@ class EngineConstants:
 
 
 def constant_names(kind: type[EngineConstants]) -> tuple[str, ...]:
-    """Return the names of the constants of a class."""
+    """Return the names of the constants of a class, in their order."""
     return tuple(field.name for field in fields(kind))
 
 
 def constants(kind: type[C], engine: str, version: str = "") -> C:
-    """Return the constants of an engine version; `version` "" means the newest.
+    """Return the constants of an engine version, as an instance of `kind`; `version` "" means the newest.
 
-    Raises UnknownNameError for an engine or a version without constants.
+    Constants that are not fields of `kind` are left out. Raises UnknownNameError for an engine or a version without
+    constants.
     """
     values = {name: constant.value for name, constant in bounds(engine, version).items()}
     return kind(**{name: value for name, value in values.items() if name in constant_names(kind)})
 
 
 def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
-    """Return the constants of an engine version with their bounds; `version` "" means the newest.
+    """Return each constant of an engine version by name, with its value, bounds and source.
 
-    In the file, a version lists only what differs from the previous one. Raises UnknownNameError for an engine or a
-    version without constants.
+    `version` "" means the newest. A version's entry in the file lists only what differs from the previous version.
+    Raises UnknownNameError for an engine or a version without constants.
     """
     tables = _tables(engine)
     names = [table["version"] for table in tables]
@@ -77,7 +78,7 @@ def bounds(engine: str, version: str = "") -> Mapping[str, ConstantBounds]:
 
 
 def engines() -> tuple[str, ...]:
-    """Return the names of the engines that have constants, and `host`."""
+    """Return the names of the engines that have constants, and `host`, in alphabetical order."""
     return tuple(sorted(FILES))
 
 
@@ -191,5 +192,5 @@ class HostConstants(EngineConstants):
 
 
 def host_constants(moved: Mapping[str, float] | None = None) -> HostConstants:
-    """Return the constants of host work; `moved` replaces some of them."""
+    """Return the constants of host work, with those in `moved` replaced. Raises UnknownNameError for unknown names."""
     return constants(HostConstants, HOST).moved(moved or {})

@@ -122,7 +122,7 @@ class Footprint:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the most bytes that the role holds on a device."""
+        """Return the most bytes that the role has on a device at once, the sum of all parts while it works."""
         return total_bytes(self.at_work)
 
 
@@ -150,7 +150,7 @@ def total_bytes(parts: Bytes) -> int:
 
 
 def added(footprints: Iterable[Bytes]) -> dict[Part, int]:
-    """Return the sum of several footprints, part by part, in the order of PARTS.
+    """Return the bytes of several footprints added part by part, in the order of `PARTS`; absent parts are left out.
 
     >>> added([{"logits": 3}, {"weights": 1, "logits": 2}])
     {'weights': 1, 'logits': 5}
@@ -168,7 +168,7 @@ def with_parts(footprint: Footprint, parts: Bytes) -> Footprint:
 
 
 def whole(parts: Mapping[Part, float]) -> dict[Part, int]:
-    """Return the bytes rounded up, without empty parts, in the order of PARTS.
+    """Return the bytes of each part rounded up to whole bytes, in the order of `PARTS`, without parts of zero bytes.
 
     >>> whole({"logits": 1.5, "weights": 0.0})
     {'logits': 2}
@@ -177,16 +177,20 @@ def whole(parts: Mapping[Part, float]) -> dict[Part, int]:
 
 
 def process_bytes(devices: int, constants: MemoryConstants) -> float:
-    """Return the bytes of a process on its device before any tensor: context, and communicators if `devices` > 1."""
+    """Return the bytes that a process takes on its device before any tensor.
+
+    These are its context and, if it works with other devices (`devices` > 1), its communicators.
+    """
     return constants.context_bytes + constants.communicator_bytes * (devices > 1)
 
 
 def logits_bytes(
     shape: ModelShape, layout: Layout, tokens: float, logits: Logits, logit_bytes: float, constants: MemoryConstants
 ) -> float:
-    """Return the bytes of the logits of `tokens` tokens on one device, divided among `tensor` ranks.
+    """Return the bytes of the logits of `tokens` tokens on one device; the `tensor` ranks share them equally.
 
-    They exist all at once, or one chunk at a time. A head with a single output per token has none.
+    Each logit takes `logit_bytes`, copies and gradients included. Unless `logits` is "naive" or "whole", at most one
+    chunk exists at a time. Returns 0 if `logits` is "none", and for a head with a single output per token.
     """
     if logits == "none" or shape.outputs == 1:
         return 0.0

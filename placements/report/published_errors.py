@@ -56,9 +56,10 @@ def published_errors() -> Mapping[str, PublishedError]:
 
 
 def error_lines(plan: Plan) -> Iterator[str]:
-    """Yield lines of at most 80 columns with the known errors of a plan's seconds and bytes.
+    """Yield lines of at most 80 columns with the known errors of a plan's forecast seconds and bytes.
 
-    CPUs and devices of unknown models have no published rows.
+    For CPUs and for devices of unknown models, where nothing is published, yields one line that says so. Yields nothing
+    for a plan without a forecast.
     """
     if not has_published_rows(plan):
         yield UNKNOWN
@@ -71,13 +72,13 @@ def error_lines(plan: Plan) -> Iterator[str]:
         subject = "seconds without the calibration" if scaled else "a step's seconds and tokens/s"
         yield f"error of {subject}: {errors['step']}"
         yield f"  {', '.join(f'{name} {errors[name].short}' for name in PHASES)}"
-        yield f"  {memory_text}; ±: the median error with a row's model or hardware left out"
+        yield f"  {memory_text}; ±: median error, its model or hardware left out"
     elif plan.forecast:
         yield f"error of {memory_text}: 8 in 10 of the published {memory.noun}"
 
 
 def step_error(plan: Plan) -> str:
-    """Return the error of a plan's forecast seconds as text.
+    """Return the error of a plan's forecast seconds as text, such as `± 20%, from 100 published steps`.
 
     Returns "" if no published figures are of such devices, or if a calibration scales the seconds, since published
     errors are of forecasts without calibration.

@@ -63,7 +63,10 @@ class StepBarriers:
 
 
 def barriers_of(problem: PlanningProblem) -> StepBarriers:
-    """Return the barriers of a problem's step, which are the same for all placements."""
+    """Return the barriers of a problem's step, at which all pools wait for each other in any placement.
+
+    They follow from the flow's graph and the problem's settings; roles need not be placed.
+    """
     nodes = {load.node for load in problem.loads}
     needs = {node.name: _dependencies(node) for node in problem.running.nodes if node.name in nodes}
     if problem.overlapped > 1:

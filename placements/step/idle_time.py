@@ -41,9 +41,9 @@ def idle_spans(timeline: Timeline) -> tuple[IdleSpan, ...]:
 
 
 def causes(spans: Iterable[IdleSpan]) -> Mapping[tuple[str, str], tuple[float, float, int]]:
-    """Return (seconds, share, count) of idle spans by (pool, reason); the longest reason of each pool comes first.
+    """Return (seconds, share, count) of idle spans, summed by (pool, reason); each pool's longest reason comes first.
 
-    Sums that are equal to a microsecond stay in the order of the spans.
+    The share is that of the timeline. Sums that are equal to a microsecond stay in the order of the spans.
     """
     sums = dict[tuple[str, str], tuple[float, float, int]]()
     for span in spans:

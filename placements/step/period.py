@@ -38,7 +38,8 @@ def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: S
     """Return the seconds of a single step, and its critical path: the longest chain of tasks.
 
     `before` has, for each task, the indices of the tasks that must end before it; all are smaller than its index. Of
-    equally long chains, the one through earlier tasks is returned, without tasks of zero seconds.
+    equally long chains, the one through earlier tasks is returned, without tasks of zero seconds. If the seconds of any
+    task are None, the result only names these tasks.
     """
     unknown = tuple(name for name, task_s in zip(names, seconds, strict=True) if task_s is None)
     if unknown:
@@ -56,15 +57,13 @@ def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: S
 
 
 def period(schedule: Schedule) -> Period:
-    """Return the period of a schedule: the maximum, over all cycles of tasks, of seconds per token.
+    """Return the seconds from one step of a schedule to the next, and the cycle of tasks that determines them.
 
-    The search starts from the pool with the largest load and continues while a longer cycle exists. The result is exact
-    except for rounding; of equally long cycles, that of a single pool is preferred. Raises ValueError for a cycle
-    without tokens, and names it. Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (the rate of a
-    marked graph); E. L. Lawler, Combinatorial Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
-
-    Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (the rate of a marked graph); E. L. Lawler,
-    Combinatorial Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
+    They are the maximum, over all cycles of tasks, of seconds per token. The search starts from the pool with the
+    largest load and continues while a longer cycle exists. The result is exact except for rounding; of equally long
+    cycles, that of a single pool is preferred. Raises ValueError for a cycle without tokens, and names it. Source: R.
+    Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (the rate of a marked graph); E. L. Lawler, Combinatorial
+    Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
     """
     order = in_order(schedule)
     if schedule.unknown:

@@ -54,7 +54,7 @@ class HostWork:
         return Seconds({"rows": constants.row_s * rows, "tokens": constants.token_s * tokens})
 
     def value_bytes(self, value: str, parts: Parts) -> float:
-        """Return the bytes of a value in a transfer; of a record only the fields in `parts`, if any are given."""
+        """Return the bytes of a value in a transfer; of a record, only those of the fields in `parts`, if any."""
         key = value, parts
         if key not in self._bytes:
             extent = self._extents[self._sources[value]]
@@ -101,7 +101,7 @@ class HostWork:
 
 @lru_cache(maxsize=16)
 def host_work_of(problem: PlanningProblem) -> HostWork:
-    """Return the host's work in a step of a planning problem."""
+    """Return the host's work in a step of a planning problem, with prompts and responses of their mean lengths."""
     rows = max((load.rows for load in problem.loads), default=problem.prompts)
     response = problem.response or max((load.response for load in problem.loads), key=lambda length: length.mean)
     return _host_work(problem.running, problem.prompts, problem.prompt, response, rows)

@@ -70,10 +70,10 @@ def forward_seconds(
     micro_batch_tokens: float | None = None,
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Return the seconds of a forward pass over all tokens, by part.
+    """Return the seconds of a forward pass over all tokens of a step, by part.
 
-    Without `micro_batch_tokens`, each data rank passes its tokens at once. Raises ValueError for a device without a
-    peak in this precision or a wider one.
+    A micro-batch has `micro_batch_tokens` tokens on each data rank; None passes all of a rank's tokens at once. Parts
+    of zero seconds are left out. Raises ValueError for a device without a peak in this precision or a wider one.
     """
     passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, 1, micro_batch_tokens)
@@ -101,13 +101,12 @@ def update_seconds(
     offload: Sequence[Offloaded] = (),
     precision: Precision = "bfloat16",
 ) -> Seconds:
-    """Return the seconds of an update, by part: forward and backward passes over all tokens, in `steps` steps.
+    """Return the seconds of an update over all tokens in `steps` optimizer steps, forward and backward, by part.
 
-    State in `offload` comes from host memory before the update and goes back after it. Activations that
-    `checkpointing` discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in
-    chunks are recomputed too.
-
-    Raises ValueError for a device without a peak in this precision or a wider one.
+    State in `offload` is copied from host memory before the update and back after it. Activations that `checkpointing`
+    discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in chunks are recomputed
+    too. Parts of zero seconds are left out. Raises ValueError for a device without a peak in this precision or a wider
+    one.
     """
     passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, steps, micro_batch_tokens)
@@ -135,7 +134,10 @@ def _nonzero(parts: Parts) -> Seconds:
 
 
 def micro_batches(tokens: PassTokens, parts: int, budget_tokens: float | None) -> int:
-    """Return the number of micro-batches in each of `parts` equal parts of the tokens; 1 without a token budget."""
+    """Return the number of micro-batches in each of `parts` equal parts of the tokens; 1 without a token budget.
+
+    A micro-batch has at most `budget_tokens` tokens, and whole rows fill the share `tokens.filled` of them.
+    """
     return max(1, ceil(tokens.tokens / parts / (budget_tokens * tokens.filled) - 1e-9)) if budget_tokens else 1
 
 
@@ -249,7 +251,7 @@ class LayerPasses:
     precision: Precision
 
     def products_s(self, micro: MicroBatch, part: Part) -> float:
-        """Return the seconds of one product with each weight of the layer."""
+        """Return the seconds of one product with each weight of the layer, forward or backward (`part`)."""
         return layer_seconds(self.shape, self.layout, micro.tokens, part, self.links.device, self.precision)
 
     def moved_s(self, size_bytes: float) -> float:
@@ -303,7 +305,7 @@ class LayerPasses:
 def layer_passes(
     shape: ModelShape, layout: Layout, links: PoolLinks, constants: TrainingConstants, precision: Precision
 ) -> LayerPasses:
-    """Return the passes of one layer of a model in a layout, on devices of one kind."""
+    """Return an object that computes the seconds of one layer's passes in a layout, on devices of one kind."""
     return _layer_passes(shape, layout.tensor, layout.sequence, layout.expert, links, constants, precision)
 
 
@@ -352,7 +354,7 @@ def head_pass(passes: LayerPasses, read_out: float, backward: bool) -> Parts:
 
 
 def summed(*counted: tuple[float, Parts]) -> dict[str, float]:
-    """Return the sum of seconds by part, each mapping multiplied by its count.
+    """Return the weighted sum of several mappings of seconds by part; each argument is a weight and a mapping.
 
     >>> summed((2, {"matmul": 1.0}), (1, {"matmul": 0.5, "launch": 1.0}))
     {'matmul': 2.5, 'launch': 1.0}

@@ -65,7 +65,7 @@ def solve_batch(
 
 
 def most_ranks(graph: Graph, prompts: int) -> int:
-    """Return the maximum number of data ranks with which no role and no minibatch leaves a rank without rows."""
+    """Return the maximum number of data ranks with which every rank has rows in each role and minibatch."""
     sizes = sizes_of(graph, prompts)
     groups = [size.value for size in _kept_groups(sizes)]
     return max(1, min([prompts, *groups, *(update.smallest for update in sizes.updates)]))
@@ -170,7 +170,7 @@ def _value(size: AdjustableSize) -> int:
 
 
 def faults(sizes: BatchSizes) -> Iterator[SizeConflict]:
-    """Yield every conflict for which `solve_batch` refuses these sizes."""
+    """Yield a conflict for each contradiction between these sizes, for which `solve_batch` refuses them."""
     batch, rows = sizes.batch, sizes.data_rows
     if batch.value < 1:
         yield SizeConflict(f"{batch} reads no prompt", "a step reads at least one", (batch,), _nearest(sizes, batch))
@@ -250,7 +250,10 @@ class EvenMinibatches:
     minimum: int
 
     def moved(self, value: int, *, up: bool) -> int:
-        """Return `value` if it meets the condition, else the next number above (`up`) or below that does; else 0."""
+        """Return `value` if it meets the condition, else the next number above it (`up`) or below it that does.
+
+        The result is 0 if no number below does.
+        """
         count = max(1, -(-value // self.size))
         return value if value >= count * self.minimum else count * self.minimum if up else (count - 1) * self.size
 
@@ -260,7 +263,7 @@ def nearest_values(
 ) -> list[int]:
     """Return the nearest values below and above `value` that satisfy all cuts and are from `low` to `high`.
 
-    `value` itself is never returned; the list is empty if no value is valid.
+    `high` None means 2²⁴. `value` itself is never returned; the list is empty if no value is valid.
 
     >>> nearest_values(5, low=8), nearest_values(9, low=3, high=8), nearest_values(5, [EvenMinibatches(4, 4)])
     ([8], [8], [4, 8])

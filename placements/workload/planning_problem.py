@@ -218,7 +218,7 @@ class PlanningProblem:
         return frozenset(node.name for node in nodes if node.model() is not None and not node.op.separable)
 
     def loads_of(self, role: Role, engine: str = "") -> list[NodeWorkload]:
-        """Return the work of one role.
+        """Return the work of the nodes of one role.
 
         On CPUs, if `engine` also generates, nodes that only the watched graph has are left out.
         """
@@ -229,7 +229,7 @@ class PlanningProblem:
         return [load for load in loads if load.node in nodes]
 
     def role(self, name: str) -> Role:
-        """Return the role with this name."""
+        """Return the role with this name, which must be one of `roles`."""
         return next(role for role in self.roles if role.name == name)
 
     def shape(self, role: Role) -> ModelShape:

@@ -70,7 +70,7 @@ FACES = {
         "language.rows",
         "files.untrusted",  # a profile, which is anyone's file
         "lowering",
-        *("lowering.insert_switches", "lowering.lower"),  # a forecast plays the program
+        *("lowering.insert_switches", "lowering.lower"),  # a forecast simulates the program
         *("lowering.parts", "lowering.program", "lowering.project_columns"),
         *("lowering.task_names", "lowering.waits"),
         *(

@@ -15,7 +15,7 @@ LIMITS = {
     "private_functions_used_once": 0.126,
     "vague_docstrings": 0.001,
     "old_phrases": 0,
-    "lines": 62_900,
+    "lines": 63_600,
     "public_names": 20,
     "planner_names": 15,
     "golden_lines": 10_804,

@@ -580,7 +580,7 @@ def test_quotes_comments_variables_arrays_and_continued_lines_are_read_as_a_shel
     assert len(plan.pools[0].devices) == 16
     assert (settings(plan)["policy.update.lr"], settings(plan)["policy.generate.n"]) == ("2e-06", "4")
     (needless,) = [line for line in said.splitlines() if line.startswith("not read, because no plan depends on them: ")]
-    assert {"data.train_files", "trainer.logger", "trainer.experiment_name"} <= set(needless[41:].split(", "))
+    assert {"data.train_files", "trainer.logger", "trainer.experiment_name"} <= set(needless[43:].split(", "))
     assert "trainer.mine was not read: verl 0.9.1 has no such key" in said
     assert "`a command's output` may hold further keys; only a running shell knows them\n" in said
 

@@ -101,7 +101,7 @@ def test_the_ways_to_run_a_role_have_the_plans_own_and_say_which_do_not_fit(flow
     train = placed(written("fit"), "policy.train")
     assert train["running"]["offload"]
     lines = flowgraph("explain", "plan.json", "policy.train").out.splitlines()
-    at = next(number for number, line in enumerate(lines) if "as it is (→)" in line)
+    at = next(number for number, line in enumerate(lines) if "the current layout (→)" in line)
     own = [line for line in lines[at + 1 :] if "→ " in line]
     assert len(own) == 1 and "GiB at work" in own[0] and "does not fit" not in own[0]
     assert "offload=all" in " ".join(lines[at + 1 :])
@@ -232,8 +232,8 @@ def test_a_plan_that_cannot_run_has_a_fault_and_no_verb_a_traceback(
         else:
             assert (said.code, said.out) == (1, "")
             assert said.err.startswith(f"edited.json: {why}")
-    plays = (("simulate", path), ("compare", path, "plan.json"))
-    for verb in plays if every_verb else (plays[place % 2],):
+    simulated = (("simulate", path), ("compare", path, "plan.json"))
+    for verb in simulated if every_verb else (simulated[place % 2],):
         said = flowgraph(*verb)
         assert said.code in (0, 1)
         if name in OF_THE_FILE:

@@ -141,7 +141,7 @@ def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
     cheapest = text_of(flowgraph("plan", "ppo", *PRICES, "--objective", "cost", "--what-if", "batch=128"))
     cost = re.search(r"a step costs ([0-9.]+), ", cheapest)
     assert cost is not None
-    assert re.search(r"^proven the cheapest of the layouts considered; \d+ plans played$", cheapest, re.MULTILINE)
+    assert re.search(r"^proven the cheapest of the layouts considered; \d+ plans simulated$", cheapest, re.MULTILINE)
     ranked = re.findall(r"^  \d  ([0-9.]+) a step  [0-9,]+ s +(|tie|\+\d+%)  ", cheapest, re.MULTILINE)
     assert [float(each) for each, _ in ranked] == sorted(float(each) for each, _ in ranked)
     assert ranked[0] == (cost[1], "") and len(ranked) == 5
@@ -151,7 +151,7 @@ def test_each_objective_is_told_in_its_own_figures(flowgraph: Run) -> None:
     assert re.search(r"standalone:each-role +[0-9.]+ a step  [0-9,]+ s +\+\d+%: it takes \d+ devices", cheapest)
     assert re.search(r"batch=128  [0-9.]+ a step  [0-9,]+ s  \+\d+%", cheapest)
     fewest = text_of(flowgraph("fit", "ppo", *PRICES))
-    assert re.search(r"^proven the smallest of the layouts considered; \d+ plans played$", fewest, re.MULTILINE)
+    assert re.search(r"^proven the smallest of the layouts considered; \d+ plans simulated$", fewest, re.MULTILINE)
 
 
 def test_what_moved_is_told_by_what_was_asked_for(flowgraph: Run) -> None:
@@ -172,9 +172,9 @@ def test_a_cost_is_not_asked_for_where_no_price_is_known(flowgraph: Run) -> None
 
 def test_the_other_verbs_as_json(flowgraph: Run, made: Any) -> None:
     plan = made()
-    played = json.loads(text_of(flowgraph("simulate", "plan.json", "--steps", 3, "--json")))
-    assert played["period_s"] == plan["step"]["period_s"]
-    assert {each["step"] for each in played["events"]} == {0, 1, 2}
+    simulated = json.loads(text_of(flowgraph("simulate", "plan.json", "--steps", 3, "--json")))
+    assert simulated["period_s"] == plan["step"]["period_s"]
+    assert {each["step"] for each in simulated["events"]} == {0, 1, 2}
     told = json.loads(text_of(flowgraph("explain", "plan.json", "--json")))
     assert [each["role"] for each in told] == ["policy.train", "policy.sample", "ref.infer"]
     assert all(each["step_s"] == pytest.approx(plan["step"]["period_s"]) for each in told)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flowgraph.app.running.training import Observers, carry_out
+from flowgraph.app.running.training import Observers, train_and_record
 from flowgraph.cli.commands.run import exit_code
 from flowgraph.cli.output import note
 from flowgraph.files.hashes import text_hash
@@ -543,7 +543,7 @@ def test_a_run_that_did_not_begin_leaves_no_folder_that_nothing_can_read(
 
     nothing: Any = SimpleNamespace(job=SimpleNamespace(steps=1))  # is prepared, for it gets no further
     with folder.locked():
-        assert exit_code(carry_out(nothing, folder, begun, Observers(say=note))) == code
+        assert exit_code(train_and_record(nothing, folder, begun, Observers(say=note))) == code
     assert capsys.readouterr().err == told.format(run=folder.path)
     assert not folder.path.exists()
 

@@ -146,7 +146,7 @@ def test_compare_pairs_every_task_with_its_forecast(flowgraph: Command, costed: 
     tasks = {name: row for name, row in rows.items() if name != "a step"}
     assert any(name.startswith("sync ") for name in tasks) and any(name.startswith("transfer ") for name in tasks)
     for name, row in tasks.items():
-        assert row["forecast_s"] == pytest.approx(forecast[name]), "the forecast plays the tasks that were run"
+        assert row["forecast_s"] == pytest.approx(forecast[name]), "the forecast simulates the tasks that were run"
     assert rows["a step"]["forecast_s"] == plan["step"]["period_s"]
     assert rows["a step"]["measured_s"] == 21.0
 

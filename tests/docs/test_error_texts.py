@@ -40,7 +40,7 @@ from flowgraph.models import smollm2
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.ray.device import PoolRank
 from flowgraph.runtime.ray.supervision import Member
-from flowgraph.runtime.row_identity import StoredValue, deal, lined_up
+from flowgraph.runtime.row_identity import StoredValue, align_rows, rows_of_rank
 from flowgraph.serialize.graph import from_json
 from nodes import Policy, Prompts, Rollout, Scores, clipped, group_normalize, logprobs, refill, update
 from nodes.data.checks import PROMPT_HINT
@@ -205,8 +205,8 @@ BY_HAND: dict[str, Callable[[], FlowError]] = {
     "SettingError.no_owner": lambda: SettingError.no_owner("policy.genrate.n", ["policy.generate.n", "score.by"]),
     "LawError.not_there": lambda: LawError.not_there(str(Run(("score",), HOST, ())), "policy.generate", HOST),
     "LawError.not_counted": lambda: LawError.not_counted("loss", "my.py:16"),
-    "LawError.not_aligned": lambda: raised(lined_up, {"score": held_rows(0, 1, 1), "brevity": held_rows(1, 0, 1)}),
-    "LawError.no_identity": lambda: raised(deal, pa.table({"brevity": [0.5, 1.0]}), 0, 2, "brevity"),
+    "LawError.not_aligned": lambda: raised(align_rows, {"score": held_rows(0, 1, 1), "brevity": held_rows(1, 0, 1)}),
+    "LawError.no_identity": lambda: raised(rows_of_rank, pa.table({"brevity": [0.5, 1.0]}), 0, 2, "brevity"),
     "LawError.not_told": lambda: LawError.not_told("importance_weights(behaviour=)", 128, 512),
     "UserCodeError.shadows": lambda: UserCodeError.shadows("FOLDER/nodes.py", "nodes"),
     "UserCodeError.in_node": lambda: on_a_worker(

@@ -279,9 +279,9 @@ BAD_NODES = (
     ("@node\ndef bad(a: Annotated[Mask, Corrects('b')]) -> Mask: ...", "no other port of that name"),
     ("@node\ndef bad(a: Annotated[Mask, Corrects('a')]) -> Mask: ...", "no other port of that name"),
     ("@node\ndef bad(a: Annotated[Mask, Corrects('n')], *, n: int = 1) -> Mask: ...", "no other port of that name"),
-    ("@node\ndef bad(a: Annotated[Mask, Corrects]) -> Mask: ...", "says Corrects"),
+    ("@node\ndef bad(a: Annotated[Mask, Corrects]) -> Mask: ...", "declares Corrects"),
     ("@node\ndef bad(a: Annotated[Mask, Corrects(), Kind.TOKEN, Corrects()]) -> Mask: ...", "Corrects twice"),
-    ("@node\ndef bad(a: Coef = Coef(0.5)) -> Mask: ...", "no default"),
+    ("@node\ndef bad(a: Coef = Coef(0.5)) -> Mask: ...", "cannot have a default"),
     ("@node\ndef bad(a: Coef | None = Coef(0.5)) -> Mask: ...", "default None"),
     ("class Odd(Model): head = 'tail'\n@node\ndef bad(a: Odd) -> Mask: ...", "head is 'tail'"),
 )
@@ -306,8 +306,8 @@ BAD_STARTS = (
     ("Coef", "0.5", "its default is a float"),
     ("Coef", "None", "its default is None"),
     ("Coef | None", "Coef(0.5)", "the default None"),
-    ("Policy", "Policy(None)", "no default"),
-    ("Scores", "Scores(0.5)", "no default"),
+    ("Policy", "Policy(None)", "cannot have a default"),
+    ("Scores", "Scores(0.5)", "cannot have a default"),
     ("Annotated[Coef, By.FIXED]", "Coef(0.5)", "says By"),
 )
 

@@ -15,9 +15,9 @@ from flowgraph.app.calls.arguments import (
     PictureName,
     Settings,
     System,
-    arguments,
-    folder_of,
-    request_of,
+    argument_errors,
+    request_from_arguments,
+    run_folder,
 )
 from flowgraph.app.drawing.draw_target import find_target, plan_target
 from flowgraph.app.drawing.make_drawing import DrawResult, draw_result
@@ -113,13 +113,13 @@ def plan(
         PlanError: a plan that is not for this flow, or breaks a law.
     """
     values = fields(locals(), but="calibration measured measured_on say")
-    with arguments():
+    with argument_errors():
         if not isinstance(calibration, Calibration):
-            texts = request_of(settings=measured).workload.settings
+            texts = request_from_arguments(settings=measured).workload.settings
             file = Path(plan) if isinstance(plan, str | Path) else None
             seconds_of = measured_plan(file, None if measured_on is None else Path(measured_on), texts)
             calibration = calibration_of(None if calibration is None else Path(calibration), texts, seconds_of, say)
-        request = request_of(**values, calibration=calibration)
+        request = request_from_arguments(**values, calibration=calibration)
         return make_plan(request, say)
 
 
@@ -142,8 +142,8 @@ def check(
     The arguments are those of `plan`. Faults of the flow are returned, not raised.
     """
     values = fields(locals(), but="say")
-    with arguments():
-        request = request_of(**values)
+    with argument_errors():
+        request = request_from_arguments(**values)
         return check_flow(request, say)
 
 
@@ -181,9 +181,9 @@ def draw(
         UsageError: a picture that does not exist or cannot be drawn here, or a flow's options for another target.
     """
     values = fields(locals(), but="what picture steps unfold say")
-    with arguments():
-        flow = str(folder_of(what)) if isinstance(what, Path | RunResult) else what
-        request = request_of(**values, flow="" if isinstance(flow, Plan | PlanResult) else flow)
+    with argument_errors():
+        flow = str(run_folder(what)) if isinstance(what, Path | RunResult) else what
+        request = request_from_arguments(**values, flow="" if isinstance(flow, Plan | PlanResult) else flow)
         if picture is not None:
             refuse_unknown_picture(picture)
         if isinstance(what, Plan | PlanResult):
@@ -200,7 +200,7 @@ def export(plan: PlanLike, to: System, *, version: str = "") -> ExportResult:
     `version` is the version of the system, by default the newest known one. Raises UsageError for an unknown system,
     PlanError for a plan that the system cannot run.
     """
-    with arguments():
+    with argument_errors():
         return export_plan(plan, to, version)
 
 
@@ -221,8 +221,8 @@ def import_run(
     arguments are those of `plan`. Raises DataError, with the line, for a file that cannot be read.
     """
     values = fields(locals(), but="command device")
-    with arguments():
-        request = request_of(**values)
+    with argument_errors():
+        request = request_from_arguments(**values)
         return import_command(Path(command), device, request)
 
 
@@ -231,22 +231,22 @@ def explain(plan: PlanLike, role: str | None = None) -> ExplainedPlan:
 
     `role` selects one role, and its layouts are then compared too. Raises UsageError for an unknown role.
     """
-    with arguments():
+    with argument_errors():
         return explain_plan(plan, role)
 
 
 def compare(*plans: PlanLike) -> ComparedPlans:
     """Return plans side by side, as a table or as data. Raises UsageError for fewer than two plans."""
-    with arguments():
+    with argument_errors():
         return compare_plans(plans)
 
 
 def simulate(plan: PlanLike, steps: int = 2) -> SimulatedPlan:
-    """Simulate `steps` steps of a plan, without a GPU: when each pool works, and what it waits for.
+    """Simulate `steps` steps of a plan, without a GPU, and return when each pool works and what it waits for.
 
     Raises PlanError for a plan without known seconds.
     """
-    with arguments():
+    with argument_errors():
         return simulate_plan(plan, steps)
 
 
@@ -256,11 +256,11 @@ def calibrate(
     measured: Mapping[str, float] | Names | None = None,
     say: Say = silent,
 ) -> fits.CalibrationResult:
-    """Fit scales of the forecast to measured seconds, by phase, role and device, each with its 90% interval.
+    """Fit scales of the forecast to measured seconds, and return them: by phase, role and device, with 90% intervals.
 
     `runs` are run folders, logs or traces of runs of `plan`, or the file of one plan with its `measured` seconds by
-    node.
+    node. `say` receives each note as a line.
     """
-    with arguments():
-        texts = request_of(settings=measured).workload.settings
+    with argument_errors():
+        texts = request_from_arguments(settings=measured).workload.settings
         return calibrate_runs(list(map(Path, runs)), None if plan is None else Path(plan), texts, say)

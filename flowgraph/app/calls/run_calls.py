@@ -11,10 +11,10 @@ from flowgraph.app.calls.arguments import (
     PathLike,
     Runtime,
     Settings,
-    arguments,
-    folder_of,
-    request_of,
-    subject_of,
+    argument_errors,
+    model_text,
+    request_from_arguments,
+    run_folder,
 )
 from flowgraph.app.planning.plan_result import PlanLike
 from flowgraph.app.request import FlowLike, Say, fields
@@ -104,9 +104,9 @@ def run(
         WorkerError: a process that failed; `resume` continues the run.
     """
     values = fields(locals(), but="listeners say")
-    with arguments():
-        request = request_of(**values)
-        return without_error(run_flow(request, Observers(say=say, listeners=listeners)))
+    with argument_errors():
+        request = request_from_arguments(**values)
+        return result_or_error(run_flow(request, Observers(say=say, listeners=listeners)))
 
 
 def resume(
@@ -140,13 +140,13 @@ def resume(
         RunFolderError: a folder that is not a run folder.
     """
     values = fields(locals(), but="run listeners say")
-    with arguments():
-        request = request_of(**values)
-        return without_error(resume_run(folder_of(run), request, Observers(say=say, listeners=listeners)))
+    with argument_errors():
+        request = request_from_arguments(**values)
+        return result_or_error(resume_run(run_folder(run), request, Observers(say=say, listeners=listeners)))
 
 
-def without_error(result: RunResult) -> RunResult:
-    """Return the result of a run; raise its error if the run failed and can be resumed."""
+def result_or_error(result: RunResult) -> RunResult:
+    """Return the result of a run, or raise the error with which the run failed."""
     if result.error is not None:
         raise result.error
     return result
@@ -181,7 +181,7 @@ def evaluate(
     say: Say = silent,
     progress: Progress = no_progress,
 ) -> EvalResult:
-    """Score the responses of a model, or of a run's model, to held-out prompts: mean score, pass@k, lengths.
+    """Score the responses of a model, or of a run's model, to held-out prompts; return mean score, pass@k and lengths.
 
     Args:
         model: a model, or a run's folder.
@@ -207,8 +207,8 @@ def evaluate(
         DataError: rows that lack what the rule compares with.
     """
     values = fields(locals(), but="model say progress")
-    with arguments():
-        request = request_of(**values, subject=subject_of(model))
+    with argument_errors():
+        request = request_from_arguments(**values, subject=model_text(model))
         return evaluate_request(request, say, progress)
 
 
@@ -249,6 +249,6 @@ def generate(
         UsageError: neither a prompt nor a file to write, or arguments that contradict each other.
     """
     values = fields(locals(), but="model say progress")
-    with arguments():
-        request = request_of(**values, subject=subject_of(model))
+    with argument_errors():
+        request = request_from_arguments(**values, subject=model_text(model))
         return generate_request(request, say, progress)

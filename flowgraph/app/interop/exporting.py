@@ -100,10 +100,11 @@ class ExportResult:
 
 
 def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
-    """Return a plan as the flags and files of another system; version "" is the newest known version.
+    """Return a plan as the flags and files of another system, with a forecast of it on that system.
 
-    If the plan does not fit as that system runs it, the fastest layouts that fit are written instead, and a note says
-    so. Raises PlanError for a plan that does not record what it was made for, or with a role on a part of its pool.
+    `system` is "verl", "openrlhf" or "nemo-rl"; `version` "" is the newest known version. If the plan does not fit as
+    that system runs it, the fastest layouts that fit are written instead, and a note says so. Raises PlanError for a
+    plan that does not record what it was made for, or with a role on a part of its pool.
     """
     saved = NamedPlan.of(plan_like)
     plan, where = saved.plan, saved.where
@@ -118,22 +119,22 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
             raise PlanError.too_few_devices(where, placed.role, str(placed.layout), needs, has)
     try:
         prepared = saved.prepare()
-        check_plan(plan, graph, where, experts=experts_of(prepared.setting))
+        check_plan(plan, graph, where, experts=experts_of(prepared.problem))
         return _fitting(prepared, plan, ExportTarget(system=system, version=version))
     except ModelError as error:
         unknown = f"it is not known whether the exported file fits: {error}".replace("\n", " ")
         return ExportResult(export(plan, system, version, graph=graph, notes=[unknown]), None)
 
 
-def exported(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
-    """Return the files of a plan for another system, with the longest prompts and responses of its planning problem.
+def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
+    """Return the files of a plan for another system, whose limits are the longest prompts and responses of its problem.
 
-    Raises the errors of `export`.
+    `notes` are added to those of the export. Raises the errors of `export`.
     """
-    setting = prepared.setting
-    response = int(setting.response.most) if setting.response is not None else None
-    longest = LongestLengths(int(setting.prompt.most), response)
-    return export(plan, target.system, target.version, graph=setting.graph, longest=longest, notes=notes)
+    problem = prepared.problem
+    response = int(problem.response.most) if problem.response is not None else None
+    longest = LongestLengths(int(problem.prompt.most), response)
+    return export(plan, target.system, target.version, graph=problem.graph, longest=longest, notes=notes)
 
 
 def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> ExportResult:
@@ -141,10 +142,10 @@ def _written(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes:
 
     Raises the errors of `export`.
     """
-    files = exported(prepared, plan, target, notes)
+    files = exported_files(prepared, plan, target, notes)
     if files.system_run is None:
         return ExportResult(files, None)
-    return ExportResult(files, *as_run.forecast_run(prepared.setting, files.system_run, prepared.assumed))
+    return ExportResult(files, *as_run.forecast_run(prepared.problem, files.system_run, prepared.assumed))
 
 
 def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> ExportResult:
@@ -162,7 +163,7 @@ def _fitting(prepared: PreparedProblem, plan: Plan, target: ExportTarget) -> Exp
         slower = step_s is not None and (first.step_s or 0.0) > step_s * (1 + report.TIED_SHARE)
         return _written(prepared, plan, target, [takes(first.step_s)]) if slower else first
     why = [f"as {name} runs the plan, {fault}" for fault in first.faults]
-    for other_plan in as_run.other_layouts(prepared.setting, plan) if first.plan is not None else ():
+    for other_plan in as_run.other_layouts(prepared.problem, plan) if first.plan is not None else ():
         candidate = _written(prepared, other_plan, target)
         if candidate.runs:
             assert first.plan is not None and candidate.plan is not None, "both are forecast"
@@ -183,13 +184,14 @@ class ExportSearch:
     fastest: ExportResult | None
 
 
-def searched(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
-    """Search for the fastest plan that the target system can run on the devices of a run; None if no plan fits.
+def search_exportable_plan(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
+    """Search for plans of a problem, and for the fastest of them that the target system can run; None if no plan fits.
 
-    Plans are exported from the fastest on, until no later plan can be faster than one that the system runs.
+    Plans are exported in ascending order of their seconds, until no later plan can be faster than one that the system
+    runs. If it runs none of them, the fastest plan is exported in the layouts that fit.
     """
     try:
-        search = search_plan(prepared.setting)
+        search = search_plan(prepared.problem)
     except ResourceError:
         return None
 

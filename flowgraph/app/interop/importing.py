@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.app.interop.exporting import ExportSearch, ExportTarget, exported, searched
+from flowgraph.app.interop.exporting import ExportSearch, ExportTarget, exported_files, search_exportable_plan
 from flowgraph.app.planning.problem import PreparedProblem, prepare
 from flowgraph.app.planning.saved_plans import faults_of
 from flowgraph.app.request import Request
@@ -33,17 +33,19 @@ if TYPE_CHECKING:
 
 
 def import_command(path: Path, device: str, request: Request) -> ImportResult:
-    """Read another system's command as a flow and a plan, forecast its memory and seconds, and search for faster plans.
+    """Read another system's run as a flow and a plan, forecast its memory and seconds, and search for faster plans.
 
-    `path` is a launch script or a YAML configuration; `device` is the model of its devices. Raises DataError for a file
-    that cannot be read as a run, and UsageError for a device whose speed is not known.
+    `path` is a launch script or a YAML configuration; `device` is the model of its devices, such as "h100". Values in
+    `request`, such as lengths of rows, replace those of the run; by default every row has the largest lengths that the
+    run allows. If the run does not fit with these, shorter lengths are tried. Raises DataError for a file that cannot
+    be read as a run, and UsageError for a device whose speed is not known.
     """
-    as_written = imported(path)
+    as_written = read_run(path)
 
     def at(request: Request) -> tuple[PreparedProblem, ImportedRun]:
         prepared = _prepared(as_written, path, device, request)
-        read = _with_micro_batches(prepared.setting, as_written)
-        plan = as_run.plan_of_run(prepared.setting, read, prepared.assumed)
+        read = _with_micro_batches(prepared.problem, as_written)
+        plan = as_run.plan_of_run(prepared.problem, read, prepared.assumed)
         faults = tuple(map(str, faults_of(plan, prepared, str(path), ran=True)))
         return prepared, ImportedRun(path, read, plan, faults)
 
@@ -61,7 +63,7 @@ def import_command(path: Path, device: str, request: Request) -> ImportResult:
                 break
     if tight := "" if run.faults else report.tightness(run.plan):
         notes.append(tight)
-    best = searched(prepared, run.target)
+    best = search_exportable_plan(prepared, run.target)
     replaced = _replacement(prepared, run, best)
     return ImportResult(
         prepared=prepared, run=run, notes=tuple(notes), best=best, replaced_by=replaced, shorter=shorter
@@ -194,7 +196,7 @@ def _replacement(prepared: PreparedProblem, run: ImportedRun, best: ExportSearch
     fastest = best.fastest if best is not None else None
     if fastest is None or fastest.plan is None or fastest.step_s is None:
         return None
-    before, after = exported(prepared, run.plan, run.target), fastest.exported
+    before, after = exported_files(prepared, run.plan, run.target), fastest.exported
     changed = changes(run.read, before.files["run.sh"], after.files["run.sh"])
     notes = tuple(note for note in after.notes if note not in before.notes)
     return RunReplacement(fastest.plan, fastest.step_s, changed, notes)
@@ -241,8 +243,8 @@ def _compared(run: ImportedRun, best: ExportSearch | None, replaced: RunReplacem
     yield from (f"  {system} runs this plan differently: {note}" for note in replaced.notes)
 
 
-def imported(path: Path) -> Imported:
-    """Read another system's run from a launch script or a YAML configuration.
+def read_run(path: Path) -> Imported:
+    """Return another system's run, read from a launch script, or from a YAML file if the suffix is `.yaml` or `.yml`.
 
     Raises DataError with the file and line for a file that is not text, and for a setting that cannot be read.
     """
@@ -338,15 +340,15 @@ def _base(text: str) -> tuple[str, str]:
     return (base, f"{plus}{rank}") if plus else (text, "")
 
 
-def _with_micro_batches(setting: PlanningProblem, read: Imported) -> Imported:
+def _with_micro_batches(problem: PlanningProblem, read: Imported) -> Imported:
     """Return a run with the micro-batches that it has at the lengths of a planning problem.
 
     A run states the maximum length of its rows, not their actual lengths, so a budget of many tokens or rows is seldom
     full. A micro-batch has at least one row, and at most the rows of one rank in a minibatch.
     """
     running = dict(read.running)
-    for role in setting.roles:
-        settings, layout, loads = running.get(role.name), read.layouts.get(role.name), setting.loads_of(role)
+    for role in problem.roles:
+        settings, layout, loads = running.get(role.name), read.layouts.get(role.name), problem.loads_of(role)
         if settings is None or layout is None or role.use == "sample" or not loads:
             continue
         if (tokens := settings.micro_batch_tokens) is None:

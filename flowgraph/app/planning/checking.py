@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowgraph.analysis.facts import readers_of_others
+from flowgraph.analysis.facts import cross_model_reads
 from flowgraph.app.planning.flow_inputs import FlowInputs, cache_folder, compiled_flow, described_flow, model_params
 from flowgraph.app.planning.make_plan import searched
 from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem, prepare
 from flowgraph.app.planning.saved_plans import faults_of, plan_again, prepare_again
 from flowgraph.app.request import Request, Say
-from flowgraph.checks.placed import unsupported
+from flowgraph.checks.placed import unsupported_parts
 from flowgraph.diagrams.model.quantities import many, show_s
 from flowgraph.errors import FlowError, FlowTypeError, ResourceError
 from flowgraph.flows.flow_files import find_flow
@@ -86,11 +86,11 @@ def _in_plan(plan: Plan, request: Request, notes: list[str], say: Say) -> Iterat
     yield from _raised(lambda: refuse_what_cannot_run(prepared))
     faults = list(faults_of(plan, prepared, where))
     yield from faults
-    not_run_here = unsupported(plan)
+    not_run_here = unsupported_parts(plan)
     if not faults:
         yield from _raised(lambda: plan_again(plan, prepared, where, say, fits=False).batch)
     if not faults and not not_run_here:
-        yield from _raised(lambda: lower(prepared.setting.graph, plan, where=where, watch=watch_engines))
+        yield from _raised(lambda: lower(prepared.problem.graph, plan, where=where, watch=watch_engines))
     notes += [f"the plan names {name}, which cannot be run here" for name in not_run_here]
 
 
@@ -103,7 +103,7 @@ def _on_devices(request: Request, notes: list[str], say: Say) -> Iterator[FlowEr
         notes.append(f"whether it fits on {where} is not known: no model is named\n  hint: {command}")
         return
     if prepared.inputs is None:
-        rows = f"{prepared.setting.prompts:,} prompts a step, of {prepared.assumed.prompt_tokens} tokens"
+        rows = f"{prepared.problem.prompts:,} prompts a step, of {prepared.assumed.prompt_tokens} tokens"
         notes.append(f"assuming {rows}, and responses of maximum length; `flowgraph plan` has options for both")
     try:
         planned = searched(prepared, request.target, say)
@@ -135,8 +135,8 @@ def refuse_what_cannot_run(prepared: PreparedProblem) -> None:
     """
     inputs = prepared.inputs
     if inputs is not None:
-        prepared.setting.batch_sizes(**inputs.row_origins())
-    graph = prepared.setting.graph if inputs is None else inputs.graph
+        prepared.problem.batch_sizes(**inputs.row_origins())
+    graph = prepared.problem.graph if inputs is None else inputs.graph
     rules = [getattr(node.settings, "by", "data") for node in graph.nodes if node.op.name in SCORING]
     for rule in rules:
         if rule != "data":
@@ -184,5 +184,5 @@ def _refuse_param(graph: Graph, param: Param) -> None:
 
 def refuse_other_tokenizers(inputs: FlowInputs, cache: Path | None, say: Say) -> None:
     """Raise ModelError if a model, such as a teacher, has other token ids than the model whose tokens it reads."""
-    for reader, writer in sorted(readers_of_others(inputs.graph)):
+    for reader, writer in sorted(cross_model_reads(inputs.graph)):
         refuse_other_tokens(reader, writer, inputs.sources, cache_folder(cache), say)

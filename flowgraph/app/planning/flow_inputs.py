@@ -51,7 +51,10 @@ def cache_folder(cache: Path | None) -> Path:
 
 
 def described_flow(flow: FlowLike, sets: Sequence[str]) -> tuple[FlowFile, Graph, dict[str, object]]:
-    """Return the file of a flow, its graph before passes, and those of the settings `sets` that are for its nodes."""
+    """Return the file of a flow, its graph before passes, and those of the settings `sets` that are for its nodes.
+
+    `sets` are texts `name=value`; those for the flow itself are applied in the graph.
+    """
     file = find_flow(flow)
     flow_settings, node_settings = split_assignments(list(file.flow.signature.settings.model_fields), sets)
     return file, file.flow.graph(flow_settings), node_settings
@@ -89,7 +92,10 @@ def find_passes(names: Sequence[str]) -> Iterator[Pass]:
 
 
 def read_inputs(workload: Workload) -> FlowInputs:
-    """Read the flow, passes, models, rows and settings that a workload names; no weights are loaded."""
+    """Read the flow, passes, models, rows and settings that a workload names, and return them; no weights are loaded.
+
+    A value that the workload does not set is the one that is known for its model or data, or else a default.
+    """
     from nodes.data import sets as data_sets
 
     where, data, seed = cache_folder(workload.cache), workload.data or DEFAULT_DATA, workload.seed or 0

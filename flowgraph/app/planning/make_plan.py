@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from flowgraph.analysis.placed_graph import check_plan
@@ -11,9 +11,10 @@ from flowgraph.app.planning.plan_result import PlanResult, plan_of
 from flowgraph.app.planning.problem import PreparedProblem, cluster_of, prepare
 from flowgraph.app.planning.saved_plans import plan_again, prepare_again
 from flowgraph.app.request import Request, Say, Search, Target, option
-from flowgraph.cluster.this_machine import warnings_for
+from flowgraph.cluster.this_machine import core_warnings
 from flowgraph.errors import UsageError
-from placements import PlanOptions, report
+from placements import PlanRequest, report
+from placements import plan as search_plan
 
 
 def make_plan(request: Request, say: Say) -> PlanResult:
@@ -37,23 +38,35 @@ def make_plan(request: Request, say: Say) -> PlanResult:
             what = f"{', '.join(map(option, names))}: no effect, because a given plan is not searched"
             raise UsageError(what, where=f"--plan {request.target}", hint=hint)
         result = planned_for(request, note)
-        for line in report.scale_notes(result.setting):
+        for line in report.scale_notes(result.problem):
             note(line)
     else:
-        search = request.search.model_dump(include={field.name for field in fields(PlanOptions)})
-        options = PlanOptions(placement=request.target.placement, **search)
-        prepared = prepare(request)
-        prepared = prepared.having(streamed=options.streamed, ratio=options.devices_ratio())
-        answer = _answer(prepared, options, note, prepared.notes)
-        prepared = replace(
-            prepared,
-            setting=answer.problem,
-            assumed=answer.plan.assumed or prepared.assumed,
-            notes=(*prepared.notes, *answer.notes),
+        prepared, search = prepare(request), request.search
+        prepared = prepared.having(streamed=search.streamed, ratio=_ratio(search.ratio))
+        asked = PlanRequest.read(
+            prepared.problem,
+            objective=search.objective,
+            method=search.method,
+            pin=search.pin,
+            placement=request.target.placement,
+            robust=search.robust,
+            staleness=search.staleness,
+            what_if=search.what_if,
         )
-        result = PlanResult(prepared=prepared, plan=answer.plan, where=str(request.target), answer=answer)
+        result = _searched(prepared, asked, request.target, note, prepared.notes)
         _ = result.batch  # refuses sizes that do not go together
     return replace(result, notes=tuple(notes), workload=request.workload)
+
+
+def _ratio(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    parts = text.split(":")
+    if len(parts) != 2 or not all(
+        part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0 for part in parts
+    ):
+        raise UsageError("should be two whole numbers from 1", where=f"--ratio {text}", hint="--ratio 3:1")
+    return int(parts[0]), int(parts[1])
 
 
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
@@ -62,9 +75,11 @@ def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
     return PlanResult(prepared=prepared, plan=answer.plan, where=str(target), answer=answer)
 
 
-def _answer(prepared: PreparedProblem, options: PlanOptions, say: Say, notes: Iterable[str] = ()) -> report.PlanAnswer:
-    options.request(prepared.setting)  # refuses what cannot be asked, before any note
-    for line in (*warnings_for(prepared.setting.cluster), *notes):
+def _searched(
+    prepared: PreparedProblem, asked: PlanRequest, target: Target, say: Say, notes: Iterable[str] = ()
+) -> PlanResult:
+    """Return the best plan, whose problem has the chosen staleness, and the notes on it."""
+    for line in (*core_warnings(prepared.problem.cluster), *notes):
         say(line)
     answer = options.answer(prepared.setting, prepared.assumed, cluster_of, say)
     check_plan(answer.plan, answer.problem.graph, f"plan of {answer.plan.flow}")
@@ -76,9 +91,10 @@ Check = Callable[[PreparedProblem], None]
 
 
 def planned_for(request: Request, say: Say, *, fits: bool = True, check: Check | None = None) -> PlanResult:
-    """Search a plan for a request on its cluster, or forecast the plan that the request names on that plan's cluster.
+    """Return a plan for a request: searched on its cluster, or the plan that it names, with a new forecast.
 
-    `check` is called with the prepared problem first, and may raise. If `fits`, a named plan that does not fit raises.
+    A named plan is forecast on its own cluster. `check` is called with the prepared problem first, and may raise. If
+    `fits`, a named plan that does not fit raises. `say` receives each note.
     """
     plan, where = plan_of(request.target), str(request.target)
     prepared = prepare(request) if plan is None else prepare_again(plan, request, where)

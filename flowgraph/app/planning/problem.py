@@ -21,7 +21,7 @@ from flowgraph.app.planning.flow_inputs import (
 )
 from flowgraph.app.request import Request, Search, Workload
 from flowgraph.app.user_files import text_of
-from flowgraph.cluster.cluster import Cluster, of_unknown_speed, parse_bytes
+from flowgraph.cluster.cluster import Cluster, device_of_unknown_speed, parse_bytes
 from flowgraph.cluster.plan import Plan, PlanAssumptions, Precision
 from flowgraph.cluster.short_form import read_cluster
 from flowgraph.cluster.this_machine import laptop
@@ -55,15 +55,15 @@ class PreparedProblem:
     rows and settings of a run; None if only lengths are known.
     """
 
-    setting: PlanningProblem
+    problem: PlanningProblem
     assumed: PlanAssumptions
     notes: tuple[str, ...] = ()
     inputs: FlowInputs | None = None
 
     def having(self, **changes: Any) -> PreparedProblem:
-        """Return the problem with changed fields, such as `staleness`, in both `setting` and `assumed`."""
+        """Return the problem with changed fields, such as `staleness`, in both `problem` and `assumed`."""
         assumed = self.assumed.model_copy(update=changes)
-        return replace(self, setting=replace(self.setting, **changes), assumed=assumed)
+        return replace(self, problem=replace(self.problem, **changes), assumed=assumed)
 
 
 def cluster_of(text: str, memory: str | None = None) -> Cluster:
@@ -90,7 +90,7 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
     """
     workload, search = request.workload, request.search
     cluster = cluster or cluster_of(request.target.cluster, request.target.memory)
-    by_lengths = workload.prompt_tokens is not None or not of_unknown_speed(cluster)
+    by_lengths = workload.prompt_tokens is not None or not device_of_unknown_speed(cluster)
     if inputs is None and not (workload.data is None and by_lengths):
         inputs = read_inputs(workload)
     graph = compiled_flow(workload) if inputs is None else inputs.graph
@@ -110,12 +110,12 @@ def prepare(request: Request, cluster: Cluster | None = None, inputs: FlowInputs
         sample_rows=request.execution.sample_rows,
         forward_tokens=request.execution.forward_tokens,
     )
-    setting = _setting(assumed, graph, sources, cluster)
-    if not setting.roles:
+    problem = _planning_problem(assumed, graph, sources, cluster)
+    if not problem.roles:
         why = "runs no model, so there is nothing to place"
         raise FlowTypeError.bad_flow(str(graph.at), graph.name, why, "return update(…)")
-    notes = *_notes(request, setting, inputs), *report.planner_notes(setting), *report.scale_notes(setting)
-    return PreparedProblem(setting=setting, assumed=assumed, notes=notes, inputs=inputs)
+    notes = *_notes(request, problem, inputs), *report.planner_notes(problem), *report.scale_notes(problem)
+    return PreparedProblem(problem=problem, assumed=assumed, notes=notes, inputs=inputs)
 
 
 def longest_prompt(inputs: FlowInputs) -> int:
@@ -164,12 +164,12 @@ def prepare_from(
         },
     }
     assumed = plan.assumed.model_copy(update=changes)
-    setting = _setting(assumed, graph, sources, cluster or plan.cluster, where)
-    lags = {placed.lag for placed in plan.placed if placed.role in setting.synced}
-    sync_lag = min(lags, default=setting.lag)  # the file's own word, which a person may have lowered
-    staleness = None if setting.staleness is None else min(setting.staleness, sync_lag)
+    problem = _planning_problem(assumed, graph, sources, cluster or plan.cluster, where)
+    lags = {placed.lag for placed in plan.placed if placed.role in problem.synced}
+    sync_lag = min(lags, default=problem.lag)  # the file's own word, which a person may have lowered
+    staleness = None if problem.staleness is None else min(problem.staleness, sync_lag)
     return PreparedProblem(
-        setting=replace(setting, sync_lag=sync_lag, staleness=staleness),
+        problem=replace(problem, sync_lag=sync_lag, staleness=staleness),
         assumed=assumed,
         inputs=None if inputs is None else replace(inputs, batch=assumed.batch),
     )
@@ -210,7 +210,7 @@ def workload_of(assumed: PlanAssumptions, workload: Workload | None = None) -> W
     )
 
 
-def _setting(
+def _planning_problem(
     assumed: PlanAssumptions,
     graph: Graph,
     sources: Mapping[str, ModelSource],
@@ -218,7 +218,7 @@ def _setting(
     where: str = "",
 ) -> PlanningProblem:
     heads, response = heads_of(graph), assumed.response_tokens
-    setting = PlanningProblem(
+    problem = PlanningProblem(
         graph=graph,
         cluster=cluster,
         shapes={name: _shape(source, heads[name]) for name, source in sources.items()},
@@ -238,12 +238,12 @@ def _setting(
     )
     # Where one engine samples from what another trains, a run measures their mismatch in its graph. No plan has two
     # engines if one CPU device is all there is.
-    differs = {*setting.engines_of("train")} - {*setting.engines_of("sample")}
-    single = setting.kind == "cpu" and sum(group.count for group in setting.classes) == 1
-    if not differs or (single and "train" not in setting.engines):
-        return setting
+    differs = {*problem.engines_of("train")} - {*problem.engines_of("sample")}
+    single = problem.kind == "cpu" and sum(group.count for group in problem.classes) == 1
+    if not differs or (single and "train" not in problem.engines):
+        return problem
     trained = [role.param for role in roles(graph) if role.use == "train"]
-    return replace(setting, watched=watch_engines(graph, trained))
+    return replace(problem, watched=watch_engines(graph, trained))
 
 
 def _shape(source: ModelSource, head: Head) -> ModelShape:
@@ -301,27 +301,27 @@ def _search_assumptions(search: Search) -> dict[str, Any]:
     }
 
 
-def _notes(request: Request, setting: PlanningProblem, inputs: FlowInputs | None) -> list[str]:
+def _notes(request: Request, problem: PlanningProblem, inputs: FlowInputs | None) -> list[str]:
     """Return notes about what was assumed without being requested, and what a run would do differently."""
     notes, workload = list[str](), request.workload
-    if not workload.model and setting.shapes and inputs is None:
+    if not workload.model and problem.shapes and inputs is None:
         notes.append(f"assuming the model `{DEFAULT_MODEL}`; set another with --model")
     if workload.prompt_tokens is None and inputs is None:
         notes.append(f"assuming prompts of {DEFAULT_PROMPT_TOKENS} tokens; set --prompt-tokens to change it")
-    if unknown := of_unknown_speed(setting.cluster):
+    if unknown := device_of_unknown_speed(problem.cluster):
         notes.append(f"the speed of {unknown}, is not known: seconds are nominal, only to compare plans")
-    text, longest = workload.response_tokens or "", 0 if setting.response is None else int(setting.response.most)
+    text, longest = workload.response_tokens or "", 0 if problem.response is None else int(problem.response.most)
     bounded = "max=" in text or any("max_tokens" in setting_text for setting_text in workload.settings)
     if longest and "=" in text and not bounded:
         notes.append(f"no response maximum is set, so some have {longest:,} tokens; set {text},max=N")
-    for node in setting.graph.nodes:
+    for node in problem.graph.nodes:
         limit = getattr(node.settings, "max_tokens", None)
         samples = node.op.kind == "generate" or node.op.rows == "new"
         if samples and isinstance(limit, int) and longest > limit:
             notes.append(f"the flow cuts responses at {node.name}.max_tokens={limit:,}; these go up to {longest:,}")
-    for load in setting.loads:
+    for load in problem.loads:
         if inputs is None and load.steps >= MANY_STEPS and not workload.sets(f"{load.node}.minibatch"):
-            fewer = f"--set {load.node}.minibatch={max(1, setting.prompts // 4)}"
+            fewer = f"--set {load.node}.minibatch={max(1, problem.prompts // 4)}"
             notes.append(f"{load.node} makes {load.steps} optimizer steps in each step: {fewer} makes fewer")
     return notes
 

@@ -12,7 +12,7 @@ from flowgraph.app.request import Request
 from flowgraph.errors import ModelError, RunFolderError, UsageError, nearest
 from flowgraph.files.untrusted import json_as
 from flowgraph.models.folders import read_config
-from flowgraph.models.heads import declared
+from flowgraph.models.heads import declared_head
 from flowgraph.models.sources import ModelSource, resolve
 from flowgraph.runtime.record.run_folder import RunFolder
 from flowgraph.serialize.graph import FlatGraph
@@ -38,8 +38,8 @@ class ModelUnderTest:
 def model_under_test(request: Request, verb: str) -> ModelUnderTest:
     """Return the model that a request samples from: the saved weights of a run's folder, or a model by name.
 
-    Raises UsageError if no model is named, or if a run has several and none is chosen; RunFolderError for a run without
-    weights. `verb` is the command, for the error's text.
+    `verb` is the name of the command in errors. Raises UsageError if no model is named, for `param` with a model that
+    is not a run's, and if a run has several models and none is chosen; RunFolderError for a run without weights.
     """
     text, param, cache = request.sampling.subject, request.sampling.param, cache_folder(request.workload.cache)
     if text is None:
@@ -89,7 +89,7 @@ def _chosen(run: RunFolder, facts: Mapping[str, Any], param: str | None) -> str:
         if (run.path / "checkpoints").is_dir():
             hint = f"`flowgraph resume {run.path}` continues it to its end"
         raise RunFolderError(what, where=str(run.path), hint=hint)
-    language_models = [name for name in names if declared(read_config(folder / name)) == "tokens"]
+    language_models = [name for name in names if declared_head(read_config(folder / name)) == "tokens"]
     if param is None:
         if len(language_models) == 1:
             return language_models[0]

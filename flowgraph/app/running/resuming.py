@@ -22,15 +22,15 @@ from flowgraph.app.planning.flow_inputs import FlowInputs, read_inputs
 from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import workload_of
 from flowgraph.app.request import FlowLike, Request, Say, Target, saved_request
-from flowgraph.app.running.run_state import checkpoints_of, say_what_changed
-from flowgraph.app.running.training import Observers, RunResult, carry_out, prepare_run
+from flowgraph.app.running.run_state import checkpoints_of, report_changes
+from flowgraph.app.running.training import Observers, RunResult, prepare_run, train_and_record
 from flowgraph.diagrams.build.plan_picture import plan_picture
 from flowgraph.diagrams.write.mermaid.flowchart import mermaid
 from flowgraph.errors import DataError, RunFolderError, UsageError
 from flowgraph.errors.exit_codes import ExitCode
-from flowgraph.files.hashes import faults, sha256
+from flowgraph.files.hashes import file_mismatches, sha256
 from flowgraph.files.untrusted import read_bytes
-from flowgraph.runtime.record.run_facts import ResumableRun, fault_in
+from flowgraph.runtime.record.run_facts import ResumableRun, schema_fault
 from flowgraph.runtime.record.run_folder import RECORDS, RunFolder
 from flowgraph.runtime.scratch import scratch
 from flowgraph.serialize.graph_text import graph_text
@@ -54,11 +54,12 @@ class SavedRun:
 
 
 def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
-    """Continue a run from its newest checkpoint up to `request.workload.steps` steps in total; return how it ended.
+    """Continue the run in folder `path` from its newest checkpoint, and return how it ended.
 
-    Without `steps`, the number of steps is that of the run; without a target, its saved plan is used. A flow in the
-    request replaces the run's flow, and must be equal to it. Raises NotResumableError if the flow, rows or weights have
-    changed, RunFolderError for a folder that is not a run folder.
+    It runs up to `request.workload.steps` steps in total, by default as many as the run was to have. The plan or
+    cluster of the request replaces that of the run; by default, the run's saved plan is used. A flow in the request
+    replaces the run's flow, and must be equal to it. A run that is finished is reported and not continued. Raises
+    NotResumableError if the flow, rows or weights have changed, RunFolderError for a folder that is not a run folder.
     """
     if isinstance(request.target.plan, Path):
         request = request.changed(plan=request.target.plan.absolute())
@@ -82,7 +83,7 @@ def resume_run(path: Path, request: Request, observers: Observers) -> RunResult:
 
 def _saved(folder: RunFolder) -> SavedRun:
     facts = folder.facts()
-    fault = fault_in(ResumableRun, facts)
+    fault = schema_fault(ResumableRun, facts)
     try:
         if not fault:
             return SavedRun(folder, facts, saved_request(facts["options"]))
@@ -131,7 +132,7 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
     else:
         for line in folder.damage(checkpoint.state().get(RECORDS, {})):
             say(f"a record of the steps before is damaged: {line}")
-        say_what_changed(ready, checkpoint, say)
+        report_changes(ready, checkpoint, say)
         say(f"continuing after step {start} of {ready.job.steps}")
 
     def begin() -> None:
@@ -149,12 +150,12 @@ def _resume(saved: SavedRun, steps: int, changes: Request, copies: Path, observe
             error=None,
         )
 
-    return carry_out(ready, folder, begin, observers, checkpoint)
+    return train_and_record(ready, folder, begin, observers, checkpoint)
 
 
 def _files_changed(saved: SavedRun) -> list[str]:
     """Return which of the files with the run's rows have changed, with both hashes."""
-    return list(faults(Path(), saved.facts["data"].get("files", {})))
+    return list(file_mismatches(Path(), saved.facts["data"].get("files", {})))
 
 
 def _with_target(saved: SavedRun, changes: Request) -> Request:

@@ -1,6 +1,6 @@
 """`run`: train a flow by its plan, on this machine or a cluster, and record it in a run folder.
 
-`prepare_run` checks everything before models are loaded, and `carry_out` trains. `resume` uses both.
+`prepare_run` checks everything before models are loaded, and `train_and_record` trains. `resume` uses both.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from flowgraph.app.planning.plan_result import plan_of
 from flowgraph.app.planning.problem import PreparedProblem
 from flowgraph.app.request import Request, Say
 from flowgraph.app.running.interrupts import Interrupts
-from flowgraph.app.running.run_state import refuse_other_weights, saver_of
-from flowgraph.app.running.runtime_launch import RuntimeChoice, choose, opened, read_attached
+from flowgraph.app.running.run_state import checkpoint_saver, refuse_other_weights
+from flowgraph.app.running.runtime_launch import RuntimeChoice, choose_runtime, open_runtime, read_attached
 from flowgraph.checks.placed import refuse_unsupported
 from flowgraph.cluster.plan import Plan
 from flowgraph.diagrams.build.flow_picture import flow_picture
@@ -34,19 +34,19 @@ from flowgraph.errors import FlowError, PlanError, RunFolderError, UsageError, W
 from flowgraph.files.hashes import sha256
 from flowgraph.language.graph import Graph, Node, rewrite
 from flowgraph.language.values import Model, State
-from flowgraph.lowering.follow import follow
+from flowgraph.lowering.follow import plan_second_flow
 from flowgraph.lowering.lower import lower
 from flowgraph.lowering.program import Program, Sync
 from flowgraph.passes import compile_graph
 from flowgraph.runtime.driver import HeldOutCheck, Listener, RunSpec, train
 from flowgraph.runtime.hosting import ModelSetup
 from flowgraph.runtime.interpreter import LOST, Executor, StartState
-from flowgraph.runtime.loggers import logger, trackers
+from flowgraph.runtime.loggers import metric_logger, trackers
 from flowgraph.runtime.measure.measured_step import MeasuredRecorder
 from flowgraph.runtime.measure.profiling import Profiles, profiled_steps, write_ray_timeline
 from flowgraph.runtime.record.checkpoint import Checkpoint, Checkpoints, disk_fault
 from flowgraph.runtime.record.recorder import Recorder
-from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, fresh
+from flowgraph.runtime.record.run_folder import RECORDS, Replay, RunFolder, unused_run_path
 from nodes.data.source import FixedPrompts, PromptSource
 from nodes.data.suggestions import suggested
 from nodes.evaluation import evaluate
@@ -61,7 +61,7 @@ Observe = Callable[[Graph, int, int], AbstractContextManager[Listener]]
 
 
 def silent(line: str) -> None:
-    """Discard a line of output: the default for `say`."""
+    """Discard a line of text; the default for `say`, which prints notes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +123,20 @@ class PreparedRun:
 
 
 def run_flow(request: Request, observers: Observers) -> RunResult:
-    """Check a request, then load, train and save; return how the run ended."""
-    request = with_flow(request)
+    """Check a request, then load the models, train, and save the weights; return how the run ended.
+
+    The run is recorded in the folder `output.out` of the request, by default the next unused `runs/FLOW-N`. Raises the
+    errors of `prepare_run`, and RunFolderError if the folder exists.
+    """
+    request = request_with_flow(request)
     ready = prepare_run(request, observers.say)
-    folder = RunFolder.create(request.output.out or fresh(Path("runs"), ready.inputs.graph.name))
+    folder = RunFolder.create(request.output.out or unused_run_path(Path("runs"), ready.inputs.graph.name))
     with folder.locked():
-        return carry_out(ready, folder, lambda: begin(ready, folder), observers)
+        return train_and_record(ready, folder, lambda: write_initial_files(ready, folder), observers)
 
 
-def with_flow(request: Request) -> Request:
-    """Return the request, with the flow of its plan if it names no flow.
+def request_with_flow(request: Request) -> Request:
+    """Return a request whose flow is that of its plan if it names no flow; other requests are returned unchanged.
 
     Raises UsageError for a request with neither a flow nor a plan, PlanError for a plan that does not record its flow
     or that cannot run here.
@@ -154,9 +158,11 @@ def with_flow(request: Request) -> Request:
 
 
 def prepare_run(request: Request, say: Say) -> PreparedRun:
-    """Check a request, make its plan, and return all that the run needs.
+    """Check a request, make its plan, and return all that the run needs; no models are loaded.
 
-    Raises UsageError for arguments that contradict each other, and for a plan without rows to train on.
+    `say` receives each note of planning. Raises UsageError for arguments that contradict each other, and for a plan
+    without rows to train on; PlanError for a plan with engines that cannot run here; and the errors of planning and of
+    `choose_runtime`.
     """
     workload, execution, where = request.workload, request.execution, str(request.target)
     _ = trackers(request.training.log or ""), _profiled(request)  # each refuses what it cannot do
@@ -168,7 +174,7 @@ def prepare_run(request: Request, say: Say) -> PreparedRun:
 
     planned = planned_for(request, say, check=check)
     refuse_unsupported(planned.plan, where)
-    chosen = choose(planned.plan, execution, planned.setting.shapes)
+    chosen = choose_runtime(planned.plan, execution, planned.problem.shapes)
     inputs = planned.inputs
     if inputs is None:
         what = "was planned for lengths of rows, and names no data to train on"
@@ -203,16 +209,18 @@ def _profiled(request: Request) -> frozenset[int]:
     return frozenset() if profile is None else profiled_steps(profile)
 
 
-def carry_out(
+def train_and_record(
     ready: PreparedRun,
     folder: RunFolder,
     begun: Callable[[], None],
     observers: Observers,
     checkpoint: Checkpoint | None = None,
 ) -> RunResult:
-    """Train, from `checkpoint` if it is given, and record in the run's folder how the run ended.
+    """Train a prepared run, from `checkpoint` if it is given, and return how the run ended.
 
-    `begun` writes the first files of the folder. A folder is discarded if the run is interrupted before it began.
+    `begun` writes the first files of the folder. The status is recorded in the folder, also if the run is interrupted
+    or fails. A folder is removed if the run is interrupted before it began. An error is returned in the result if the
+    run can be resumed or started again, and raised otherwise.
     """
     notes = list[str]()
 
@@ -233,7 +241,7 @@ def carry_out(
             status: Literal["finished", "interrupted"] = "finished" if finished else "interrupted"
             folder.note(status=status, finished=time.strftime("%Y-%m-%dT%H:%M:%S"), steps_done=steps_done)
             if not finished:
-                where = f"weights and records are in {folder.path}{goes_on(folder)}"
+                where = f"weights and records are in {folder.path}{resume_hint(folder)}"
                 say(f"stopped after step {steps_done} of {ready.job.steps}; {where}")
             return ended(status, steps_done, saved=True)
         except KeyboardInterrupt:
@@ -245,7 +253,7 @@ def carry_out(
             facts = folder.facts()
             steps_done = int(facts["steps_done"])
             when = f"in the middle of step {steps_done + 1}" if facts.get("timings") else "while it was starting"
-            say(f"stopped {when}; the records are in {folder.path}{goes_on(folder)}")
+            say(f"stopped {when}; the records are in {folder.path}{resume_hint(folder)}")
             return ended("interrupted", steps_done)
         except Exception as error:
             failed_after = _fail(folder, error, say)
@@ -260,7 +268,7 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
     if folder.begun:
         with contextlib.suppress(OSError):  # the disk may be what failed
             folder.note(status="failed", error=str(error))
-        hint, steps_done = goes_on(folder), folder.facts().get("steps_done", 0)
+        hint, steps_done = resume_hint(folder), folder.facts().get("steps_done", 0)
         say(f"the run failed after step {steps_done}; the records are in {folder.path}{hint}")
     else:
         say(f"the run failed before it began; {folder.path} is not kept")
@@ -271,8 +279,8 @@ def _fail(folder: RunFolder, error: Exception, say: Say) -> int | None:
     return steps_done
 
 
-def goes_on(folder: RunFolder) -> str:
-    """Return words that name the `resume` command and its step; "" without a checkpoint."""
+def resume_hint(folder: RunFolder) -> str:
+    """Return the end of a sentence that names the `resume` command and its step; "" if the run has no checkpoint."""
     checkpoints = Checkpoints(folder.path / "checkpoints").oldest_first()
     return f"; `flowgraph resume {folder.path}` continues after step {checkpoints[-1].steps}" if checkpoints else ""
 
@@ -284,7 +292,7 @@ def _train(
     graph, job, start = ready.inputs.graph, ready.job, checkpoint.steps if checkpoint is not None else 0
     graphs = [job.program.graph, *([job.check.program.graph] if job.check is not None else [])]
     profiles = Profiles(folder.path.absolute(), _profiled(ready.request))
-    opening = opened(job.program, graphs, ready.inputs.file, ready.models, ready.chosen, observers.say, profiles)
+    opening = open_runtime(job.program, graphs, ready.inputs.file, ready.models, ready.chosen, observers.say, profiles)
     # Whatever servers hold that were running before, our copies come before the first sample.
     attached = {*ready.models.attached} - {*job.program.frozen}
     unknown = {home: LOST for home in job.program.homes if home.param in attached and is_server(home.engine)}
@@ -299,11 +307,11 @@ def _train(
             recorder = open_files.enter_context(Recorder(folder, graph, observers.say))
             listeners: list[Listener] = [recorder, open_files.enter_context(MeasuredRecorder(folder, job.program))]
             names = trackers(ready.request.training.log or "")
-            listeners.append(open_files.enter_context(logger(names, folder.path, graphs, start)))
+            listeners.append(open_files.enter_context(metric_logger(names, folder.path, graphs, start)))
             if observers.show is not None:
                 listeners.append(open_files.enter_context(observers.show(job.program.graph, job.steps, start)))
             listeners += observers.listeners
-            saver = saver_of(ready, folder, executor, recorder, places.models, start, observers.say)
+            saver = checkpoint_saver(ready, folder, executor, recorder, places.models, start, observers.say)
             steps_done = train(job, executor, listeners, interrupts.asked, start, saver)
             executor.places.finish()
             recorder.settle()
@@ -317,10 +325,10 @@ def _train(
     return steps_done
 
 
-def begin(ready: PreparedRun, folder: RunFolder) -> None:
-    """Write the initial files of a run folder, before models are loaded.
+def write_initial_files(ready: PreparedRun, folder: RunFolder) -> None:
+    """Write the first files of a run's folder, before models are loaded.
 
-    These are the flow's source and graph, settings, plan, and the facts that `resume` needs.
+    These are the flow's source and graph, its settings, the plan, pictures of both, and the facts that `resume` needs.
     """
     from importlib.metadata import version
 
@@ -388,7 +396,9 @@ def _held_out_check(inputs: FlowInputs, request: Request, program: Program) -> H
 
     graph = rewrite(compile_graph(evaluate.graph(settings)), at_the_flows_line)
     graph = replace(graph, at=flow.at)
-    check = lower(graph, follow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]})
+    check = lower(
+        graph, plan_second_flow(program.plan, graph, {"policy": policy}), {"policy": dict(program.origins)[policy]}
+    )
     # The copy that it samples from stays as old as the plan lets a step leave it: else how often a run is checked
     # would change what it trains on.
     lag = next((placed.lag for placed in program.plan.placed if placed.role == f"{policy}.sample"), 0)

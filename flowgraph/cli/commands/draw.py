@@ -42,8 +42,8 @@ def draw(
 
 
 def diff(
-    old: Annotated[str, opt.argument("OLD", opt.WHAT, complete.drawable)],
-    new: Annotated[str, opt.argument("NEW", "What to compare it with.", complete.drawable)],
+    old: Annotated[str, opt.argument("OLD", opt.WHAT, complete.draw_targets)],
+    new: Annotated[str, opt.argument("NEW", "What to compare it with.", complete.draw_targets)],
     out: opt.DrawnOut = None,
     to: opt.To = None,
     show: opt.Show = False,

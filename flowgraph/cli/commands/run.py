@@ -48,14 +48,14 @@ def resume(fields: opt.Fields, run: opt.RunPath, verify: opt.Verify = False) -> 
 
 
 def observers() -> app.Observers:
-    """Return observers that print the lines of a run and display its metrics."""
+    """Return observers of a run that print its notes to stderr and display its progress and metrics."""
     from flowgraph.cli.display import Display
 
     return app.Observers(say=note, show=lambda graph, steps, start: Display(graph, steps, start=start))
 
 
 def exit_code(result: app.RunResult) -> ExitCode:
-    """Print the run's folder if its newest weights are saved; return the exit code."""
+    """Return the exit code for the result of a run, after printing the run's folder if its newest weights are saved."""
     if result.saved:
         say(result.folder)
     return EXIT_CODES[result.status]

@@ -20,9 +20,9 @@ _MARKS = re.compile(r"([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20
 def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     r"""Return text as one printable line of at most `limit_characters`.
 
-    Control and direction characters are removed, and at most two combining accents in a row are kept.
-
-    An empty label becomes "?", so that every box and arrow has one.
+    White space becomes a space, control and direction characters are removed, and at most two combining accents in a
+    row are kept. A longer text is cut and ends in an ellipsis. Without any letters, the result is "?", so that every
+    box and arrow has a label.
 
     >>> clean("two\nlines\x1b[31m"), clean("\u202egnp.exe"), clean("")
     ('two lines[31m', 'gnp.exe', '?')
@@ -39,19 +39,21 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     return shortened(line, limit_characters) or "?"
 
 
-def seen(text: str) -> str:
-    r"""Return text without characters that a terminal would interpret; newlines and tabs are kept.
+def printable(text: str) -> str:
+    r"""Return text without characters that a terminal would interpret, as in escape codes; newlines and tabs are kept.
 
-    >>> seen("two\nlines\x1b[31m\u202e")
+    >>> printable("two\nlines\x1b[31m\u202e")
     'two\nlines[31m'
     """
     return "".join(letter for letter in text if letter in "\n\t" or unicodedata.category(letter) not in _INVISIBLE)
 
 
-def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) -> str:
-    """Return a label, cleaned by `clean`, with the sign of its status in front: `+ ` for added, `- ` for removed.
+def signed_label(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) -> str:
+    """Return a label, cleaned by `clean`, with the sign of its status in front: "+ " added, "- " removed, "~ " changed.
 
-    >>> signed("policy", "added"), signed("policy", "same"), signed("", "removed")
+    The sign counts towards `limit_characters`. A label that is the same in both pictures has no sign.
+
+    >>> signed_label("policy", "added"), signed_label("policy", "same"), signed_label("", "removed")
     ('+ policy', 'policy', '- ?')
     """
     sign = SIGNS[status]
@@ -59,8 +61,8 @@ def signed(text: str, status: Status, limit_characters: int = LABEL_CHARACTERS) 
 
 
 def signed_lines(box: Box) -> list[str]:
-    """Return the cleaned lines of a box's label; the first has the sign of the box's status in front."""
-    return [signed(line, "same" if place else box.status) for place, line in enumerate(box.label)]
+    """Return the lines of a box's label, cleaned by `clean`; the first has the sign of the box's status in front."""
+    return [signed_label(line, "same" if place else box.status) for place, line in enumerate(box.label)]
 
 
 def shortened(text: str, limit_characters: int) -> str:

@@ -35,7 +35,7 @@ TITLE_CHARACTERS, LINE_CHARACTERS, TEXT_CHARACTERS = 100, 300, 4000  # a heading
 
 @dataclass(frozen=True)
 class TableCell:
-    """What a cell of a table shows, and the number that its column is sorted by, if not by the text."""
+    """One cell of a table: its text, and the number by which its column is sorted instead of the text, if any."""
 
     text: str
     sort: float | None = None
@@ -43,10 +43,10 @@ class TableCell:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table in the order in which its rows rank; columns whose numbers, from 0, are in `numeric` are right-aligned.
+    """A table of a page; columns whose numbers, from 0, are in `numeric` are right-aligned.
 
-    `pools` names the pool of each row ("" for none), where rows belong to pools. Next to a picture a table is folded
-    unless it is `shown`. Row n is linked with the picture's dot n.
+    `pools` has the pool of each row, "" for none, if rows belong to pools. A table that is next to a picture is folded
+    unless it is `shown`. Row n is linked with dot n of the picture.
     """
 
     heads: tuple[str, ...]
@@ -70,9 +70,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page: its key facts as (name, value), its sections, and the pools that you can filter by, in order.
+    """A whole page: its key facts as (name, value), its sections, and the pools that a reader can filter by, in order.
 
-    Its pictures are drawn with `Look(embedded=True, pools=…)` of the same pools.
+    Its pictures must have been drawn with `Look(embedded=True, pools=…)` of the same pools.
     """
 
     title: str
@@ -83,12 +83,16 @@ class Page:
 
 
 def page_html(page: Page) -> str:
-    """Return a page as one HTML file; texts are escaped, and SVG pictures are inserted unchanged."""
+    """Return a page as the text of one HTML file that loads nothing from elsewhere.
+
+    Texts are cleaned and escaped; SVG pictures are inserted unchanged, and must have been drawn with
+    `Look(embedded=True)`.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     # The page's policy would refuse a picture's own style, and the reader's console would say so.
     assert not any("<style" in section.svg for section in page.sections), "draw with Look(embedded=True)"
-    styles, script = (asset(STYLE), page_stylesheet()), "\n".join(('"use strict";', *map(asset, SCRIPTS)))
+    styles, script = (read_asset(STYLE), page_stylesheet()), "\n".join(('"use strict";', *map(read_asset, SCRIPTS)))
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES, encoding="utf-8"),
         autoescape=True,
@@ -98,7 +102,7 @@ def page_html(page: Page) -> str:
     )
     return templates.get_template("page.html.j2").render(
         page=page,
-        policy=policy(styles, script),
+        policy=content_security_policy(styles, script),
         styles=styles,
         script=script,
         heading=lambda title: clean(title, TITLE_CHARACTERS),
@@ -114,21 +118,23 @@ def _cleaned(text: str, limit_characters: int) -> str:
 
 
 def sort_key(cell: TableCell) -> str:
-    """Return the finite number by which a table cell is sorted, as text; "" if there is none."""
+    """Return the number by which a table cell is sorted, as text; "" if the cell has none or it is not finite."""
     return repr(float(cell.sort)) if cell.sort is not None and math.isfinite(cell.sort) else ""
 
 
-def policy(styles: tuple[str, ...], script: str) -> str:
-    """Return a Content-Security-Policy that allows only these styles and this script, by their hashes."""
-    allowed = " ".join(map(digest, styles))
+def content_security_policy(styles: tuple[str, ...], script: str) -> str:
+    """Return a Content-Security-Policy that allows only these style sheets and this script, by their hashes."""
+    allowed = " ".join(map(source_hash, styles))
     rest = "base-uri 'none'; form-action 'none'"
-    return f"default-src 'none'; style-src {allowed}; script-src {digest(script)}; {rest}"
+    return f"default-src 'none'; style-src {allowed}; script-src {source_hash(script)}; {rest}"
 
 
-def digest(source: str) -> str:
-    """Return the SHA-256 of a style or script as written in a Content-Security-Policy (CSP level 3, section 2.3.1).
+def source_hash(source: str) -> str:
+    """Return the SHA-256 of a style sheet or script in the form that a Content-Security-Policy needs.
 
-    >>> digest("")
+    Source: CSP level 3, section 2.3.1.
+
+    >>> source_hash("")
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
     """
     hashed = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
@@ -136,6 +142,6 @@ def digest(source: str) -> str:
 
 
 @cache
-def asset(name: str) -> str:
-    """Return the text of a style sheet or script of a page."""
+def read_asset(name: str) -> str:
+    """Return the text of the file `name` in the folder of page templates: a style sheet or a script. Cached."""
     return TEMPLATES.joinpath(name).read_text(encoding="utf-8")

@@ -67,10 +67,11 @@ def stats_head(
     chunk_tokens: int | None,
     truncation: Truncation = WHOLE_VOCABULARY,
 ) -> Generator[None]:
-    """Make a language model return statistics [1, n, names] instead of logits inside the `with` block.
+    """Make a language model return statistics [1, n, len(names)] instead of logits inside the `with` block.
 
     They are statistics of the tokens `tokens` [n] under the logits at the positions `reads` [n] of the packed row.
-    `chunk_tokens` is the largest number of tokens in a chunk; None: as many as give 2**24 logits.
+    `names` and `temperature` are those of `read_logits`. `chunk_tokens` is the largest number of tokens in a chunk;
+    None: as many as give 2**24 logits.
     """
     head, config = model.get_output_embeddings(), model.config.get_text_config()
     original = head.forward

@@ -90,10 +90,11 @@ def decode(
 def read_distinct(
     model: Any, contexts: Sequence[tuple[int, ...]], device: Any, **options: Any
 ) -> tuple[Any, Tensor, Tensor]:
-    """Run the model once on each distinct context; return its output, the mask [G, P], and the row [B] of each context.
+    """Run the model once on the distinct contexts; return its output, the mask [G, P], and an index [B] into G.
 
-    G is the number of distinct contexts, P the longest of them, and a row is an index into G. A context without tokens
-    is computed as one token of id 0. `options` are passed to the model.
+    G is the number of distinct contexts, and P the length of the longest. The index has the place of each of `contexts`
+    among the distinct ones. A context without tokens is computed as one token of id 0. `options` are passed to the
+    model.
     """
     row = {context: i for i, context in enumerate(dict.fromkeys(contexts))}
     ids, mask = pad_left([context or (0,) for context in row], device)
@@ -103,7 +104,10 @@ def read_distinct(
 
 
 def pad_left(contexts: Sequence[Sequence[int]], device: Any = None) -> tuple[Tensor, Tensor]:
-    """Return token lists padded on the left as ids [B, P], and their mask [B, P], which is 0 at padding."""
+    """Return lists of token ids padded on the left, as a tensor [B, P], and their mask [B, P].
+
+    Padding has id 0 and is 0 in the mask; P is the length of the longest list.
+    """
     width = max((len(context) for context in contexts), default=0)
     ids, mask = torch.zeros(len(contexts), width, dtype=torch.long), torch.zeros(len(contexts), width, dtype=torch.long)
     for i, context in enumerate(contexts):
@@ -161,9 +165,9 @@ def _penalized(rows: Sequence[_SampleState], logits: Tensor) -> Tensor:
 
 
 def computes_on(model: Any, device: torch.device) -> None:
-    """Record the device on which a model computes, for `device_of`.
+    """Record `device` in a model as the device on which it computes, for `device_of`.
 
-    Its weights may be in the memory of another device.
+    The weights of the model may be in the memory of another device.
     """
     model.flowgraph_device = device
 

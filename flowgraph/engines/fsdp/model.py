@@ -18,10 +18,17 @@ from torch.distributed.tensor import DTensor
 
 from flowgraph.cluster.plan import Offloaded
 from flowgraph.engines.forward_pass.forward import forward_stats
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.engines.fsdp.ranks import ProcessRanks
-from flowgraph.engines.fsdp.sharding import EVERYTHING, Grid, accumulates, forget, shard, whole
-from flowgraph.engines.model_state.optimizers import Optimizers, descend
+from flowgraph.engines.fsdp.sharding import (
+    EVERYTHING,
+    Grid,
+    accumulates_unreduced,
+    gather_full,
+    reset_after_failure,
+    shard,
+)
+from flowgraph.engines.model_state.optimizers import Optimizers, run_backward
 from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece
 from flowgraph.engines.model_state.torch_handle import TorchHandle
 from flowgraph.errors import LawError
@@ -57,9 +64,9 @@ class FsdpModel(TorchHandle):
         super().__post_init__()
         self._grid = Grid.of(self.ranks, self.replicas, self.sequence)
         self.ranks = self._grid.data
-        choose(self.model, half=self.running.precision == "bfloat16")  # before its weights are sharded
+        choose_packing(self.model, half=self.running.precision == "bfloat16")  # before its weights are sharded
         device = str(self._home)
-        self._sums_once = accumulates(self.model, self._grid, self.running, device)
+        self._sums_once = accumulates_unreduced(self.model, self._grid, self.running, device)
         self._units = shard(self.model, self._grid, self.running, device, twice=not self.packs)
         self._parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self._optimizers = Optimizers(
@@ -115,12 +122,12 @@ class FsdpModel(TorchHandle):
                 self.model.set_requires_all_reduce(last)
 
         try:
-            values = descend(losses, before)
+            values = run_backward(losses, before)
             for tensor, parameter in zip(self._optimizers.tensors, self._parameters, strict=True):
                 tensor.grad = None if parameter.grad is None else parameter.grad.to_local()
             return values
         except BaseException:
-            forget(self.model)
+            reset_after_failure(self.model)
             raise
         finally:
             self._reshard()
@@ -135,7 +142,7 @@ class FsdpModel(TorchHandle):
     # --------------------------------------------------------------------------------------- weights and state
 
     def _full(self, tensor: Tensor) -> Tensor:
-        return whole(tensor, self._grid)
+        return gather_full(tensor, self._grid)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Copy this rank's rows of full, unsharded `weights` into the model.

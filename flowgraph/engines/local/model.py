@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from flowgraph.engines.forward_pass.decode import decode
-from flowgraph.engines.model_state.optimizers import Optimizers, descend
+from flowgraph.engines.model_state.optimizers import Optimizers, run_backward
 from flowgraph.engines.model_state.torch_handle import TorchHandle
 from flowgraph.errors import LawError
 from flowgraph.language.handle import Completion, Ranks, SampleRequest, SingleRank
@@ -94,7 +94,7 @@ class LocalModel(TorchHandle):
         return stop_length(tokens, request.stopping, self.raw_tokenizer) is not None
 
     def _descend(self, losses: Sequence[Callable[[], Tensor]]) -> list[float]:
-        return descend(losses, self._optimizers.at)
+        return run_backward(losses, self._optimizers.at)
 
     def save(self, folder: Path) -> None:
         """Write weights and tokenizer as a folder that transformers can load; only rank 0 writes.
@@ -115,10 +115,10 @@ class LocalModel(TorchHandle):
         """
         self._refuse_asleep()
         names = self._carried_names()
-        wrong = sorted(weights.keys() ^ names) if adapted(self.model) else []
+        wrong = sorted(weights.keys() ^ names) if has_adapters(self.model) else []
         if wrong:
             raise LawError(f"the weights do not fit the model: {', '.join(wrong[:3])}")
-        self.model.load_state_dict(dict(weights), strict=not adapted(self.model))
+        self.model.load_state_dict(dict(weights), strict=not has_adapters(self.model))
 
     def _move(self, device: str) -> None:
         """Move the parameters, which remain the same objects, and the optimizer states."""

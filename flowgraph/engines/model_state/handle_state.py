@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from flowgraph.engines.model_state.optimizers import KEEPS, Optimizers, States
-from flowgraph.engines.model_state.sharded_checkpoint import SavedState, TensorPiece, reading_state, together, write
+from flowgraph.engines.model_state.sharded_checkpoint import SavedState, TensorPiece, all_or_none, reading_state, write
 from flowgraph.errors import DataError, LawError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class HandleState:
         rank failed.
         """
         pieces, numbers = self._pieces(self.optimizers.states())
-        with together(self.ranks, folder):
+        with all_or_none(self.ranks, folder):
             if self.writer is not None:
                 write(folder, self.writer, version, pieces, numbers)
 

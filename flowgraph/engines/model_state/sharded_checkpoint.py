@@ -101,9 +101,11 @@ class RankIndex(BaseModel):
 def write(
     folder: Path, writer: tuple[int, int], version: int, pieces: Mapping[str, TensorPiece], numbers: Mapping[str, float]
 ) -> None:
-    """Write one rank's rows and their index into `folder`; `writer` is (index, number) of the ranks that write.
+    """Write one rank's part of a model's state into `folder`: its rows of each tensor, and an index of them.
 
-    Raises OSError or SafetensorError if a file cannot be written.
+    `writer` is (index, number) of this rank among the ranks that write. Shared tensors are written only by index 0.
+    `numbers` are the single numbers of the state, by name. The folder is created if it does not exist. Raises OSError
+    or SafetensorError if a file cannot be written.
     """
     rank, ranks = writer
     pieces = {name: piece for name, piece in pieces.items() if not piece.shared or rank == 0}
@@ -119,10 +121,11 @@ def write(
 
 
 @contextmanager
-def together(ranks: Ranks, folder: Path) -> Generator[None]:
-    """Wait at the end of the `with` block until all ranks have reached it; fail on all ranks if it failed on one.
+def all_or_none(ranks: Ranks, folder: Path) -> Generator[None]:
+    """Run the `with` block on all ranks, and wait at its end for all of them; if it fails on one, it fails on all.
 
     A rank whose block failed raises its error, and all other ranks raise OSError, which names that rank and `folder`.
+    Every rank must enter the block.
     """
     failure, code = None, 0
     try:
@@ -217,9 +220,10 @@ def _rows(file: Any, name: str, stored: StoredTensor, path: Path) -> Any:
 
 @contextmanager
 def reading_state(folder: Path) -> Generator[SavedState]:
-    """Open a state's files and check their indexes against each other; rows are not read yet.
+    """Open the files of a saved state inside the `with` block, and yield the state; tensors are not read yet.
 
-    Raises DataError for files that are missing, cannot be read, or belong to different states.
+    The indexes of all ranks are checked against each other. Raises DataError for files that are missing, cannot be
+    read, or belong to different states.
     """
     first = _read_index(folder / "00000.json")
     present = {path.name for path in folder.glob("*.json")} | {path.name for path in folder.glob("*.safetensors")}

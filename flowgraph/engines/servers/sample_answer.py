@@ -80,7 +80,11 @@ class SampleAnswer(BaseModel):
 
 
 def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
-    """Parse the JSON `text` as a `form`; raise WorkerError, which names the server, if it does not fit."""
+    """Return a server's JSON answer as an object of the pydantic model `form`.
+
+    `name` is the server's name. Raises WorkerError, which names the server and the wrong field, if the answer does not
+    fit.
+    """
     try:
         return form.model_validate_json(text)
     except ValidationError as error:
@@ -91,7 +95,7 @@ def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
 
 
 def read_answer(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Parse and check the answer to a request for a sample.
+    """Return the parsed and checked answer of server `name` to a request for a sample.
 
     Raises WorkerError, with the name of the server and the fault, if the answer has another form, has no tokens or too
     many, or ended for another reason than an end token or `max_tokens`.

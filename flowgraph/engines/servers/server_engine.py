@@ -24,7 +24,7 @@ from flowgraph.engines.servers.server_process import (
     ServerProcess,
     await_ready,
     end_group,
-    held_port,
+    reserve_port,
     start,
 )
 from flowgraph.engines.weight_sync.weight_updates import By, WeightUpdates
@@ -201,7 +201,7 @@ class ServerEngine(ABC):
         limit_s: float,
     ) -> ServerProcess:
         host = address[0]
-        with held_port(*address, door.name) as bound:
+        with reserve_port(*address, door.name) as bound:
             port = bound.getsockname()[1]
             door = replace(door, url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
             process = launch(["--host", host, "--port", str(port)])

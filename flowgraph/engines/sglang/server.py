@@ -22,10 +22,10 @@ BIND = "SGLANG_CPU_OMP_THREADS_BIND"
 
 
 def shared_cores(cores: Sequence[int], ranks: int) -> str:
-    """Divide cores among ranks, in the notation of SGLang's `SGLANG_CPU_OMP_THREADS_BIND`.
+    """Return CPU cores divided among ranks, in the notation of SGLang's `SGLANG_CPU_OMP_THREADS_BIND`.
 
-    Without this setting, SGLang requires a NUMA node for each rank. Ranks share cores if there are fewer cores than
-    ranks.
+    Each rank gets the same number of cores; a remainder is unused. If there are fewer cores than ranks, ranks share
+    cores. Without this setting, SGLang requires a NUMA node for each rank.
 
     >>> shared_cores([0, 1, 2, 5, 6], 2), shared_cores([3], 2)
     ('0,1|2,5', '3|3')
@@ -61,7 +61,7 @@ def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None
             "temperature": request.temperature,
             "max_new_tokens": request.max_tokens,
             "stop_token_ids": list(ends),
-            "sampling_seed": seed(request),
+            "sampling_seed": sample_seed(request),
             **UNCHANGED,
             **changes,
         },

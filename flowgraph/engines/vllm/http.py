@@ -124,7 +124,7 @@ def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None
             "max_tokens": request.max_tokens,
             "stop_token_ids": list(ends),
             "ignore_eos": True,  # `stop_token_ids` are all the ends there are
-            "seed": seed(request),
+            "seed": sample_seed(request),
             "logprobs": 0,  # of the sampled token, and of no others
             "detokenize": False,
             "n": 1,
@@ -135,10 +135,9 @@ def question(request: SampleRequest, ends: Sequence[int], vocabulary: int | None
 
 
 def read_sample(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
-    """Parse and check the answer to a request for a sample.
+    """Return the parsed and checked answer of the vLLM server `name` to a request for a sample.
 
-    Raises WorkerError, with the name of the server `name`, for another form and for the faults that `read_answer`
-    checks.
+    Raises WorkerError, with the name of the server, for another form and for the faults that `read_answer` checks.
     """
     (choice,) = parse_answer(_GenerateAnswer, name, text).choices
     spans = choice.weight_versions

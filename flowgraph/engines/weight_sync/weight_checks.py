@@ -16,7 +16,7 @@ import torch
 
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_process import ServerAddress
-from flowgraph.engines.vllm.vllm_worker import checksum, joined
+from flowgraph.engines.vllm.vllm_worker import checksum, join_parts
 from flowgraph.errors import WorkerError, nearest
 from flowgraph.models.folders import read_shapes, weight_files
 
@@ -65,7 +65,7 @@ class WeightChecks:
                 raise WorkerError(f"the weights `{name}` have shape {shape}; the servers' model has {expected}")
             if self._whole:
                 served = tensor.detach().cpu().to(getattr(torch, self._precision))
-                there, complete = joined(self._parts, JOINED, name, served)
+                there, complete = join_parts(self._parts, JOINED, name, served)
                 if complete is not None:
                     self._sums[there] = {checksum(complete)}
                     if padding := -len(complete) % PADDED_ROWS if complete.ndim == 2 else 0:

@@ -27,7 +27,7 @@ _ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # a virtual environment has one of 
 
 
 def stage(flow: Path, rules: Iterable[Path], into: Path) -> list[Path]:
-    """Copy a flow's file, the files of rules, and the files that they may import from their folders into `into`.
+    """Copy a flow's file, the files of scoring rules, and the files that they may import into the folder `into`.
 
     Returns the flow's file, then the files of the rules, as paths relative to `into`.
 

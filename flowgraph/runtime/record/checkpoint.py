@@ -21,7 +21,7 @@ from flowgraph.cluster.cluster import show_bytes
 from flowgraph.errors import RunFolderError
 from flowgraph.files.hashes import sha256
 from flowgraph.files.untrusted import read_json
-from flowgraph.runtime.record.run_facts import RunState, fault_in
+from flowgraph.runtime.record.run_facts import RunState, schema_fault
 
 PARTS, STATE, MANIFEST = "parts", "state.json", "MANIFEST.json"
 SCHEMA = 2
@@ -50,7 +50,7 @@ class Checkpoint:
         Raises ValueError if the file is not such a state, and OSError if it cannot be read.
         """
         state: dict[str, Any] = read_json(self.path / STATE)
-        if fault := fault_in(RunState, state):
+        if fault := schema_fault(RunState, state):
             raise ValueError(fault)
         return state
 
@@ -178,9 +178,9 @@ def _set_aside(path: Path, word: str) -> Path:
 
 
 def manifest_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a checkpoint: the entries of `about`, and the name, size and hash of every file.
+    """Return the content of a checkpoint's manifest: its schema, the entries of `about`, and its `files`.
 
-    Sizes are in bytes. The manifest's file itself is left out.
+    Each file in `folder`, except the manifest, has an entry with its relative name, size in bytes, and sha256.
     """
     files = [
         {"name": path.relative_to(folder).as_posix(), "size_bytes": path.stat().st_size, "sha256": sha256(path)}
@@ -206,7 +206,7 @@ def _file_fault(folder: Path, name: str, size: int, digest: str) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or folder to the disk (fsync)."""
+    """Flush a file or folder to the disk, and return when it is there (fsync). Raises OSError if the disk fails."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -219,9 +219,10 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def disk_fault(error: BaseException) -> str:
-    """Return the reason if a disk caused an error: it is full, its quota is used up, or it fails; else "".
+    """Return the system's message if a disk caused an error, or "" if it did not.
 
-    The causes of `error` are searched too, and the texts of errors that came from a library or another process.
+    A disk causes an error if it is full, its quota is used up, a file is too large for it, or it fails. The causes of
+    `error` are searched too, and the texts of errors that come from a library or another process.
 
     >>> disk_fault(RuntimeError("saving failed: OSError: [Errno 28] No space left on device: 'a'"))
     'No space left on device'

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.errors import RunFolderError
-from flowgraph.files.hashes import SUMS, line_of
+from flowgraph.files.hashes import SUMS, hash_line
 from flowgraph.language.graph import Graph
 from flowgraph.language.region import Observations
 from flowgraph.runtime.interpreter import StepResult
@@ -144,7 +144,7 @@ class Recorder:
                 self._pending.append(rollout)
                 continue
             self._unsettled += [rollout.path, rollout.path.parent]
-            self._sums.add(line_of(rollout.path.relative_to(rollout.path.parents[1]).as_posix(), written.sha256))
+            self._sums.add(hash_line(rollout.path.relative_to(rollout.path.parents[1]).as_posix(), written.sha256))
         return why
 
     def _lines_refused(self, steps: int | None = None) -> str:

@@ -119,10 +119,10 @@ class MetricsLine(_Open):
     time: StepTimes = StepTimes()
 
 
-def fault_in(kind: type[BaseModel], data: Any) -> str:
-    """Return the first mismatch between `data` and a pydantic model, as text with its path; "" if the data is valid.
+def schema_fault(kind: type[BaseModel], data: Any) -> str:
+    """Return the first mismatch between `data` and a pydantic model as text with its path; "" if the data is valid.
 
-    >>> fault_in(DataFacts, {"digest": "0"}), fault_in(DataFacts, {"name": "digits"})
+    >>> schema_fault(DataFacts, {"digest": "0"}), schema_fault(DataFacts, {"name": "digits"})
     ('lacks `name`', '')
     """
     try:

@@ -9,7 +9,7 @@ import torch
 
 from examples.grpo import grpo
 from flowgraph import Loss, Record, Value, flow, node, stale
-from flowgraph.analysis.facts import Facts, facts_of, masks_along, values_of
+from flowgraph.analysis.facts import Facts, facts_of, masks_along, value_facts
 from flowgraph.errors import FlowTypeError, LawError
 from flowgraph.language import Kind, Rows
 from flowgraph.language.graph import Graph
@@ -62,7 +62,7 @@ def test_rows_are_those_of_the_node_that_drew_them_and_values_those_of_the_weigh
 
 
 def test_what_is_known_of_each_value_can_be_read() -> None:
-    told = {each.value: each for each in values_of(compile_graph(grpo.graph()))}
+    told = {each.value: each for each in value_facts(compile_graph(grpo.graph()))}
     drawn, inner = told["policy.generate"], told["policy.update.logprobs"]
     assert (drawn.kind, drawn.identity, drawn.mask) == ("record", "prompt, sample, trajectory", "policy.generate.mask")
     assert (drawn.weights, told["score"].mask) == ("policy, at 1.0", "")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowgraph import Mask, Record
 from flowgraph.errors import LawError
-from flowgraph.language.rows import constant, find, leaf_paths, leaves, narrowed, row_count, take, widest
+from flowgraph.language.rows import find, leaf_paths, leaves, narrowed, row_count, take, widest, without_gradient
 from flowgraph.language.values import Context, Group, Lengths, Tokens
 from nodes import Columns, Scores
 from nodes.values import Temperature
@@ -105,7 +105,7 @@ def test_a_narrowed_record_holds_some_parts_and_refuses_the_others() -> None:
 
 
 def test_rows_of_a_narrowed_record_are_narrow() -> None:
-    taken = take(constant(narrowed(BATCH, ["group", "part"])), torch.tensor([2]))
+    taken = take(without_gradient(narrowed(BATCH, ["group", "part"])), torch.tensor([2]))
     assert (list(taken.parts), taken.group.data.tolist()) == (["group", "part"], [6])
     assert [type(each).__name__ for each in leaves([taken])] == ["Group", "Mask", "Lengths"]
 

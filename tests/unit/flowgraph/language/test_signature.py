@@ -16,7 +16,7 @@ from flowgraph.errors import FlowTypeError, LawError, SettingError
 from flowgraph.flows.settings import parse_assignment
 from flowgraph.language import Aggregation, By, Corrects, Key, Kind, op_of
 from flowgraph.language.loss import How
-from flowgraph.language.signature import bad_start, defined_at, make_settings, read_signature, type_name
+from flowgraph.language.signature import defined_at, initial_value_fault, make_settings, read_signature, type_name
 from nodes import KLWeight, LogProbs, Policy, Prompts, clipped, generate, logprobs, score, update
 from tests.looped import looped
 
@@ -264,7 +264,7 @@ def test_a_flow_called_on_real_values_is_given_its_state_too() -> None:
     [(KLWeight, 1), (KLWeight, -0.5), (KLWeight, [0.5]), (Levels, 2), (Title, ""), (Level, True), (Level, [{"a": []}])],
 )
 def test_state_may_start_from_these(kind: type[State], data: object) -> None:
-    assert bad_start(kind, data) == ""
+    assert initial_value_fault(kind, data) == ""
 
 
 @looped(
@@ -287,7 +287,7 @@ def test_state_may_start_from_these(kind: type[State], data: object) -> None:
     ],
 )
 def test_state_cannot_start_from_what_a_file_would_not_give_back(kind: type[State], data: object, why: str) -> None:
-    assert bad_start(kind, data) == why
+    assert initial_value_fault(kind, data) == why
 
 
 # ---------------------------------------------------------------------------------------------- corrections

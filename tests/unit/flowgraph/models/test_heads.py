@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError
 from flowgraph.language.handle import Optimizer, ResponseRows, SampleRequest, gather
@@ -235,7 +235,7 @@ def test_a_row_reads_the_same_beside_others_that_share_its_context(make_rollout:
     rollout = make_rollout([5, 3, 1, 4], [30] * 4)
     rows = replace(rows_of(rollout), context=rollout.context.data.take(pa.array([0, 0, 0, 0])))
     handle, seen = handle_of("tiny", "values"), list[int]()
-    assert choose(handle.model) is not None
+    assert choose_packing(handle.model) is not None
 
     def note(_: object, args: object, given: dict[str, torch.Tensor]) -> None:
         seen.append(given["input_ids"].numel())

@@ -508,7 +508,7 @@ def test_a_plan_that_does_not_say_what_it_was_made_for_is_refused(graph: Any, pl
     made = plan(described, "hybrid").model_copy(update={"assumed": None})
     with pytest.raises(PlanError) as caught:
         export(made, "verl", graph=described)
-    assert "does not say for which models and batch" in str(caught.value)
+    assert "does not state its models and batch" in str(caught.value)
 
 
 HOSTILE = [

@@ -43,7 +43,7 @@ from placements.workload.node_workload import NodeWorkload, node_workloads, stag
 from tests.examples.flows.moving_reference import with_average, with_refreshes
 from tests.examples.flows.two_agents import two_agents
 from tests.looped import looped
-from tests.unit.placements.small_settings import SHIPPED, Of, found_of, graph_of
+from tests.unit.placements.small_problems import SHIPPED, Of, found_of, graph_of
 
 PROMPT, RESPONSE = LengthDistribution.fixed(100), LengthDistribution.fixed(900)
 

@@ -21,7 +21,7 @@ from flowgraph.engines.fsdp.model import FsdpModel
 from flowgraph.engines.fsdp.ranks import ProcessRanks, join
 from flowgraph.engines.fsdp.sharding import decoder_layers
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.engines.model_state.optimizers import descend
+from flowgraph.engines.model_state.optimizers import run_backward
 from flowgraph.errors import FlowError
 from flowgraph.language.handle import Optimizer, ResponseRows, SampleRequest, StepReport
 from flowgraph.language.keys import Key
@@ -315,8 +315,8 @@ def check_adamw(pair: Pair) -> list[dict[str, float]]:
 def check_gradients(pair: Pair) -> tuple[float, float]:
     """Return the largest difference of the gradients, and the largest gradient."""
     rows = make_rows(seed=2)
-    descend([share(pair.whole, rows, ALL)])
-    descend([share(pair.sharded, rows, part) for part in pair.mine(UNEVEN)])
+    run_backward([share(pair.whole, rows, ALL)])
+    run_backward([share(pair.sharded, rows, part) for part in pair.mine(UNEVEN)])
     pair.sharded._reshard()
     want = {name: each.grad for name, each in pair.whole.model.named_parameters()}
     have = {name: each.grad.full_tensor() for name, each in pair.sharded.model.named_parameters()}

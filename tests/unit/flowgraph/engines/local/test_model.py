@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError, ModelError
 from flowgraph.language.handle import Completion, Optimizer, ResponseRows, SampleRequest, SingleRank, TokenStats, gather
@@ -56,7 +56,7 @@ def close(stats: TokenStats, wanted: tuple[torch.Tensor, torch.Tensor], limit: f
 
 def reads(handle: LocalModel) -> list[tuple[int, ...]]:
     """Note the shape of what each forward pass reads; how the model reads has been tried by then."""
-    choose(handle.model)
+    choose_packing(handle.model)
     shapes: list[tuple[int, ...]] = []
 
     def note(_: object, args: object, given: dict[str, torch.Tensor]) -> None:

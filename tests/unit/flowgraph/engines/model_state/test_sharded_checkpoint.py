@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece, reading_state, together, write
+from flowgraph.engines.model_state.sharded_checkpoint import TensorPiece, all_or_none, reading_state, write
 from flowgraph.errors import DataError, FlowError, LawError
 from flowgraph.language.handle import Optimizer, SingleRank
 from tests.looped import looped
@@ -157,7 +157,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no JSON": (lambda folder: (folder / "00001.json").write_text('{"schema": 1'), "Expecting ',' delimiter"),
     "another schema": (
         lambda folder: changed(folder, 0, lambda said: said.update(schema=2)),
-        "schema 2 of 3 ranks, 1 is read here",
+        "schema 2 of 3 ranks; this version reads 1",
     ),
     "no ranks": (lambda folder: changed(folder, 0, lambda said: said.update(ranks=0)), "schema 1 of 0 ranks"),
     "rows twice": (
@@ -240,13 +240,13 @@ class Two:
 def test_a_full_disk_of_one_rank_is_told_by_all_with_its_number(tmp_path: Path) -> None:
     with (
         pytest.raises(OSError, match=r"No space left on device \(rank 1\)") as caught,
-        together(Two(errno.ENOSPC), tmp_path),
+        all_or_none(Two(errno.ENOSPC), tmp_path),
     ):
         pass
     assert caught.value.errno == errno.ENOSPC
-    with pytest.raises(OSError, match="mine") as caught, together(Two(errno.EIO), tmp_path):
+    with pytest.raises(OSError, match="mine") as caught, all_or_none(Two(errno.EIO), tmp_path):
         raise OSError(errno.EDQUOT, "mine")
-    with together(SingleRank(), tmp_path):
+    with all_or_none(SingleRank(), tmp_path):
         pass
 
 

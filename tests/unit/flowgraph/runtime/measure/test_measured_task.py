@@ -48,7 +48,7 @@ from flowgraph.runtime.measure.measured_task import (
 from flowgraph.runtime.measure.profiling import profile_folder, profiled_steps
 from flowgraph.runtime.record.run_folder import RunFolder
 from placements.step.step_forecast import schedule_of
-from placements.step.timeline import play
+from placements.step.timeline import timeline_of
 from tests.looped import looped
 
 MIB = 2**20
@@ -264,9 +264,9 @@ def test_what_was_not_measured_is_waited_through() -> None:
 
 def test_a_measured_step_plays_as_a_forecast_does() -> None:
     step = measured_step(0, made_up(PROGRAM), PROGRAM, 24.0).timed
-    played = play(schedule_of(step.tasks, step.waits), steps=3)
+    simulated = timeline_of(schedule_of(step.tasks, step.waits), steps=3)
     seconds = [each.seconds or 0 for each in step.tasks]
-    assert max(seconds) < played.finish_s[0] < sum(seconds)
+    assert max(seconds) < simulated.finish_s[0] < sum(seconds)
 
 
 def test_peaks_are_told_by_pool_phase_and_role_as_a_plan_tells_them() -> None:

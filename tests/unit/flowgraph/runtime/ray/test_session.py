@@ -11,7 +11,7 @@ import pytest
 from flowgraph.cluster.cluster import Cluster, Device, Machine
 from flowgraph.cluster.plan import Plan, Pool
 from flowgraph.errors import ResourceError, WorkerError
-from flowgraph.runtime.ray.session import admitted, connect, matched, wanted
+from flowgraph.runtime.ray.session import connect, match_cluster, match_machines, resources_needed
 
 CPU, GPU = (Device(kind=kind, memory_bytes=2**30) for kind in ("cpu", "gpu"))
 
@@ -32,14 +32,14 @@ def machine(address: str, alive: bool = True, **resources: float) -> dict[str, A
 
 def found(made: Plan, *there: dict[str, Any]) -> dict[str, str]:
     """Return the address of each machine of a plan."""
-    return {name: each["NodeManagerAddress"] for name, each in matched(made, there).items()}
+    return {name: each["NodeManagerAddress"] for name, each in match_machines(made, there).items()}
 
 
 def test_a_device_takes_a_cpu_and_a_gpu_if_it_is_one() -> None:
     both = plan({"one": (CPU, GPU, GPU)}, train=[("one", 0), ("one", 1)], judge=[("one", 2)])
-    assert wanted(both, both.cluster.nodes[0]) == {"CPU": 3, "GPU": 2}
+    assert resources_needed(both, both.cluster.nodes[0]) == {"CPU": 3, "GPU": 2}
     only = plan({"one": (CPU, GPU)}, train=[("one", 0)])
-    assert wanted(only, only.cluster.nodes[0]) == {"CPU": 1}
+    assert resources_needed(only, only.cluster.nodes[0]) == {"CPU": 1}
 
 
 def test_machines_without_a_pool_are_not_asked_for() -> None:
@@ -68,7 +68,7 @@ def test_devices_that_no_pool_uses_do_not_let_a_machine_choose_first() -> None:
 def refused(made: Plan, *there: dict[str, Any]) -> str:
     """Return what is said of a plan whose machines are not there."""
     with pytest.raises(ResourceError) as caught:
-        matched(made, there)
+        match_machines(made, there)
     return str(caught.value)
 
 
@@ -95,7 +95,7 @@ def test_a_cluster_without_a_cpu_for_host_nodes_is_told_before_anything_starts()
     made = plan({"one": (CPU,), "two": (CPU,) * 2}, train=[("one", 0)], draw=[("two", 0), ("two", 1)])
     exact = [machine("a", CPU=2), machine("b", CPU=1)]
     with pytest.raises(ResourceError) as caught:
-        admitted(made, [*exact, machine("c", alive=False, CPU=8)])
+        match_cluster(made, [*exact, machine("c", alive=False, CPU=8)])
     assert str(caught.value) == (
         "host nodes: the plan needs 1 CPU beyond the 3 of its devices; "
         "Ray's machines have 2 CPU and 0 GPU; 1 CPU and 0 GPU\n"
@@ -105,7 +105,7 @@ def test_a_cluster_without_a_cpu_for_host_nodes_is_told_before_anything_starts()
 
 @pytest.mark.parametrize("there", [[machine("a", CPU=2)], [machine("a", CPU=1), machine("b", CPU=1)]])
 def test_a_cpu_for_host_nodes_may_be_on_any_machine(there: list[dict[str, Any]]) -> None:
-    assert admitted(plan({"one": (CPU,)}, train=[("one", 0)]), there) == {"one": there[0]}
+    assert match_cluster(plan({"one": (CPU,)}, train=[("one", 0)]), there) == {"one": there[0]}
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])

@@ -29,8 +29,8 @@ from flowgraph.passes import compile_graph
 from flowgraph.runtime.interpreter import Executor, StepResult
 from flowgraph.runtime.record.checkpoint import disk_fault
 from flowgraph.runtime.record.recorder import Journal, Recorder
-from flowgraph.runtime.record.run_facts import DataFacts, ResumableRun, fault_in
-from flowgraph.runtime.record.run_folder import Replay, RunFolder, fresh, rollout_file
+from flowgraph.runtime.record.run_facts import DataFacts, ResumableRun, schema_fault
+from flowgraph.runtime.record.run_folder import Replay, RunFolder, rollout_file, unused_run_path
 from nodes import Policy, Prompts, Rollout, Scores, generate, group_normalize, logprobs, policy_gradient, score, update
 from nodes.data.source import FixedPrompts
 
@@ -101,8 +101,8 @@ def test_a_folder_is_made_once_and_the_next_free_name_is_told(tmp_path: Path) ->
         f"{tmp_path}/grpo-1: this run folder already exists; nothing in it was changed\n"
         f"  hint: --out {tmp_path}/grpo-1-1"
     )
-    assert fresh(tmp_path, "grpo") == tmp_path / "grpo-2"
-    assert fresh(tmp_path / "none", "grpo") == tmp_path / "none" / "grpo-1"
+    assert unused_run_path(tmp_path, "grpo") == tmp_path / "grpo-2"
+    assert unused_run_path(tmp_path / "none", "grpo") == tmp_path / "none" / "grpo-1"
 
 
 def test_a_name_that_is_no_plain_file_name_and_a_place_that_is_none_are_refused(tmp_path: Path) -> None:
@@ -321,8 +321,8 @@ def test_a_list_of_hashes_that_a_checkpoint_noted_and_that_is_none_is_damage(tmp
 
 
 def test_the_files_that_a_run_says_its_rows_are_from_have_hashes_by_name() -> None:
-    assert fault_in(DataFacts, {"name": "digits", "files": ["rows.parquet"]}).startswith("files: ")
-    assert fault_in(DataFacts, {"name": "digits", "files": {"rows.parquet": 1}}).startswith("files.")
+    assert schema_fault(DataFacts, {"name": "digits", "files": ["rows.parquet"]}).startswith("files: ")
+    assert schema_fault(DataFacts, {"name": "digits", "files": {"rows.parquet": 1}}).startswith("files.")
 
 
 def test_a_lock_that_is_a_pipe_or_a_link_is_refused_and_what_it_points_to_stays(tmp_path: Path) -> None:
@@ -340,9 +340,9 @@ def test_a_lock_that_is_a_pipe_or_a_link_is_refused_and_what_it_points_to_stays(
 
 def test_a_path_of_a_run_holds_no_nul_and_its_threads_are_as_many_as_can_be() -> None:
     told = {"id": "", "file": "a\0b", "folder": "/"}
-    assert fault_in(ResumableRun, _resumable(told)).startswith("file: ")
-    assert fault_in(ResumableRun, _resumable(told | {"file": "a.py"})) == ""
-    assert fault_in(ResumableRun, _resumable(told | {"file": "a.py", "threads": 10**18})).startswith("threads: ")
+    assert schema_fault(ResumableRun, _resumable(told)).startswith("file: ")
+    assert schema_fault(ResumableRun, _resumable(told | {"file": "a.py"})) == ""
+    assert schema_fault(ResumableRun, _resumable(told | {"file": "a.py", "threads": 10**18})).startswith("threads: ")
 
 
 def _resumable(told: dict[str, object]) -> dict[str, object]:
