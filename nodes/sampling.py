@@ -99,7 +99,9 @@ def generate(
         for context, group in zip(contexts, prompts.group.data.tolist(), strict=True)
         for sample in range(n)
     ]
-    return _rollout(policy, prompts, requests, gather(policy.handle, requests), Temperature.at(temperature, truncation))
+    return _rollout(
+        policy, prompts, requests, gather(policy.handle, requests), Temperature.with_truncation(temperature, truncation)
+    )
 
 
 def _rollout(

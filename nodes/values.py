@@ -169,7 +169,7 @@ class Temperature(Value):
     dtype = "float64"
 
     @classmethod
-    def at(cls, temperature: float, truncation: Truncation) -> Temperature:
+    def with_truncation(cls, temperature: float, truncation: Truncation) -> Temperature:
         """Return the value for a temperature and a truncation, which changes nothing of greedy samples."""
         changed = dict(truncation.changed() if temperature else ())
         return cls({"temperature": temperature, **changed} if changed else temperature)

@@ -188,7 +188,10 @@ def reshaped_by(node: Node) -> tuple[tuple[str, float], ...]:
 
     They are (name, value), of those that are not at their defaults; a truncation changes nothing of greedy samples.
     """
-    values = {rule.name: getattr(node.settings, rule.name, rule.default) for rule in dataclass_fields(Truncation)}
+    settings: Any = node.settings
+    values: dict[str, Any] = {
+        rule.name: getattr(settings, rule.name, rule.default) for rule in dataclass_fields(Truncation)
+    }
     greedy = getattr(node.settings, "temperature", None) == 0
     penalty = getattr(node.settings, PENALTY, 1.0)
     truncation = () if greedy else Truncation(**values).changed()

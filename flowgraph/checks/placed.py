@@ -125,13 +125,15 @@ def _engine_faults(plan: Plan, placed: PlacedRole, role: Role, where: str) -> It
 def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterator[FlowError]:
     """Yield an error for each node with sampling settings that mean something else to its engine."""
     engine = ENGINES.get(row.engine)
-    for node in placed.graph.all_nodes if engine is not None and role.use == "sample" else ():
+    if engine is None or role.use != "sample":
+        return
+    for node in placed.graph.all_nodes:
         if node.op.kind == "generate" and node.name in role.nodes:
             settings = dict(reshaped_by(node))
             if what := engine.other_distribution(settings):
                 names = engines_for("sample", supported=True)
                 fits = [name for name in names if not ENGINES[name].other_distribution(settings)]
-                hint = f"these sample so: {', '.join(fits)} (--engine sample={fits[0]})"
+                hint = f"these sample so: {', '.join(fits)} (--engine sample={fits[-1]})"
                 yield PlanError.not_offered(placed.where, node.name, row.engine, what, hint)
 
 

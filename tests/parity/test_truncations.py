@@ -15,12 +15,13 @@ import pytest
 import torch
 from scipy.stats import power_divergence
 
+import flowgraph
 from flowgraph import Loss, flow
 from flowgraph.engines.forward_pass.forward import forward_stats
 from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.engines.forward_pass.truncation import truncated
 from flowgraph.engines.local.model import LocalModel
-from flowgraph.errors import LawError, SettingError
+from flowgraph.errors import LawError, PlanError, SettingError
 from flowgraph.language import Key
 from flowgraph.language.handle import (
     Completion,
@@ -147,7 +148,7 @@ def test_log_probs_and_statistics_read_again_are_of_the_truncated_distribution(
 ) -> None:
     policy, prompts = Policy(sharp), prompts_at(uneven_rows, range(4))
     for truncation in TRUNCATIONS[1:]:
-        settings = {name: value for name, value in truncation.changed() if name != "top_k"}
+        settings: Any = {name: value for name, value in truncation.changed() if name != "top_k"}
         rollout = generate(
             policy, prompts, n=3, temperature=0.8, max_tokens=6, top_k=truncation.top_k, key=Key(5), **settings
         )
@@ -177,8 +178,8 @@ def test_packed_and_padded_passes_agree_and_no_token_of_a_response_is_impossible
             stats = forward_stats(sharp.model, rows, names, packing=packing)
             passes.append([getattr(stats, name) for name in names])
             parameters = list(sharp.model.parameters())
-            gradients = torch.autograd.grad(sum(stat.sum() for stat in passes[-1]), parameters, allow_unused=True)
-            assert all(gradient.isfinite().all() for gradient in gradients if gradient is not None)
+            gradients = torch.autograd.grad(torch.stack(passes[-1]).sum(), parameters, allow_unused=True)
+            assert all(gradient.isfinite().all() for gradient in gradients)
         for one, other in zip(*passes, strict=True):
             assert one.isfinite().all() and torch.allclose(one, other, rtol=0, atol=CLOSE)
 
@@ -309,7 +310,7 @@ def test_a_stop_that_the_vocabulary_lacks_is_refused(tiny: Tiny, uneven_rows: pa
     from flowgraph.errors import ModelError
 
     with pytest.raises(ModelError, match=r"`stop` has the token id 20, but the model's ids are 0 to 19"):
-        generate(Policy(tiny()), prompts_at(uneven_rows, [0]), max_tokens=8, stop=20)
+        generate(Policy(tiny()), prompts_at(uneven_rows, [0]), max_tokens=8, stop=(20,))
 
 
 # ------------------------------------------------------------------------------------------- two distributions
@@ -360,10 +361,36 @@ def test_a_loss_compares_log_probs_of_one_distribution_only() -> None:
     )
 
 
+@looped(
+    "engine, settings, what, fits",
+    [
+        ("sglang", {"top_k": 20, "top_p": 0.9}, "top_k=20 with top_p=0.9", "local, vllm (--engine sample=vllm)"),
+        ("vllm", {"min_p": 0.1, "top_p": 0.9}, "min_p=0.1 with top_p=0.9", "local, sglang (--engine sample=sglang)"),
+        ("vllm", {"top_k": 20, "top_p": 0.9}, "", ""),
+    ],
+)
+def test_a_plan_whose_engine_would_sample_otherwise_is_refused(
+    engine: str, settings: dict[str, Any], what: str, fits: str
+) -> None:
+    chosen = {f"policy.generate.{name}": value for name, value in settings.items()}
+
+    def planned() -> Any:
+        return flowgraph.plan("dr_grpo", cluster="1xh100", batch=8, engine=[f"sample={engine}"], settings=chosen)
+
+    if what:
+        with pytest.raises(PlanError) as error:
+            planned()
+        assert f"policy.generate: the engine `{engine}` does not run {what}\n  hint: these sample so: {fits}" in str(
+            error.value
+        )
+    else:
+        assert planned()
+
+
 def test_the_distribution_travels_with_a_rollout_and_defaults_leave_it_as_it_was() -> None:
-    assert Temperature.at(0.7, Truncation()).data == 0.7
-    assert Temperature.at(0.0, Truncation(top_k=5)).data == 0.0, "greedy samples are not truncated"
-    assert Temperature.at(0.7, Truncation(top_k=5)).distribution() == (0.7, Truncation(top_k=5))
+    assert Temperature.with_truncation(0.7, Truncation()).data == 0.7
+    assert Temperature.with_truncation(0.0, Truncation(top_k=5)).data == 0.0, "greedy samples are not truncated"
+    assert Temperature.with_truncation(0.7, Truncation(top_k=5)).distribution() == (0.7, Truncation(top_k=5))
     for wrong in (
         {},
         {"temperature": "hot"},

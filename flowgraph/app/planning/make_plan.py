@@ -21,7 +21,8 @@ def make_plan(request: Request, say: Say) -> PlanResult:
     """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
 
     `say` receives each note, and the result has all of them. Raises UsageError for search options with a named plan,
-    ResourceError if nothing fits, and BatchError if the batch, minibatches and ranks do not go together.
+    ResourceError if nothing fits, BatchError if the batch, minibatches and ranks do not go together, and PlanError if an
+    engine gives a setting another meaning.
     """
     notes = list[str]()
 
@@ -75,9 +76,7 @@ def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
     `target` names the plan, and may name a placement that limits the search. `say` receives each note.
     Raises ResourceError if nothing fits.
     """
-    result = _searched(prepared, PlanRequest.read(prepared.problem, placement=target.placement), target, say)
-    check_plan(result.plan, prepared.problem.graph, f"plan of {result.plan.flow}")
-    return result
+    return _searched(prepared, PlanRequest.read(prepared.problem, placement=target.placement), target, say)
 
 
 def _searched(
@@ -92,6 +91,7 @@ def _searched(
         prepared = prepared.having(staleness=search.problem.staleness)
         prepared = replace(prepared, problem=search.problem, notes=(*prepared.notes, *later))
     plan = search.best.plan(prepared.assumed, asked.pins)
+    check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
     return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 
 

@@ -60,8 +60,9 @@ def decode(
     def goes_on(row: _SampleState) -> bool:
         if row.finished or len(row.tokens) >= row.request.max_tokens:
             return False
-        looks = stopped is not None and row.request.stopping.texts and len(row.tokens) % LOOK_TOKENS == 0
-        return not (looks and stopped(row.request, row.tokens))
+        if stopped is None or not row.request.stopping.texts or len(row.tokens) % LOOK_TOKENS:
+            return True
+        return not stopped(row.request, row.tokens)
 
     active = list(rows)
     with torch.inference_mode():  # measured: a tenth less than no_grad
