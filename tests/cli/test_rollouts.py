@@ -99,12 +99,8 @@ def test_a_request_that_cannot_be_met_is_refused_with_what_could(
 
 
 def test_a_condition_compares_numbers_texts_and_what_is_missing() -> None:
-    rows: tuple[dict[str, Scalar], ...] = (
-        {"a": math.nan, "b b": "x"},
-        {"a": 1, "b b": None},
-        {"a": None, "b b": "y"},
-        {"a": True, "b b": "x"},
-    )
+    values: tuple[Scalar, ...] = (math.nan, 1, None, True)
+    rows = [{"a": value, "b b": text} for value, text in zip(values, ("x", None, "y", "x"), strict=True)]
     matches = {
         "a = nan": [0],
         "a != nan": [1, 2, 3],
