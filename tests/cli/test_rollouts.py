@@ -169,7 +169,7 @@ def damage(path: Path, how: str) -> None:
         case "lists":
             column = pa.array(["no list"] * table.num_rows)
             pq.write_table(table.set_column(table.column_names.index("logprobs"), "logprobs", column), path)
-        case "utf8":
+        case _:  # utf8
             column = pa.array([b"\xff"] * table.num_rows, pa.binary()).view(pa.string())
             pq.write_table(table.set_column(table.column_names.index("text"), "text", column), path)
 
