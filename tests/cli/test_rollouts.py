@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flowgraph import app
-from flowgraph.app.responses.row_filter import parse_condition
+from flowgraph.app.responses.row_filter import Scalar, parse_condition
 from flowgraph.app.responses.token_pieces import pieces
 from flowgraph.errors import DataError, RunFolderError, UsageError
 from tests.looped import looped
@@ -99,7 +99,8 @@ def test_a_request_that_cannot_be_met_is_refused_with_what_could(
 
 
 def test_a_condition_compares_numbers_texts_and_what_is_missing() -> None:
-    rows = ({"a": math.nan, "b b": "x"}, {"a": 1, "b b": None}, {"a": None, "b b": "y"}, {"a": True, "b b": "x"})
+    values: tuple[Scalar, ...] = (math.nan, 1, None, True)
+    rows = [{"a": value, "b b": text} for value, text in zip(values, ("x", None, "y", "x"), strict=True)]
     matches = {
         "a = nan": [0],
         "a != nan": [1, 2, 3],
@@ -136,7 +137,7 @@ def test_hostile_responses_do_not_control_the_terminal_and_stay_in_its_columns(
         )
         lines = result.out.splitlines()
         assert max(map(cell_len, lines)) <= columns and len(result.out) < 100_000
-    assert "… of 1,000,000 characters" in result.out and "<script>alert(1)</script>" in result.out
+        assert "… of 1,000,000 characters" in result.out and "<script>alert(1)</script>" in result.out
     data = json.loads(flowgraph("rollouts", hostile, "--json", "--where", "score = nan").out)
     assert {row["score"] for row in data["rows"]} == {None} and data["matching"] == 4
 
@@ -168,7 +169,7 @@ def damage(path: Path, how: str) -> None:
         case "lists":
             column = pa.array(["no list"] * table.num_rows)
             pq.write_table(table.set_column(table.column_names.index("logprobs"), "logprobs", column), path)
-        case "utf8":
+        case _:  # utf8
             column = pa.array([b"\xff"] * table.num_rows, pa.binary()).view(pa.string())
             pq.write_table(table.set_column(table.column_names.index("text"), "text", column), path)
 

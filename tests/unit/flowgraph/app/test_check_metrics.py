@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from flowgraph.app.running.check_metrics import (
 )
 
 
-def tables(rows: list[tuple[int, str | None, str, float]]) -> tuple[pa.Table, pa.Table]:
+def tables(rows: Sequence[tuple[int, str | None, str, float]]) -> tuple[pa.Table, pa.Table]:
     """Return the tables of a rollout and of its scores, of rows (prompt, source, text, score)."""
     groups, sources, texts, scores = zip(*rows, strict=True)
     rollout = pa.table({"group": groups, "columns.data_source": pa.array(sources, pa.string()), "text": texts})
