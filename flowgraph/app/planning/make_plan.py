@@ -21,8 +21,8 @@ def make_plan(request: Request, say: Say) -> PlanResult:
     """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
 
     `say` receives each note, and the result has all of them. Raises UsageError for search options with a named plan,
-    ResourceError if nothing fits, BatchError if the batch, minibatches and ranks do not go together, and PlanError if an
-    engine gives a setting another meaning.
+    ResourceError if nothing fits, BatchError if the batch, minibatches and ranks do not go together, and PlanError if
+    an engine gives a setting another meaning.
     """
     notes = list[str]()
 
