@@ -11,7 +11,7 @@ from dataclasses import fields as dataclass_fields
 from functools import cache, lru_cache
 from typing import Any, cast
 
-from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, how_late, newest
+from flowgraph.language.graph import Edge, Graph, Node, Param, carried_from, lag_text, newest
 from flowgraph.language.handle import Truncation
 from flowgraph.language.rows import leaf_paths
 from flowgraph.language.values import Group, Kind, Mask, Model, Record, Sample, State, Trajectory, Value, fields

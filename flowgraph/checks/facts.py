@@ -172,7 +172,7 @@ def _maker(edge: Edge) -> Edge:
     return edge
 
 
-def one_distribution(graph: Graph) -> Iterator[FlowError]:
+def check_distributions_match(graph: Graph) -> Iterator[FlowError]:
     """Find a node that compares values of two distributions: at two temperatures, or otherwise truncated or penalized.
 
     Also find a loss without correction on rows that were sampled with a penalty, which its model's log-probs lack.

@@ -137,7 +137,7 @@ def _sampling_faults(placed: PlacedGraph, row: PlacedRole, role: Role) -> Iterat
                 yield PlanError.not_offered(placed.where, node.name, row.engine, what, hint)
 
 
-def unsupported(plan: Plan) -> list[str]:
+def unsupported_parts(plan: Plan) -> list[str]:
     """Return the parts of a plan that can be forecast and exported but not run here, in the order of the plan.
 
     These are engines without an executor, layouts and settings that the executor does not support, steps that overlap,

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from flowgraph.analysis.flat_graph import full_hash, structure_hash, to_json
-from flowgraph.checks.described import consumed_once, one_flow, readers_come_first, state_comes_out
-from flowgraph.checks.facts import corrected_once, lag_is_corrected, made_as_asked, one_distribution, rows_agree
+from flowgraph.checks.described import (
+    check_readers_can_run_first,
+    check_state_is_returned,
+    check_values_belong_to_flow,
+    check_versions_are_consumed_once,
+)
+from flowgraph.checks.facts import (
+    check_corrections_match_use,
+    check_distributions_match,
+    check_rows_have_one_origin,
+    check_staleness_is_corrected,
+    check_weights_match_ports,
+)
 from flowgraph.checks.lowered import (
-    every_node_runs_once,
-    parts_cover_reads,
-    readers_run_first,
-    reads_are_there,
-    results_reach_the_host,
-    sleepers_step_aside,
-    syncs_keep_the_bound,
-    weights_are_there,
-    what_is_read_is_made,
+    check_home_versions,
+    check_nodes_run_once,
+    check_parts_suffice,
+    check_reads_are_available,
+    check_results_reach_host,
+    check_sleeping_homes,
+    check_syncs_respect_lag_bounds,
+    check_update_order,
+    check_values_are_made_before_reads,
+)
+from flowgraph.checks.named import (
+    check_calls_fit_ops,
+    check_masks_are_counted,
+    check_names_are_unique,
+    check_no_dropped_calls,
+    check_no_duplicate_nodes,
 )
 from flowgraph.checks.placed import (
     check_engines_run_roles,
@@ -39,15 +57,15 @@ LAWS: Laws = {
         Law(10, "separable", "a node that reads all rows together cannot be in a loss", check_region),
     ),
     "described": (
-        Law(0, "one flow", "a graph holds only values of its own parameters and nodes", one_flow),
-        Law(1, "versions", "at most one update consumes a version of weights", consumed_once),
-        Law(1, "readers first", "its readers can run before that update", readers_come_first),
-        Law(2, "state", "state comes in and goes out, and none is lost", state_comes_out),
-        Law(4, "rows", "values that are read row by row have the same rows", rows_agree),
-        Law(4, "makers", "a value was made by the weights that its port asks for", made_as_asked),
-        Law(4, "lag", "a loss on rows of stale weights corrects for it", lag_is_corrected),
-        Law(4, "corrected", "a correction applies to the ratio that it is used with", corrected_once),
-        Law(8, "temperature", "values that are compared are of one distribution", one_distribution),
+        Law(0, "one flow", "a graph holds only values of its own parameters and nodes", check_values_belong_to_flow),
+        Law(1, "versions", "at most one update consumes a version of weights", check_versions_are_consumed_once),
+        Law(1, "readers first", "its readers can run before that update", check_readers_can_run_first),
+        Law(2, "state", "state comes in and goes out, and none is lost", check_state_is_returned),
+        Law(4, "rows", "values that are read row by row have the same rows", check_rows_have_one_origin),
+        Law(4, "makers", "a value was made by the weights that its port asks for", check_weights_match_ports),
+        Law(4, "lag", "a loss on rows of stale weights corrects for it", check_staleness_is_corrected),
+        Law(4, "corrected", "a correction applies to the ratio that it is used with", check_corrections_match_use),
+        Law(8, "temperature", "values that are compared are of one distribution", check_distributions_match),
     ),
     "named": (
         Law(4, "ports", "an input fits its port, and a setting its range", check_calls_fit_ops),

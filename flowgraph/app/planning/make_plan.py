@@ -20,8 +20,8 @@ from placements import plan as search_plan
 def make_plan(request: Request, say: Say) -> PlanResult:
     """Return the best plan for a request; if the request names a plan, return that plan with a new forecast.
 
-    `say` receives each note. Raises UsageError for search options with a named plan, ResourceError if nothing fits,
-    BatchError for sizes that do not go together, and PlanError if an engine gives a setting another meaning.
+    `say` receives each note. Raises UsageError for search options with a named plan, ResourceError if nothing fits, and
+    BatchError for sizes that do not go together.
     """
     notes = list[str]()
 
@@ -71,8 +71,7 @@ def _ratio(text: str) -> tuple[int, int] | None:
 
 def searched(prepared: PreparedProblem, target: Target, say: Say) -> PlanResult:
     """Search for the fastest plan of a problem. Raises ResourceError if nothing fits."""
-    answer = _answer(prepared, PlanOptions(placement=target.placement), say)
-    return PlanResult(prepared=prepared, plan=answer.plan, where=str(target), answer=answer)
+    return _searched(prepared, PlanRequest.read(prepared.problem, placement=target.placement), target, say)
 
 
 def _searched(
@@ -81,9 +80,14 @@ def _searched(
     """Return the best plan, whose problem has the chosen staleness, and the notes on it."""
     for line in (*core_warnings(prepared.problem.cluster), *notes):
         say(line)
-    answer = options.answer(prepared.setting, prepared.assumed, cluster_of, say)
-    check_plan(answer.plan, answer.problem.graph, f"plan of {answer.plan.flow}")
-    return answer
+    search = search_plan(prepared.problem, asked, cluster_of, say)
+    if asked.staleness is not None:
+        later = (line for line in report.planner_notes(search.problem) if line not in prepared.notes)
+        prepared = prepared.having(staleness=search.problem.staleness)
+        prepared = replace(prepared, problem=search.problem, notes=(*prepared.notes, *later))
+    plan = search.best.plan(prepared.assumed, asked.pins)
+    check_plan(plan, prepared.problem.graph, f"plan of {plan.flow}")
+    return PlanResult(prepared=prepared, plan=plan, where=str(target), search=search)
 
 
 Check = Callable[[PreparedProblem], None]

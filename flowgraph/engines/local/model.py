@@ -19,7 +19,7 @@ from flowgraph.engines.model_state.torch_handle import TorchHandle
 from flowgraph.errors import LawError
 from flowgraph.language.handle import Completion, Ranks, SampleRequest, SingleRank
 from flowgraph.models.heads import head_of
-from flowgraph.models.lora import adapted
+from flowgraph.models.lora import has_adapters
 from flowgraph.models.tokenizing import cut_at_stop, end_tokens, refuse_request, stop_length
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowgraph.engines.servers.remote_model import RemoteModel, Tag
-from flowgraph.engines.servers.sample_answer import UNCHANGED, read_answer, refuse_other_distribution, seed
+from flowgraph.engines.servers.sample_answer import UNCHANGED, read_answer, refuse_other_distribution, sample_seed
 from flowgraph.engines.servers.server_control import ServerControl
 from flowgraph.engines.servers.server_engine import CPU_TOKENS, Device, ServerEngine, ServerSettings
 from flowgraph.engines.sglang import ENGINE, SGLANG, SGLANG_CPU

@@ -18,7 +18,7 @@ from flowgraph.engines.servers.sample_answer import (
     parse_answer,
     read_answer,
     refuse_other_distribution,
-    seed,
+    sample_seed,
 )
 from flowgraph.engines.servers.server_control import SHOWN, ServerControl
 from flowgraph.engines.vllm import ENGINE
