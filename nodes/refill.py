@@ -83,8 +83,7 @@ def refill(
         share = take(prompts, torch.isin(prompts.group.data, part).nonzero()[:, 0])
         rollout = generate(policy, share, n=n, key=key, **sampling)
         scores = score(rollout, by=by, format_score=format_score, on_error=on_error, **limits)
-        parts = {**rollout.parts, "scores": scores}
-        rollouts.append(ScoredRollout.of(parts, [*rollout.measures, *scores.measures]))
+        rollouts.append(ScoredRollout.of({**rollout.parts, "scores": scores}, [*rollout.measures, *scores.measures]))
         signal = set(ranks.union(_with_signal(rollouts[-1])).tolist())
         useful += [group for group in part.tolist() if group in signal]
         tried += len(part)

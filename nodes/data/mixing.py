@@ -92,13 +92,13 @@ def step_rows(sets: Sequence[SetRows], batch: int) -> list[StepRows]:
     """
     targets = [batch * (part.share or 0) for part in sets]
     floors = [int(count) for count in targets]
-    bounds = [Fraction(0), *accumulate(count - least for count, least in zip(targets, floors, strict=True))]
+    bounds = [Fraction(0), *accumulate(count - floor for count, floor in zip(targets, floors, strict=True))]
     bits = PERIOD.bit_length() - 1
     offsets = [Fraction(int(f"{step:0{bits}b}"[::-1], 2), PERIOD) for step in range(PERIOD)]  # evenly spread
     steps = list[StepRows]()
-    for part, least, (low, high) in zip(sets, floors, pairwise(bounds), strict=True):
-        more = (int(offset + high) - int(offset + low) for offset in offsets)
-        rows = StepRows(least, (0, *accumulate(more)))
+    for part, floor, (low, high) in zip(sets, floors, pairwise(bounds), strict=True):
+        extra_rows = (int(offset + high) - int(offset + low) for offset in offsets)
+        rows = StepRows(floor, (0, *accumulate(extra_rows)))
         if rows.most > part.rows:
             what = f"a step of {batch} prompts reads {rows.most} of it, but it has {part.rows} rows"
             raise DataError.unusable(part.name, what, hint="a smaller weight, or a smaller --batch")
@@ -119,8 +119,10 @@ def joined(tables: Sequence[tuple[str, Table]]) -> Table:
     for name, table in plain[1:]:
         for field in table.schema:
             index = first.schema.get_field_index(field.name)
-            for path, mine, other in _conflicts(field.name, field.type, first.field(index).type) if index >= 0 else ():
-                what = f"column `{path}` is {mine} here, but {other} in {first_name}"
+            for path, mine, first_type in (
+                _conflicts(field.name, field.type, first.field(index).type) if index >= 0 else ()
+            ):
+                what = f"column `{path}` is {mine} here, but {first_type} in {first_name}"
                 hint = "give the column one type in all files, or leave it out of them"
                 raise DataError.unusable(name, what, hint=hint)
         try:
@@ -139,19 +141,19 @@ def _plain(table: Table) -> Table:
     return table.replace_schema_metadata(None)
 
 
-def _conflicts(path: str, mine: DataType, other: DataType) -> Iterator[tuple[str, DataType, DataType]]:
+def _conflicts(path: str, mine: DataType, theirs: DataType) -> Iterator[tuple[str, DataType, DataType]]:
     """Yield the path and both types of each part in which two types cannot be joined without changing values."""
-    if pa.types.is_null(mine) or pa.types.is_null(other) or mine.equals(other):
+    if pa.types.is_null(mine) or pa.types.is_null(theirs) or mine.equals(theirs):
         return
-    if pa.types.is_struct(mine) and pa.types.is_struct(other):
+    if pa.types.is_struct(mine) and pa.types.is_struct(theirs):
         for field in mine:
-            index = other.get_field_index(field.name)
+            index = theirs.get_field_index(field.name)
             if index >= 0:
-                yield from _conflicts(f"{path}.{field.name}", field.type, other.field(index).type)
-    elif _is_list(mine) and _is_list(other):
-        yield from _conflicts(path, mine.value_type, other.value_type)
-    elif not any(kind(mine) and kind(other) for kind in (is_text, pa.types.is_integer, pa.types.is_floating)):
-        yield path, mine, other
+                yield from _conflicts(f"{path}.{field.name}", field.type, theirs.field(index).type)
+    elif _is_list(mine) and _is_list(theirs):
+        yield from _conflicts(path, mine.value_type, theirs.value_type)
+    elif not any(kind(mine) and kind(theirs) for kind in (is_text, pa.types.is_integer, pa.types.is_floating)):
+        yield path, mine, theirs
 
 
 def _is_list(dtype: DataType) -> bool:

@@ -45,8 +45,8 @@ def unwrapped_text(text: str) -> str:
     >>> unwrapped_text(r"\text{(A)}"), unwrapped_text(r"5\text{ cm}")
     ('(A)', '5\\text{ cm}')
     """
-    whole = text.startswith("\\text{") and text.endswith("}") and "\n" not in text
-    return text[len("\\text{") : -1] or text if whole else text
+    is_text_command = text.startswith("\\text{") and text.endswith("}") and "\n" not in text
+    return text[len("\\text{") : -1] or text if is_text_command else text
 
 
 def normal_answer(text: str) -> str:
@@ -167,9 +167,9 @@ def _equal_elements(answer: str, truth: str) -> bool:
         return answer == truth
     if bool(_whole(without_thousands(answer))) != bool(_whole(without_thousands(truth))):
         return False
-    both = f"{truth} {answer}"
-    letters = {letter for letter in both.replace("sqrt", "").replace("frac", "") if letter.isalpha()}
-    if len(letters) > 2 or _LARGE_POWER.search(both):
+    joint = f"{truth} {answer}"
+    letters = {letter for letter in joint.replace("sqrt", "").replace("frac", "") if letter.isalpha()}
+    if len(letters) > 2 or _LARGE_POWER.search(joint):
         return False
     return equal_expressions(answer, truth, letters_are_products=True)
 
@@ -274,16 +274,16 @@ def _plain(text: str, pi: float) -> str:
 def _close(answer: str, truth: str) -> bool:
     if answer.strip().lower() == truth.strip().lower() or answer.replace(" ", "") == truth.replace(" ", ""):
         return True
-    number, wanted = _plain_number(answer), _plain_number(truth)
-    if number is not None and wanted is not None:
-        return any(math.isclose(value, number, rel_tol=RELATIVE_TOLERANCE) for value in _percentages(wanted))
+    number, expected = _plain_number(answer), _plain_number(truth)
+    if number is not None and expected is not None:
+        return any(math.isclose(value, number, rel_tol=RELATIVE_TOLERANCE) for value in _percentages(expected))
     answer, truth = answer.strip(), truth.strip()
     if not answer or not truth:
         return False
-    both = (answer, truth)
+    texts = (answer, truth)
     if (answer[0] + answer[-1] == "[]" and truth[0] != "(") or (answer[0] + answer[-1] == "()" and truth[0] != "["):
-        both = (answer.strip(_BRACKETS), truth.strip(_BRACKETS))
-    first, second = (text.translate(_WITHOUT_BRACES) for text in both)
+        texts = (answer.strip(_BRACKETS), truth.strip(_BRACKETS))
+    first, second = (text.translate(_WITHOUT_BRACES) for text in texts)
     if first == second:
         return True
     ends = (answer[0], answer[-1]) == (truth[0], truth[-1]) and answer[0] in "([" and answer[-1] in "])"

@@ -103,7 +103,8 @@ def as_scored(value: object, *, batched: bool = False) -> dict[str, object]:
     if (score := forms.finite(number)) is None:
         raise Failure("bad_value", value=described(value))
     unreadable = getattr(number, "unreadable", False) is True
-    return {"score": score, "unreadable": unreadable} | ({"extras": extras} if extras else {})
+    judged: dict[str, object] = {"score": score, "unreadable": unreadable}
+    return judged | ({"extras": extras} if extras else {})
 
 
 def described(value: object) -> str:

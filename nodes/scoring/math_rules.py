@@ -168,17 +168,17 @@ def prime_math(response: str, ground_truth: str) -> float:
 def _last_statement(response: str) -> str:
     """Return the end of a response in which PRIME looks for the answer."""
     for marker in _BEFORE:
-        _, found, rest = _parted(response, marker)
-        response = rest.strip() if found else response
+        _, mark, rest = _parted(response, marker)
+        response = rest.strip() if mark else response
     for marker in _AFTER:
-        before, found, _ = _parted(response, marker)
-        response = before.strip() if found else response
+        before, mark, _ = _parted(response, marker)
+        response = before.strip() if mark else response
     response = _last_box(response) or response
     sentences, stop, _ = response.rpartition(". ")
     response = sentences.strip() if stop else response
     for marker in _LAST_WORDS:
-        _, found, rest = _parted(response, marker)
-        response = rest.strip() if found else response
+        _, mark, rest = _parted(response, marker)
+        response = rest.strip() if mark else response
     return response
 
 

@@ -91,7 +91,7 @@ def extras_of(value: Mapping[Any, Any]) -> dict[str, float | str | None]:
     if "score" not in value:
         raise ValueError("which has no `score`")
     if len(value) > MAX_EXTRAS + 1:
-        raise ValueError(f"{len(value)} entries, of which {MAX_EXTRAS} beside `score` are recorded")
+        raise ValueError(f"{len(value)} entries; at most {MAX_EXTRAS} beside `score` are recorded")
     extras, left = dict[str, float | str | None](), TEXTS_CHARACTERS
     for name, entry in value.items():
         if name == "score":

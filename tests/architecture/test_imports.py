@@ -48,6 +48,7 @@ FACES = {
         "language.keys",
         "language.loss",
         "models",
+        "models.hub",  # of `nodes.data.hub`, whose data sets come from the same hub
         *(
             "cluster.plan",
             "analysis.roles",
@@ -64,6 +65,7 @@ FACES = {
         *("cluster.calibration", "cluster.cluster"),
         "language.graph",
         "models",
+        "models.hub",  # of `nodes.data.hub`, whose data sets come from the same hub
         "cluster.plan",
         "analysis.roles",
         "analysis.flat_graph",

@@ -56,9 +56,9 @@ def contest_row(record: SourceRecord) -> Row | Skipped:
         tests = record.get(field, {})
         if isinstance(tests, list):  # of pairs, as other writers of Parquet store them
             tests = {side: [pair.get(side) for pair in tests] for side in ("input", "output")}
-        found = _tests(tests.get("input", []), tests.get("output", []), record, field)
-        inputs += found["inputs"]
-        outputs += found["outputs"]
+        parsed = _tests(tests.get("input", []), tests.get("output", []), record, field)
+        inputs += parsed["inputs"]
+        outputs += parsed["outputs"]
         public = public or len(inputs)
     if not inputs:
         return WITHOUT_TESTS

@@ -56,12 +56,12 @@ class SourceRecord:
         Raises DataError if it has none of them, or if the value is null.
         """
         lower = {name.lower(): name for name in self.values}
-        found = next((lower[name] for name in names if name in lower), None)
-        if found is None:
+        key = next((lower[name] for name in names if name in lower), None)
+        if key is None:
             raise DataError.lacks_column(self.where, names[0], self.values)
-        if self.values[found] is None:
-            raise DataError.unusable(self.where, f"`{found}` is null")
-        return found, self.values[found]
+        if self.values[key] is None:
+            raise DataError.unusable(self.where, f"`{key}` is null")
+        return key, self.values[key]
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a field, or `default` if the record lacks it or it is null."""
