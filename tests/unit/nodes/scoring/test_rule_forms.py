@@ -90,7 +90,7 @@ def test_rules_of_verl_and_trl_run_unchanged(others: Path) -> None:
             "not_listed": "returned 1.0 (float), where a list of one score is due, not a finite number",
             "not_applicable": "returned None, not a finite number",
             "scoreless": "returned {'acc': 1.0} (dict), which has no `score`, not a finite number",
-            "crowded": "41 entries, of which 32 beside `score` are recorded, not a finite number",
+            "crowded": "41 entries; at most 32 beside `score` are recorded, not a finite number",
             "unscored": "returned {'score': nan, 'acc': 1.0} (dict), not a finite number",
             "texts": "returned {'score': '1'} (dict), not a finite number",
         }
