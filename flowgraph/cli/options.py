@@ -133,7 +133,7 @@ class RequestOptions:
     ] = None
     columns: Annotated[
         list[str] | None,
-        workload("--columns COLUMN=SOURCE,…", "Read columns by other names: prompt=problem,answer=solution."),
+        workload("--columns COLUMN=SOURCE", "Read columns by other names: prompt=problem,answer=solution."),
     ] = None
     max_prompt_tokens: Annotated[
         int | None, workload("--max-prompt-tokens N", "Maximum tokens of a prompt, chat template included.", min=1)

@@ -36,7 +36,7 @@ def data_command(
     cache: opt.Cache = None,
     json: opt.Json = False,
 ) -> None:
-    """Make a data set, or convert a published one, as Parquet in the schema of verl."""
+    """Make or convert a data set, as Parquet in the schema of verl."""
     if name is None:
         listed = app.listed_data()
         rows = [{"name": data_set, "about": about} for data_set, about in listed]
