@@ -78,7 +78,7 @@ def compared(python: Path, graders: Sequence[Grader]) -> tuple[str, list[ScorePa
     ours = list[float]()
     with Graders(WORKERS, LIMIT_S, start_limit_s=START_LIMIT_S, call_limit_s=CALL_LIMIT_S) as pool:
         for grader in graders:
-            rows = [{"response": each.response, "ground_truth": each.truth} for each in grader.answers]
+            rows = [{"response": answer.response, "ground_truth": answer.truth} for answer in grader.answers]
             ours += pool.grade(resolve(grader.rule), rows, grader.ours).scores
     pairs = zip(texts, ours, theirs["found"], strict=True)
     score = [found["score"] if isinstance(found, dict) else found for found in theirs["found"]]
@@ -88,8 +88,8 @@ def compared(python: Path, graders: Sequence[Grader]) -> tuple[str, list[ScorePa
 def _their_scores(python: Path, texts: Sequence[tuple[Grader, ScoredText]]) -> Mapping[str, Any]:
     """Return what `verl_scorers_side.py` writes: verl's version, and its result for each answer."""
     jobs = [
-        {"theirs": grader.theirs, "settings": dict(grader.settings), "response": each.response, "truth": each.truth}
-        for grader, each in texts
+        {"theirs": grader.theirs, "settings": dict(grader.settings), "response": answer.response, "truth": answer.truth}
+        for grader, answer in texts
     ]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "answers.json").write_text(json.dumps(jobs), "utf-8")
@@ -109,8 +109,8 @@ def table(
         why = Counter(getattr(reasons[pair], "why", "NOT EXPLAINED") for pair in mine if not pair.equal)
         equal = f"{sum(pair.equal for pair in mine)}"
         settings = "".join(f", {name}={value}" for name, value in grader.settings.items())
-        told = "; ".join(f"{count}: {text}" for text, count in why.most_common())
-        rows.append((f"`{grader.rule}`", f"{grader.theirs}{settings}", f"{len(mine)}", equal, told))
+        reasons_text = "; ".join(f"{count}: {text}" for text, count in why.most_common())
+        rows.append((f"`{grader.rule}`", f"{grader.theirs}{settings}", f"{len(mine)}", equal, reasons_text))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
