@@ -6,11 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich.cells import chop_cells
-
 from flowgraph.cli.output import columns_there, say, visible
-from flowgraph.diagrams.model.labels import clean, unstacked
-from flowgraph.diagrams.write.responses_page import shown_number
+from flowgraph.diagrams.model.labels import clean, shown_number, unstacked
 
 if TYPE_CHECKING:
     from flowgraph import app
@@ -41,6 +38,8 @@ def print_rollouts(result: app.RolloutRows) -> None:
 
 def _lines(name: str, text: str, limit: int, columns: int) -> Iterator[str]:
     """Yield a text in at most `limit` lines, behind its name; the last says how many characters are left out."""
+    from rich.cells import chop_cells
+
     room = max(columns - NAMED - 2, 8)
     start = text[: limit * room * MAX_CHARACTERS_A_CELL]
     safe = visible(unstacked(_SELECTORS.sub("", start.replace("\t", "    "))))
