@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flowgraph.cli.output import escape_controls, layout_columns, say
-from flowgraph.diagrams.model.labels import clean, unstacked
-from flowgraph.diagrams.write.responses_page import shown_number
+from flowgraph.diagrams.model.labels import clean, shown_number, unstacked
 
 if TYPE_CHECKING:
     from flowgraph import app

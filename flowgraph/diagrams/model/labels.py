@@ -65,6 +65,17 @@ def escape_controls(text: str) -> str:
     )
 
 
+def shown_number(value: object) -> str:
+    """Return a value as text, a number with four digits.
+
+    >>> shown_number(0.123456), shown_number(float("nan")), shown_number(None), shown_number(True)
+    ('0.1235', 'nan', 'none', 'yes')
+    """
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:.4g}" if isinstance(value, float) else clean(str(value), 300)
+
+
 def printable(text: str) -> str:
     r"""Return text without characters that a terminal would interpret, as in escape codes; newlines and tabs are kept.
 

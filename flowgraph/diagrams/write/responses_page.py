@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowgraph.diagrams.model.labels import clean, escape_controls, unstacked
+from flowgraph.diagrams.model.labels import clean, escape_controls, shown_number, unstacked
 from flowgraph.diagrams.write.page import (
     LINE_CHARACTERS,
     TITLE_CHARACTERS,
@@ -118,17 +118,6 @@ def level(value: float, top: float) -> str:
         return "0"
     step = min(LEVELS, math.ceil(LEVELS * abs(value) / top))
     return ("abcd" if value < 0 else "ABCD")[step - 1]
-
-
-def shown_number(value: Number) -> str:
-    """Return a value as text, a number with four digits.
-
-    >>> shown_number(0.123456), shown_number(float("nan")), shown_number(None), shown_number(True)
-    ('0.1235', 'nan', 'none', 'yes')
-    """
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "none"}[value]
-    return f"{value:.4g}" if isinstance(value, float) else clean(str(value), LINE_CHARACTERS)
 
 
 def long_text(text: str) -> str:

@@ -52,7 +52,7 @@ def aime_row(record: SourceRecord) -> Row:
         raise DataError.unusable(record.where, f"`answer` is {str(answer)[:40]!r}, not an integer from 0 to 999")
     lower = {name.lower(): value for name, value in record.values.items()}
     places = [str(lower.get(name) or "") for name in ("year", "id", "url")] + [record.where.replace("_", " ")]
-    year = next((match[0] for place in places if (match := _YEAR.search(place))), "")
+    year = next((dated[0] for place in places if (dated := _YEAR.search(place))), "")
     prompt = AIME_PROMPT.replace("{problem}", problem)
     extra_info = {"id": str(lower.get("id", lower.get("problem_idx", "")))}
     return row(f"aime{year}", prompt, str(int(match[1])), ability="math", extra_info=extra_info)
