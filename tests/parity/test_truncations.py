@@ -18,7 +18,7 @@ from scipy.stats import power_divergence
 import flowgraph
 from flowgraph import Loss, flow
 from flowgraph.engines.forward_pass.forward import forward_stats
-from flowgraph.engines.forward_pass.packing_probe import choose
+from flowgraph.engines.forward_pass.packing_probe import choose_packing
 from flowgraph.engines.forward_pass.truncation import truncated
 from flowgraph.engines.local.model import LocalModel
 from flowgraph.errors import LawError, PlanError, SettingError
@@ -174,7 +174,7 @@ def test_packed_and_padded_passes_agree_and_no_token_of_a_response_is_impossible
     for truncation in TRUNCATIONS[1:]:
         rows = ResponseRows(contexts, tokens, torch.tensor([4, 2, 3]), 0.9, truncation)
         passes = list[list[torch.Tensor]]()
-        for packing in (choose(sharp.model), None):
+        for packing in (choose_packing(sharp.model), None):
             stats = forward_stats(sharp.model, rows, names, packing=packing)
             passes.append([getattr(stats, name) for name in names])
             parameters = list(sharp.model.parameters())

@@ -29,7 +29,7 @@ def refuse_other_distribution(request: SampleRequest, engine: EngineCapabilities
         raise WorkerError(f"the engine `{engine.name}` does not sample with {settings}, as `local` does")
 
 
-def seed(request: SampleRequest) -> int:
+def sample_seed(request: SampleRequest) -> int:
     """Return the random seed of a sample, a 63-bit integer derived from the request's key, prompt and sample."""
     return request.key.bits(request.prompt, request.sample)[0] >> 1
 
