@@ -460,8 +460,8 @@ USAGE: dict[tuple[str, ...], tuple[int, str]] = {
     ("--profile", "nowhere.toml"): (2, "--profile nowhere.toml: cannot be read: No such file or directory\n"),
     ("--set", "policy.generate.m=4"): (
         1,
-        "--set: policy.generate has no setting `m`\n"
-        + "  hint: known: ignore_eos, max_tokens, min_p, n, repetition_penalty, stop, temperature, top_k, top_p\n",
+        ("--set: policy.generate has no setting `m`\n"
+        "  hint: known: ignore_eos, max_tokens, min_p, n, repetition_penalty, stop, temperature, top_k, top_p\n"),
     ),
 }  # fmt: skip
 
