@@ -208,7 +208,8 @@ def test_a_run_on_ray_leaves_everything_that_it_promises(on_ray: Finished) -> No
     assert on_ray.out == "runs/grpo-1\n"
     assert {path.name for path in folder.iterdir()} == {
         "run.json", "settings.json", "graph.json", "graph.txt", "flow.py", "flow.mmd", "plan.json", "plan.mmd",
-        "program.txt", "metrics.jsonl", "measured.jsonl", "rollouts", "weights", "checkpoints", "lock",
+        "program.txt", "metrics.jsonl", "measured.jsonl", "rollouts", "weights", "checkpoints",
+        "validation", "lock",
     }  # fmt: skip
     facts = on_ray.facts()
     assert (facts["status"], facts["steps_done"], facts["runtime"]) == ("finished", 3, "ray")

@@ -79,7 +79,7 @@ def responses_html(page: ResponsesPage) -> str:
     ]
     return template("responses.html.j2").render(
         page=page,
-        content_security_policy=content_security_policy(styles, script),
+        policy=content_security_policy(styles, script),
         styles=styles,
         script=script,
         tops=tops,
