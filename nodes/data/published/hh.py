@@ -56,8 +56,8 @@ def _turns(text: str) -> list[Message]:
     if before.strip():
         return []
     messages = list[Message]()
-    for speaker, text in zip(parts[::2], parts[1::2], strict=True):
-        role, content = _ROLES[speaker], text.strip()
+    for speaker, turn in zip(parts[::2], parts[1::2], strict=True):
+        role, content = _ROLES[speaker], turn.strip()
         if messages and messages[-1]["role"] == role:
             messages[-1]["content"] += f"\n\n{content}"
         else:
