@@ -10,7 +10,7 @@ from flowgraph.language.values import Record, Value, fields
 
 
 def part_type(source: Source, part: str) -> type[Value] | None:
-    """Return the type of a result of `source`, or of a part of that result; None if there is no such part.
+    """Return the type of a result of `source`, or of a part of that result; None if the part does not exist.
 
     `part` is a dotted path, such as `mask`; "" selects the whole result. For a node with several results, the path must
     begin with the index of one, such as `0.mask`.
