@@ -78,7 +78,7 @@ class Value:
     _data: Any = None
     measures: tuple[Measure, ...] = ()
     extras: tuple[str, ...] = ()
-    """What else is known of each row, a JSON object each: it is recorded with the row and is no input of a node."""
+    """What else is known of each row, a JSON object each: it is recorded with the row and is not an input of a node."""
 
     def __init__(self, data: Any, measures: Sequence[Measure] = ()) -> None:
         self._data, self.measures = data, tuple(measures)
