@@ -77,7 +77,7 @@ def answer_of(row: Mapping[str, object], column: str) -> str:
 
 
 def split_chat(context: Sequence[int], chat: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the tokens of a chat in two parts, context and answer: the longest prefix that it shares, and the rest.
+    """Return the tokens of a chat in two parts: the longest prefix that it shares with `context`, and the rest.
 
     `chat` has the tokens with the answer, `context` those without. The first part is usually the whole context, but a
     tokenizer may merge the context's last characters with the answer's first.

@@ -19,9 +19,9 @@ READ = Parts("context", "tokens", "lengths", "temperature")
 def logprobs(model: LanguageModel, rollout: Annotated[Responses, READ]) -> LogProbs:
     """Return the log-prob of each response token under a model: [B, T].
 
-    It is of the distribution that the rollout says: at its temperature, and of the tokens that its truncation keeps of
-    this model's, which always has the response's own. Without the latter, a model that has moved since it sampled would
-    find a token impossible.
+    The distribution has the rollout's temperature, and its truncation of this model's probabilities. The truncation
+    always keeps the response's own token, to which a model that has changed since it sampled would else give
+    probability 0.
     Source: DeepSeek-AI 2025 (V3.2), arXiv 2512.02556, section 3.1, keeps the mask of sampling for this. Deviation: the
     mask is computed again from the model's probabilities.
     """

@@ -120,11 +120,11 @@ def _row_measures(old: Tensor, behaviour: Tensor, products: Tensor) -> Iterator[
 
 
 def watch_engines(graph: Graph, params: Sequence[str]) -> Graph:
-    """Return a named graph with one more result for each sampling node of the models in `params`: its mismatch.
+    """Return a named graph that also measures the mismatch of each node that samples from a model in `params`.
 
-    For a node `policy.generate` this is a new node `policy.mismatch`, of its log-probs and those of another new
-    node `policy.logprobs`, by the version that sampled (the newest one, if copies that sample may lag behind). If the
-    flow has that log-prob node already, it is used. Neither greedy sampling nor one with a penalty is measured.
+    For a node `policy.generate`, the graph gets a result `policy.mismatch`: a comparison of the log-probs from sampling
+    with those of a node `policy.logprobs`, which is added unless the flow has an equal one. That node reads the version
+    that sampled (the newest one, if copies that sample may lag). Greedy and penalized sampling are not measured.
     """
     for sampler in graph.nodes:
         model = sampler.model() if sampler.op.kind == "generate" else None

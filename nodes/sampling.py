@@ -155,7 +155,7 @@ def _token_versions(completion: Completion) -> list[int]:
 
 
 def pad(lists: Sequence[Sequence[float]], kind: dtype) -> Tensor:
-    """Pad lists on the right with zeros to the longest: [B, T]."""
+    """Return lists of numbers as a tensor [B, T] of dtype `kind`, padded on the right with zeros to the longest."""
     import torch
 
     lengths = torch.tensor([len(numbers) for numbers in lists], dtype=torch.int64)

@@ -82,8 +82,8 @@ def update(
 def scheduled(step: int, schedule: str, warmup_steps: int, decay_steps: int, minimum: float) -> float:
     """Return the factor of the learning rate in one step of a run, counted from 0.
 
-    It rises linearly to 1 in the last of the `warmup_steps`. Then "linear" falls in a line, and "cosine" in half a
-    wave, to `minimum` at `decay_steps`, and stays there. Raises LawError if that is not after the warm-up.
+    It rises linearly to 1 in the last of the `warmup_steps`. Then "constant" stays 1; "linear" and "cosine" fall, in a
+    line or half a wave, to `minimum` at `decay_steps` and stay there. Raises LawError if that step is in the warm-up.
     Source: Loshchilov and Hutter 2017 (SGDR), arXiv 1608.03983, equation 5. Deviation: the first factor of a warm-up is
     not 0 as it is in transformers' schedulers, so that no step is lost.
 
@@ -121,10 +121,10 @@ def _step(region: BoundRegion, model: Trainable, parts: list[Tensor], batch: Ten
 
 
 def minibatches(groups: Tensor, prompts: Tensor, size: int, key: Key, epoch: int) -> list[Tensor]:
-    """Return the row indices of each minibatch of at most `size` prompts, shuffled by seed, step and epoch.
+    """Return the row indices of each minibatch of at most `size` prompts; the key and the epoch shuffle the prompts.
 
-    `groups` [B] is the prompt that each row answers, `prompts` [P] those of all ranks' rows, each once; with `size` 0
-    there is one minibatch. Every row is in exactly one minibatch; every rank has the same number of minibatches, some
+    `groups` [B] is the prompt of each row, `prompts` [P] has each prompt of all ranks once. With `size` 0 there is one
+    minibatch, in order. Every row is in exactly one minibatch; every rank has the same number of minibatches, some
     perhaps empty. Raises LawError if no rank has a row.
 
     >>> import torch

@@ -184,9 +184,10 @@ PENALTY = "repetition_penalty"  # a forward pass computes a truncation again, bu
 
 
 def reshaped_by(node: Node) -> tuple[tuple[str, float], ...]:
-    """Return the settings with which a node changes the distribution it samples from, besides the temperature.
+    """Return (name, value) of each sampling setting of a node, besides the temperature, that changes the distribution.
 
-    They are (name, value), of those that are not at their defaults; a truncation changes nothing of greedy samples.
+    These are `top_k`, `top_p`, `min_p` and `repetition_penalty` if they differ from their defaults; greedy sampling has
+    only the penalty, because a truncation does not change it.
     """
     settings: Any = node.settings
     values: dict[str, Any] = {
@@ -259,9 +260,11 @@ def _name(origin: Origin) -> str:
 
 
 def masks_along(rows: RowSet) -> Sequence[str]:
-    """Return the dotted names of the masks that select tokens of these rows, such as `policy.generate.mask`.
+    """Return the dotted names of the masks that select tokens of `rows`, such as `policy.generate.mask`.
 
-    These are the parts of type Mask in the record that made the rows; the result is empty without such a record.
+    They are the parts of type Mask in the records that the origin of the rows (a node or a parameter) gives; empty if
+    it gives no record. If a node has several results, the result's index comes before the part:
+    `policy.generate.0.mask`.
     """
     origin = rows.origin
     kinds = (origin.type,) if isinstance(origin, Param) else origin.returns

@@ -156,7 +156,7 @@ def structure_hash(graph: Graph) -> str:
 
 
 def full_hash(graph: Graph) -> str:
-    """Return the SHA-256 of a graph's structure and settings in hexadecimal; a run can be resumed only if it is equal.
+    """Return the SHA-256 of a graph's structure and settings in hexadecimal; resuming a run requires an equal hash.
 
     It ignores source lines, notes about pruned nodes, and the names of losses and their parameters.
     """

@@ -17,9 +17,9 @@ from flowgraph.passes.dedupe_nodes import dedupe_nodes
 def check_rows_have_one_origin(graph: Graph) -> Iterator[FlowError]:
     """Yield an error for each node or loss that reads rows of two origins, such as two rollouts, as the same rows.
 
-    Ports that are annotated with `Rows.OTHER`, and nodes that return new rows, are not checked. Of a loss, the values
-    that it reads from outside are checked, because they are divided into micro-batches together; a loss is not reported
-    if one of its nodes is.
+    Ports annotated with `Rows.OTHER` and nodes that return new rows are not checked. The values that a loss reads from
+    outside must have one origin too, because they are divided into the same micro-batches. If a node inside a loss is
+    reported, the loss is not.
     """
     facts, mixed = facts_of(graph), set[Node]()
     for node in graph.all_nodes:
@@ -175,9 +175,9 @@ def _maker(edge: Edge) -> Edge:
 def check_distributions_match(graph: Graph) -> Iterator[FlowError]:
     """Yield an error for each node that compares values of two distributions.
 
-    Two distributions are at different temperatures, or otherwise truncated or penalized. Only columns with a value per
-    token, such as log-probs, are compared, and only if both distributions are known. Also an error: a loss without a
-    correction on rows that were sampled with a penalty, which its model's log-probs lack.
+    Distributions differ in temperature, truncation or penalty. Only columns with a value per token, such as log-probs,
+    are compared, and only if both distributions are known. Also an error: a loss without a correction on rows that were
+    sampled with a penalty, which its model's log-probs lack.
     """
     facts = facts_of(graph)
     for node in graph.all_nodes:

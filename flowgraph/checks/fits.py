@@ -10,9 +10,10 @@ from flowgraph.language.values import Record, Value, fields
 
 
 def part_type(source: Source, part: str) -> type[Value] | None:
-    """Return the type of a result of `source`, or of a part of it; None if it has no such part.
+    """Return the type of a result of `source`, or of a part of that result; None if the part does not exist.
 
-    `part` is a dotted path. For a node with several results, it begins with the index of one; "" is a single result.
+    `part` is a dotted path, such as `mask`; "" selects the whole result. For a node with several results, the path must
+    begin with the index of one, such as `0.mask`.
     """
     names = part.split(".") if part else []
     if isinstance(source, Const):
@@ -28,9 +29,10 @@ def part_type(source: Source, part: str) -> type[Value] | None:
 
 
 def port_types(op: Op, inputs: Sequence[tuple[str, Edge]]) -> dict[Any, type[Value]]:
-    """Return the value type of each port type of an op in one call.
+    """Return the value type that each declared port type of an op has in one call, keyed by the declared type.
 
-    A TypeVar is bound to the type of the input on a port with it; without such an input, its bound is used.
+    A declared type is a class, which maps to itself, or a TypeVar. A TypeVar maps to the type of the input on a port
+    with it, or without such an input to its bound.
     """
     kinds: dict[Any, type[Value]] = {port.type: port.value_type for port in op.ports}
     edges = dict(inputs)

@@ -52,7 +52,7 @@ def check_pools(plan: Plan, where: str) -> Iterator[FlowError]:
 
 
 def check_forecast(plan: Plan, where: str) -> Iterator[FlowError]:
-    """Yield an error for each pool or role in a plan's forecast that the plan lacks; `where` is the plan's file."""
+    """Yield an error for each unknown pool or role in a plan's memory or step forecast; `where` is the plan's file."""
     pools, roles = [pool.name for pool in plan.pools], [placed.role for placed in plan.placed]
     for forecast in plan.forecast:
         if forecast.pool not in pools:

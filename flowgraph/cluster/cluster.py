@@ -153,12 +153,12 @@ def dotted(place: Sequence[int | str]) -> str:
 
 
 def parse_bytes(text: str, setting: str = "memory") -> int:
-    """Return an amount of memory in bytes, from a number with a binary (GiB) or decimal (GB) unit.
+    """Return an amount of memory in whole bytes, from a number with a binary (GiB) or decimal (GB) unit in any case.
 
     >>> parse_bytes("2GiB"), parse_bytes("1.5 kB")
     (2147483648, 1500)
 
-    Raises SettingError, which names `setting`, for any other text.
+    Raises SettingError, which names `setting`, for any other text and for less than 1 byte.
     """
     try:
         return amount_bytes(text)
@@ -179,7 +179,7 @@ def amount_bytes(text: str) -> int:
 
 
 def amount_bytes_per_s(text: str) -> float:
-    """Return a network rate in bytes per second, from a number with a unit of bits or bytes per second.
+    """Return a network rate in bytes per second, from a number with a case-sensitive unit such as Gbps or GB/s.
 
     Raises ValueError with the reason for any other text, and for 0 or more than 10¹⁵ bytes per second.
 
@@ -215,7 +215,7 @@ def show_rate(bytes_per_s: float) -> str:
 
 
 def show_bytes(amount: int) -> str:
-    """Return a number of bytes as text, with one decimal in the largest binary unit in which it is at least 1.
+    """Return a number of bytes as text: in bytes below 1,024, else rounded to one decimal in a binary unit.
 
     >>> show_bytes(1610612736), show_bytes(640), show_bytes(2**20 - 1)
     ('1.5 GiB', '640 B', '1.0 MiB')

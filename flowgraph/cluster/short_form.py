@@ -54,7 +54,7 @@ def read_cluster(text: str, here: Callable[[int], Cluster], models: Mapping[str,
     as much host memory as its devices together, with one core per CPU device and 16 per GPU. A file defines these
     exactly, and also the connections and the price of a machine.
 
-    Raises ClusterError, which names the file and the place in it, or the part of the short form.
+    Raises ClusterError for any other text, and for a file that is missing or invalid; the error names the faulty part.
     """
     text, models = text.strip(), models or {}
     if text.endswith(".toml"):

@@ -36,7 +36,7 @@ def laptop(devices: int = 2, memory_bytes: int | None = None) -> Cluster:
 
 
 def core_warnings(cluster: Cluster) -> tuple[str, ...]:
-    """Return a warning for each node of a cluster that has more CPU devices than cores, so that they take turns."""
+    """Return a warning for each node of a cluster that has more CPU devices than cores: its devices take turns."""
     counts = [(node, sum(device.kind == "cpu" for device in node.devices)) for node in cluster.nodes]
     return tuple(
         f"node {node.name} has {node.cores} core{'s' * (node.cores > 1)} for {count} devices: they will take turns"
@@ -70,7 +70,7 @@ def free_bytes() -> int:
 
 
 def cgroup_free_bytes(root: Path, membership: Path) -> Iterator[int]:
-    """Yield the bytes that each memory cgroup of this process, and each of its parents, leaves: limit - use + cache.
+    """Yield the free bytes in each memory cgroup of this process and in its parents: the limit minus use, plus cache.
 
     The cache is the part that the kernel can drop. `root` is the mount point of cgroups, `membership` the file that
     lists those of this process. Cgroups without a readable limit are skipped.

@@ -377,7 +377,7 @@ class RunFolderError(FlowError, FileExistsError):
 
     @classmethod
     def no_run(cls, path: str, runs: Iterable[str]) -> RunFolderError:
-        """Return the error for a folder that is not a run folder; the hint names the nearest folder that does."""
+        """Return the error for a folder that is not a run folder; the hint names the nearest folder that is."""
         return cls("is not a run folder", where=path, hint=nearest(path.rpartition("/")[2], runs))
 
     @classmethod

@@ -83,7 +83,7 @@ class LawError(FlowError, ValueError):
 
     @classmethod
     def not_there(cls, task: str, value: str, place: str) -> LawError:
-        """Return the error for a task of a program that reads a value which no earlier task brought to its place."""
+        """Return the error for a task of a program that reads a value which is not available where the task runs."""
         what = f"`{' '.join(task.split())}` reads `{value}`, which is not in the store of {place}"
         return cls(what, hint="a transfer or a sync to that store is missing before this task")
 

@@ -19,7 +19,7 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
 def sha256(path: Path, size_bytes: int | None = None) -> str:
-    """Return the SHA-256 hash of a file, or of its first `size_bytes` bytes, in hexadecimal. Raises OSError."""
+    """Return the SHA-256 of a file or of its first `size_bytes` bytes, in hexadecimal. Raises OSError if unreadable."""
     if size_bytes is None:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

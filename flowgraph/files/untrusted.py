@@ -62,9 +62,9 @@ def read_json(path: Path) -> Any:
 def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) -> Any:
     """Return the content of a JSON text, within limits that make it safe to read.
 
-    Raises ValueError with a one-line reason if the text is not UTF-8 or not JSON, is too long or nested too deep, has a
-    key twice in one object, or has an integer of more than 20 characters. So do NaN and infinite numbers unless
-    `finite` is False, and strings with half a surrogate pair unless `whole` is False.
+    Raises ValueError with a one-line reason if the text is not UTF-8 or not JSON, has more than 2²⁵ characters, 2
+    million values or 100 levels, has a key twice in one object, or has an integer of more than 20 characters. NaN and
+    infinite numbers are refused too unless `finite` is False, and half surrogate pairs unless `whole` is False.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -93,7 +93,7 @@ def parse_json(text: str | bytes, *, finite: bool = True, whole: bool = True) ->
 
 
 def json_as(kind: type[Kind], text: str | bytes) -> Kind:
-    """Return a JSON text as a model of the pydantic class `kind`.
+    """Return the content of a JSON text as an instance of the pydantic class `kind`.
 
     Raises ValueError as `parse_json` does, or pydantic's ValidationError if the content does not fit the class.
     """

@@ -19,7 +19,7 @@ WORDS: dict[Group, str] = {"flowgraph.flows": "flow", "flowgraph.rules": "rule",
 
 
 def named(group: Group, shipped: Collection[str] = ()) -> dict[str, EntryPoint]:
-    """Return the entry points of a group, sorted by name, without importing them.
+    """Return the entry points of a group by name, in sorted order, without importing them.
 
     `shipped` are names that packages may not register. Raises UnknownNameError for one of these, and for a name that
     two packages register.
@@ -62,9 +62,8 @@ def _read(group: Group, folders: tuple[tuple[Path, int], ...]) -> EntryPoints:
 def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
     """Import and return the object that a package registers under a name.
 
-    `shipped` are names that packages may not register. Raises UnknownNameError, with the nearest name, if no package or
-    more than one registers it; UserCodeError, which names the package, if its module cannot be imported or lacks the
-    object.
+    `shipped` are names that packages may not register. Raises UnknownNameError if the name is one of these, or if no
+    package or more than one registers it; UserCodeError as `load_entry` does.
     """
     entry = find(group, name, shipped)
     if entry is None:
@@ -75,7 +74,8 @@ def load(group: Group, name: str, shipped: Collection[str] = ()) -> object:
 def load_entry(entry: EntryPoint) -> object:
     """Import and return the object that an entry point names.
 
-    Raises UserCodeError, which names the package, if the module cannot be imported or lacks the object.
+    Raises UserCodeError, which names the package, if the entry is malformed, or if the module cannot be imported or
+    lacks the object.
     """
     module, path = target(entry)
     try:

@@ -71,9 +71,9 @@ def _is_shipped(path: Path) -> bool:
 def find_flow(text: str | Flow[..., Any]) -> FlowFile:
     """Return the flow that a text names: `grpo`, `my.py` (its only flow), or `my.py:name`.
 
-    A Flow is returned with its file. Raises `UnknownNameError` for a file or name that does not exist, for a file with
-    several flows and no name, and for a name that two packages register; `UserCodeError` for a file or package that
-    cannot be imported.
+    A Flow is returned with its file. Raises `UnknownNameError` for a file or name that does not exist, for a file
+    without a flow or with several if none is named, and for a name that two packages register; `UserCodeError` for a
+    file or package that cannot be imported.
     """
     if isinstance(text, Flow):
         place = Path(text.signature.at.file)
@@ -147,9 +147,9 @@ def import_file(path: Path) -> ModuleType:
     """Import a user's file as the module `flowgraph_flow.<stem>`, and return the module.
 
     It can import modules in its folder, which is added to the end of `sys.path`. If its text has not changed since the
-    last call, it is not executed again, so that its types stay the same classes. Raises UserCodeError with the faulty
-    line; if its folder has a file with the name of one of our packages; or if an import gave another module than the
-    file of that name in its folder.
+    last call, it is not executed again, so that its types stay the same classes. Raises UserCodeError if the file does
+    not parse or raises an exception, with the line; if its folder has a file with the name of one of our packages; or
+    if an import gave another module than the file of that name in its folder.
     """
     path = path.resolve()
     for package in OURS:

@@ -54,15 +54,15 @@ def node(fn: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
 def node(**traits: Unpack[Traits]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def node(fn: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> Any:
-    """Make a node of a typed function.
+    """Return a function that adds a node to a graph if it is called on edges, and runs `fn` on real values.
 
-    Positional parameters are ports (values, or a region as `Callable[[Model], Loss]`). Keyword-only parameters are
-    ports if their type is a value, the random `Key` if it is that, and settings otherwise. A call on edges describes
-    itself; a call on real values runs. `carries` names the port whose next version the node returns, `stat` the
-    statistic of a model's forward pass that it reads; `pure=False` is for effects outside (a key or a carry implies
-    it). `rows="new"` is for a node that filters or makes rows, `rows="reordered"` for one that reorders them: its
-    result is a record with their ids. `on_policy=True` refuses rows that stale weights sampled. `samples` names the
-    settings whose product is the number of responses that a generate node samples for each prompt, by default `n`.
+    Positional parameters of `fn` are ports (values, or a region as `Callable[[Model], Loss]`). Keyword-only parameters
+    are ports if their type is a value, the random `Key` if it is that, and settings otherwise. `carries` names the port
+    whose next version the node returns, `stat` the statistic of a model's forward pass that it reads; `pure=False` is
+    for effects outside (a key or a carry implies it). `rows="new"` is for a node that filters or makes rows,
+    `rows="reordered"` for one that reorders them: its result is a record with their ids. `on_policy=True` refuses rows
+    that stale weights sampled. `samples` names the settings whose product is the number of responses that a generate
+    node samples for each prompt, by default `n`.
 
     Raises `FlowTypeError` for a signature that a graph cannot hold, two positional ports of one type included, and
     for a default that its own type refuses.
@@ -288,7 +288,8 @@ def stale(model: M, *, at_most: int, corrected: bool = True) -> M:
     """Return a model whose weights may lag the newest by up to `at_most` updates; the plan chooses the lag within it.
 
     Only a generate node may read it. A loss on its samples must correct for the lag (`old=` the log-probs they were
-    sampled with), unless the flow says `corrected=False`. Real values are returned unchanged.
+    sampled with), unless the flow says `corrected=False`. Real values are returned unchanged. Raises FlowTypeError for
+    anything but a model, and SettingError for an `at_most` that is not a whole number of at least 0.
     """
     if not isinstance(cast("object", model), Model):
         raise FlowTypeError.wrong_type(str(call_site()), "stale(model=)", "Model", type(model).__name__)
@@ -420,7 +421,7 @@ def traceback_line(error: BaseException, file: str) -> str:
 
 
 def flow(fn: Callable[P, R]) -> Flow[P, R]:
-    """Return a `Flow` of a typed function, which is called when its graph is needed and not when it is imported.
+    """Return a `Flow` of a typed function; the function is first called when the flow is called or its graph is needed.
 
     Raises FlowTypeError if the function's signature cannot be that of a flow.
     """

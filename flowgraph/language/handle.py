@@ -106,7 +106,7 @@ class SampleRequest:
     stopping: Stopping = Stopping()
 
     def reshaped(self) -> dict[str, float]:
-        """Return the settings that change the distribution besides the temperature, by name; greedy samples have few.
+        """Return the truncation and penalty that change the distribution, by name; a greedy sample has no truncation.
 
         >>> SampleRequest((1,), 0, 0, 8, 0.0, Key(), Truncation(top_k=5), 1.1).reshaped()
         {'repetition_penalty': 1.1}
@@ -293,7 +293,7 @@ class Handle(Protocol):
 def gather(handle: Handle, requests: Sequence[SampleRequest]) -> list[Completion]:
     """Send all requests to a handle at once, and return their samples in the order of the requests.
 
-    It blocks until all have ended, and works inside a running event loop too, with a thread.
+    Blocks until all samples are complete. Inside a running event loop, the requests run in another thread.
     """
     import asyncio
     from concurrent.futures import ThreadPoolExecutor

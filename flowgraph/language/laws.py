@@ -69,9 +69,9 @@ def laws() -> Laws:
 
 
 def check(stage: Stage, thing: Any, *, after: str = "") -> None:
-    """Raise the first error of a graph, placed graph or program that breaks a law of a stage.
+    """Raise an error for the first breach of a law of a stage by `thing`: a graph, a placed graph or a program.
 
-    `after` is the name of the pass that returned it, which is added to the error as a note.
+    `after` is the name of the pass that returned `thing`, which is added to the error as a note.
     """
     for error in faults(stage, thing):
         if after:

@@ -70,9 +70,9 @@ def read(env: Env, edge: Edge) -> Value:
 def evaluate(nodes: Sequence[Node], env: Env, key: Key, observed: Observations) -> Env:
     """Run `nodes` in order, and return `env` with their results added; metrics and seconds are added to `observed`.
 
-    Nodes that `env` already has are skipped. Nodes that read statistics of one model on the same batch share one
-    forward pass. `key` names the run's random numbers. Errors name the node and its line in the flow; an exception in a
-    user's body becomes a UserCodeError.
+    `env` maps nodes, parameters and edges to values; nodes that it already has are skipped. Nodes that read statistics
+    of one model on the same batch share one forward pass. `key` names the run's random numbers. Errors name the node
+    and its line in the flow; an exception in a user's body becomes a UserCodeError.
     """
     forwards = shared_forwards(nodes)
     views: dict[Shared, SharedForward] = {}

@@ -20,7 +20,7 @@ R = TypeVar("R", bound=Record)
 
 
 def leaves(values: Iterable[Value]) -> Iterator[Value]:
-    """Yield each value, but instead of a record its parts, and their parts if these are records."""
+    """Yield each value that is not a record; a record is replaced by its parts, and nested records by theirs."""
     for value in values:
         if isinstance(value, Record):
             yield from leaves(value.parts.values())

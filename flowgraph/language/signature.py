@@ -390,9 +390,9 @@ def unstorable_reason(value: object) -> str:
 def setting_faults(
     model: type[BaseModel], values: Mapping[str, object], owner: str, where: str
 ) -> list[SettingError | FlowTypeError]:
-    """Return an error for each unknown, missing or refused setting in `values`; `make_settings` raises the first.
+    """Return an error for each unknown, missing or invalid setting in `values`; an empty list if there are none.
 
-    The arguments are those of `make_settings`.
+    The arguments are those of `make_settings`, which also refuses values that no file can store.
     """
     fields = model.model_fields
     faults: list[SettingError | FlowTypeError] = [

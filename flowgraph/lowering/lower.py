@@ -38,8 +38,9 @@ def lower(
     errors. `passes` run after nodes are placed. `watch` adds measurements to the graph after the plan is checked, if
     one engine samples a model and another trains it.
 
-    Raises PlanError if the plan is not for this graph, separates models that one node reads, or splits the rows of a
-    node that needs all of them; LawError if the program breaks a law, which is an error of a pass.
+    Raises PlanError if the plan breaks a law of placed graphs (for example, it is for another graph), separates models
+    that one node reads, or splits the rows of a node that needs all of them; LawError if the program breaks a law,
+    which is an error of a pass.
     """
     check_plan(plan, graph, where)
     mixed = models_on_two_engines(plan)

@@ -34,8 +34,9 @@ SYNC, MOVE = 0.5, 0.05
 def static_work(program: Program, task: Task) -> float:
     """Return a rough estimate of a task's work, from the kinds of its nodes alone.
 
-    The unit is a forward pass over the step's rows: an update is 3, sampling 20, a sync 0.5, any other task that is not
-    a run 0.05. A run that reads a model is at least 1.
+    The unit is a forward pass over the step's rows. A node is 20 if it samples, 3 for an update, 1 for log-probs and
+    scores, and 0.1 otherwise; a run is the sum of its nodes, and at least 1 if it reads a model. A sync is 0.5, any
+    other task 0.05.
     """
     if not isinstance(task, Run):
         return SYNC if isinstance(task, Sync) else MOVE

@@ -15,7 +15,7 @@ ROWS = (Group, Sample, Trajectory, Lengths, Context)
 
 
 def declared_parts(nodes: Iterable[Node]) -> dict[Edge, tuple[str, ...]]:
-    """Return which parts of each record nodes declare that they read, by edge, sorted by name.
+    """Return the sorted names of the parts of each record that nodes declare to read, keyed by the record's edge.
 
     Records that a node may read whole are left out. For a record that a loss captures, its row identities and lengths
     (`ROWS`) are added, because a loss is divided into micro-batches by them.

@@ -51,8 +51,8 @@ def numbered(names: Iterable[str]) -> Iterator[str]:
 def task_kind(task: Task, graph: Graph | None = None) -> TaskKind:
     """Return the kind of work of a task, for forecasts and measurements: such as "update", "sync" or "host".
 
-    A run that reads models has the first kind in `HEAVIEST` that one of its nodes has. All other runs, and all runs if
-    `graph` is None, are "host", as are reads. A switch is "offload".
+    A run that reads models has the first of the kinds "update", "generate", "logprob" and "score" that one of its nodes
+    has. All other runs, and all runs if `graph` is None, are "host", as are reads. A switch is "offload".
     """
     match task:
         case Run() if task.home is not None and graph is not None:

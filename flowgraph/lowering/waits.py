@@ -56,7 +56,7 @@ def waves(program: Program) -> tuple[tuple[int, ...], ...]:
     """Return the runs that can run in parallel, wave after wave, as indices into `program.tasks`.
 
     A run is in the first wave after everything that it waits for and after the previous run at its place, since a pool
-    or the host does one run at a time. Transfers and syncs occupy no place and are in no wave.
+    or the host does one run at a time. Only runs are in waves: other tasks occupy no place.
     """
     waits, level, last = waits_for(program), list[int](), dict[str, int]()
     by_wave = defaultdict[int, list[int]](list)

@@ -20,7 +20,7 @@ def fetch(name: str, *, say: Callable[[str], None], endpoint: str | None = None)
     """Return the folder of a hub model in the hub's cache, and download it first if it is not complete there.
 
     `name` is the hub id; `endpoint` is another address of the hub. `say` gets a message before a download. Raises
-    ModelError within a few seconds if the hub cannot be reached or does not have the model.
+    ModelError within a few seconds if the hub cannot be reached or lacks the model, and later if the download fails.
     """
     client = hub_client()
     try:
@@ -52,7 +52,7 @@ def config_folder(name: str, *, endpoint: str | None = None) -> Path:
 
 
 def cached_tokenizer(name: str) -> Path | None:
-    """Return the folder with a hub model's tokenizer if it is in the hub's cache; nothing is downloaded."""
+    """Return the folder of a hub model's tokenizer in the hub's cache, without a download; None if it is not there."""
     cached = hub_client().try_to_load_from_cache(name, "tokenizer_config.json")
     return Path(cached).parent if isinstance(cached, str) else None
 
@@ -86,10 +86,10 @@ def _why(error: Exception) -> str:
 def fetch_data(
     name: str, choose: Callable[[Sequence[str]], Sequence[str]], revision: str, *, endpoint: str | None = None
 ) -> list[Path]:
-    """Return the files of a data set of the hub that `choose` selects from their names, downloaded where needed.
+    """Return the paths of a hub data set's files that `choose` selects by name; missing files are downloaded.
 
     Without the hub, files are chosen from those in its cache. Returns an empty list if the revision does not exist.
-    Raises ModelError if the hub is not reached and the cache has none of the files, or the hub lacks the data set.
+    Raises ModelError if the hub lacks the data set or a download fails, or without the hub if the cache lacks files.
     """
     client, asked = hub_client(), {"repo_type": "dataset", "revision": revision}
     try:

@@ -196,7 +196,7 @@ def digest(model: Model) -> str:
 
 
 def chat_tokenizer(source: ModelSource, cache: Path, say: Callable[[str], None]) -> ChatTokenizer:
-    """Return a model's tokenizer for chats, without loading its weights; it is downloaded as in `vocabulary`."""
+    """Return a model's tokenizer for chats, without loading the weights; a missing model is downloaded first."""
     if source.kind == "tiny":
         return ChatTokenizer(tiny.build(0, source.size)[1])
     return ChatTokenizer(read_tokenizer(folder_of(source, cache, say), shape(source).vocabulary)[0])

@@ -107,7 +107,7 @@ def merged_weights(model: Model, weights: Mapping[str, Tensor]) -> dict[str, Ten
     `weights` are the model's weights by name, on any device, and stay unchanged. The result has the names of the base
     model, so that it can be loaded without adapters.
 
-    Source: as above, section 4.1, equation 3.
+    Source: Hu et al. 2021 (LoRA), arXiv 2106.09685, section 4.1, equation 3.
     """
     plain = {name.replace(_BASE, "."): tensor for name, tensor in weights.items() if not name.endswith((_A, _B))}
     for name, layer in _layers(model):

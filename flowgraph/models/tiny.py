@@ -77,7 +77,7 @@ def parse_size(text: str) -> TinySize:
 
 
 def parse_whole(text: str, name: str, value: str, low: int, high: int) -> int:
-    """Return the integer that an option has as text.
+    """Return the integer in `value`, the text of a model's option `name`.
 
     Raises ModelError, which names `text`, the name of the model, if `value` is not an integer from `low` to `high`.
     """

@@ -122,11 +122,11 @@ def end_tokens(eos: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def stop_length(tokens: Sequence[int], stopping: Stopping, tokenizer: Any) -> int | None:
-    """Return the number of tokens up to the one that completes the first stop, or None without a stop.
+    """Return the number of tokens up to and including the first that completes a stop; None without a stop.
 
-    A stop is one of the ids, or a token with which one of the texts is in the text of the response. That text has
-    special tokens as they are written, and a character whose bytes are not complete is U+FFFD in it, so that a text may
-    begin and end within tokens.
+    A stop is one of the token ids of `stopping`, or one of its texts anywhere in the decoded response, where it may
+    begin and end within tokens. The response is decoded with its special tokens; a character whose bytes are incomplete
+    is U+FFFD.
     """
     length = next((place + 1 for place, token in enumerate(tokens) if token in stopping.ids), None)
 
@@ -141,10 +141,9 @@ def stop_length(tokens: Sequence[int], stopping: Stopping, tokenizer: Any) -> in
 
 
 def cut_at_stop(completion: Completion, stopping: Stopping, tokenizer: Any) -> Completion:
-    """Return a completion up to its first stop, which it has as its end; without a stop, the completion.
+    """Return a completion cut after its first stop and marked as finished; unchanged if it has no stop.
 
-    Where a response ends does not depend on what would follow, so it has the distribution of a response that was
-    stopped there.
+    The cut does not depend on later tokens, so the result has the distribution of a response that was stopped there.
     """
     length = stop_length(completion.tokens, stopping, tokenizer)
     if length is None:
@@ -154,10 +153,10 @@ def cut_at_stop(completion: Completion, stopping: Stopping, tokenizer: Any) -> C
 
 
 def refuse_request(request: SampleRequest, positions: int | None, vocabulary: int | None = None) -> None:
-    """Raise ModelError for a request without a context, with more tokens than `positions`, or that stops at no token.
+    """Raise ModelError for a request with an empty context, more than `positions` tokens, or an unknown stop id.
 
-    The tokens are the context plus `max_tokens`; `positions` None means no limit. Ids that end a response must be below
-    `vocabulary`; None means that this is not checked.
+    The tokens are the context plus `max_tokens`; `positions` None means no limit. Stop ids must be below `vocabulary`;
+    None means that this is not checked.
     """
     if not request.context:
         raise ModelError.no_prompt()

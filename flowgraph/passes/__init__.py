@@ -24,9 +24,9 @@ PASSES: tuple[Pass, ...] = (prune_nodes, dedupe_nodes, count_masks)
 
 
 def compile_graph(graph: Graph) -> Graph:
-    """Return a graph after all passes: named, pruned, deduplicated, with counted masks.
+    """Return a described graph after all passes: nodes are named, pruned and deduplicated, and masks are counted.
 
-    `graph` is a described graph, with its default settings or those in its source. Raises LawError for a broken law.
+    Settings stay as the flow's text and the defaults have them. Raises LawError for a broken law.
     """
     return simplified(named(graph))
 
@@ -37,11 +37,11 @@ def named(graph: Graph) -> Graph:
 
 
 def simplified(graph: Graph, passes: Sequence[Pass] = ()) -> Graph:
-    """Return a named graph, with its settings chosen, after `PASSES` and then a user's `passes`.
+    """Return a named graph after pruning, deduplication and the counting of masks, and then a user's `passes`.
 
-    All laws are checked after each of `passes`, and an error names the pass that broke one. Raises UserCodeError for a
-    pass that raises; FlowTypeError for a pass that does not return a graph, or that changes the flow's name, parameters
-    or result types; LawError for a broken law.
+    Its settings must already be chosen. The laws are checked after each of `passes`, or once if there are none, and an
+    error names the pass that broke one. Raises UserCodeError for a pass that raises; FlowTypeError for a pass that does
+    not return a graph, or that changes the flow's name, parameters or result types; LawError for a broken law.
     """
     graph = _through(PASSES, graph)
     for user_pass in passes:

@@ -21,12 +21,13 @@ Columns = Mapping[str, Sequence[str]]
 
 
 def parse_columns(texts: Sequence[str]) -> Columns:
-    """Return a mapping of columns from texts such as `prompt=problem,answer=solution`.
+    """Return the source columns to read each column from, given texts such as `prompt=problem,answer=solution`.
 
-    A name that comes twice has alternatives, for files that differ. Raises UsageError for a text without a name.
+    A column that comes twice has alternative sources, for files that differ; `answer` means `ground_truth`. Raises
+    UsageError for a part that is not COLUMN=SOURCE.
 
     >>> parse_columns(["prompt=problem,answer=solution", "prompt=question"])
-    {'prompt': ['problem', 'question'], 'answer': ['solution']}
+    {'prompt': ['problem', 'question'], 'ground_truth': ['solution']}
     """
     columns = dict[str, list[str]]()
     for text in texts:
@@ -39,10 +40,12 @@ def parse_columns(texts: Sequence[str]) -> Columns:
 
 
 def with_columns(table: Table, columns: Columns, *, file: str, where: Callable[[int], str]) -> Table:
-    """Return a table with its columns renamed by `columns`; a prompt that is a text becomes one message of the user.
+    """Return a table in which each column of `columns` is read from the first of its sources that the table has.
 
-    A source may be a path into a struct: `extra_info.question`. The sources stay, too. `where` returns the name of a
-    row. Raises DataError for a table with neither a column nor its sources, and for a row without a value.
+    A source may be a path into a struct: `extra_info.question`. Source columns stay. A ground truth is stored in
+    `reward_model`, and a prompt that is a text becomes one message of the user. `where` returns the name of a row.
+    Raises DataError if the table has neither a column nor a source of it, for a source with a null, and for prompts of
+    another type.
     """
     for name, sources in columns.items():
         present = ((source, values) for source in sources if (values := _at(table, source)) is not None)
@@ -65,7 +68,7 @@ def with_columns(table: Table, columns: Columns, *, file: str, where: Callable[[
 
 
 def with_source(table: Table, name: str) -> Table:
-    """Return a table whose rows have a `data_source`, by default `name`."""
+    """Return a table with a column `data_source`, which is `name` in every row unless the table has it already."""
     if "data_source" in table.column_names:
         return table
     return table.append_column("data_source", pa.array([name] * table.num_rows, pa.string()))

@@ -29,10 +29,10 @@ _HERE = ("data", "default", "")
 
 
 def hub_rows(spec: str, columns: Columns) -> tuple[Table, Table | None]:
-    """Return the train and held-out rows of `hf:ID` or `hf:ID:CONFIG`; the split `test`, else `validation`, if any.
+    """Return the rows of `hf:ID` or `hf:ID:CONFIG` as (train, held-out), with columns renamed by `columns`.
 
-    A data set with one split has only rows to train on. Raises DataError if the hub is not reached, or has no such data
-    set, configuration or rows.
+    Held out is the split `test`, else `validation`; None if there is neither or only one split. Raises DataError if the
+    hub is not reached, if it has no such data set, configuration or rows, or if a configuration must be named.
     """
     name, _, config = spec.removeprefix("hf:").partition(":")
     splits = _splits(spec, name, config, _COPIED, COPY) or _splits(spec, name, config, _FILE, "main")

@@ -34,7 +34,7 @@ class SetRows:
 
 
 def split_weight(spec: str) -> tuple[str, Fraction | None]:
-    """Return a data set and its weight, from `SET:WEIGHT` or `SET`.
+    """Return a data set and its weight, from `SET:WEIGHT` or `SET`; None if the text has no weight.
 
     Raises UsageError for a weight that is not between 0 and a million.
 
@@ -55,10 +55,11 @@ def split_weight(spec: str) -> tuple[str, Fraction | None]:
 
 
 def shares(weights: Sequence[Fraction | None], rows: Sequence[int]) -> list[Fraction | None]:
-    """Return the share of each set in the prompts, which sum to 1; all None if no set has a weight.
+    """Return the fraction of the prompts that each data set supplies; the fractions sum to 1. All None without weights.
 
-    If every set has a weight, shares are proportional to them. Otherwise a weight is a share, and the other sets get
-    the rest by their rows. Raises UsageError if nothing is left for them.
+    `rows` has the number of rows of each set. If every set has a weight, the shares are proportional to the weights.
+    Otherwise each weight is itself a share, and the sets without a weight divide the rest in proportion to their rows.
+    Raises UsageError if the weights leave nothing for the sets without one.
 
     >>> shares([Fraction(2), Fraction(1)], [5, 5])
     [Fraction(2, 3), Fraction(1, 3)]
@@ -82,10 +83,10 @@ def shares(weights: Sequence[Fraction | None], rows: Sequence[int]) -> list[Frac
 
 
 def step_rows(sets: Sequence[SetRows], batch: int) -> list[StepRows]:
-    """Return how many rows of each set the steps read, for sets with shares: `batch` in each step.
+    """Return the number of rows of each set that the steps read; a step reads `batch` rows of all sets together.
 
-    In each step a set has its share of the prompts, rounded down or up. Raises DataError for a set that a step would
-    read twice, or that is not read in a thousand steps.
+    A set has its share of each step, rounded down or up. Raises DataError for a set with fewer rows than one step reads
+    of it, and for a set that is read less than once in 1,024 steps.
 
     >>> [part.whole for part in step_rows([SetRows("a", 9, Fraction(3, 4)), SetRows("b", 9, Fraction(1, 4))], 8)]
     [6, 2]
@@ -110,9 +111,9 @@ def step_rows(sets: Sequence[SetRows], batch: int) -> list[StepRows]:
 
 
 def joined(tables: Sequence[tuple[str, Table]]) -> Table:
-    """Return the rows of all tables as one; a column that a table lacks is null there. `tables` are named for errors.
+    """Return the rows of named tables as one table; a column that a table lacks is null in its rows.
 
-    Raises DataError for a column that has different types in two of them.
+    Raises DataError, which names the table, for a column whose types in two tables cannot be joined.
     """
     plain = [(name, _plain(table)) for name, table in tables]
     first_name, first = plain[0]

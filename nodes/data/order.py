@@ -72,7 +72,7 @@ def batch_indices(*, seed: int, step: int, batch: int | StepRows, count: int, st
 
     Each epoch is a new permutation of all `count` rows. A batch that reaches the end of an epoch continues into the
     next one; there it skips the rows that it already has, and the next batch starts with these. `stream` selects other
-    permutations. Raises DataError if batch > count or batch < 1.
+    permutations; a `StepRows` varies from step to step. Raises DataError if batch > count or batch < 1.
 
     >>> epoch = [batch_indices(seed=0, step=step, batch=2, count=4).tolist() for step in (0, 1)]
     >>> sorted(epoch[0] + epoch[1])

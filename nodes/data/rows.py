@@ -56,7 +56,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 
 def read(path: Path, columns: Columns = NO_COLUMNS) -> Table:
-    """Return the checked rows of a file, `.parquet` or `.jsonl`, with `columns` read from those of other names.
+    """Return the checked rows of a `.parquet` or `.jsonl` file, with columns renamed by `columns` (`with_columns`).
 
     Raises DataError, with file, row and column, if the file is missing, corrupt, empty or of another format.
     """
@@ -71,7 +71,7 @@ def read(path: Path, columns: Columns = NO_COLUMNS) -> Table:
 
 
 def checked(table: Table, columns: Columns, file: str, where: Callable[[int], str]) -> Table:
-    """Return the rows of a table with `columns` read from those of other names; raise DataError for the first fault."""
+    """Return the rows of a table after `with_columns` and `check_rows`; raise DataError for the first fault."""
     if len(set(table.column_names)) == table.num_columns and table.num_rows:  # else the check refuses it
         table = with_columns(table, columns, file=file, where=where)
     check_rows(table, file=file, where=where)

@@ -112,12 +112,13 @@ def load(
     seed: int = 0,
     columns: Columns = NO_COLUMNS,
 ) -> DataSet:
-    """Load the data set of `--data`, or several as one.
+    """Return the data set that `--data` names, or several joined as one.
 
     A `spec` is a shipped name (`NAMES`), `reasoning_gym/NAME` or `rg/NAME`, a file, a folder with train and test
     files, or `hf:ID[:CONFIG]`; `SPEC:WEIGHT` gives it a share of the prompts. The rows of the sets or files `held_out`
-    replace the held-out rows; `seed` is used for generated sets. `columns` reads columns from those of other names.
-    Raises DataError if something is missing, unknown or broken, UsageError for weights that leave nothing for a set.
+    replace the held-out rows; `seed` is used for generated sets. `columns` renames columns (`with_columns`). Raises
+    DataError if something is missing, unknown or broken, UsageError for the weight of a single set and for weights that
+    leave nothing for a set.
     """
     specs = [spec] if isinstance(spec, str) else list(spec)
     weighted = [(text, None) if Path(text).exists() else split_weight(text) for text in specs]
@@ -169,9 +170,10 @@ def save(data: DataSet, folder: Path) -> tuple[Path, ...]:
 
 
 def kept(data: DataSet, keep: Callable[[str, Table], tuple[Table, Sequence[bool]]]) -> DataSet:
-    """Return a data set with the rows that `keep` returns, given "train" or "held-out" and the table.
+    """Return a data set with only the rows that `keep` returns.
 
-    `keep` returns the remaining rows, and for each row whether it remains.
+    `keep` is called with "train" or "held-out" and the table of that part. It returns the remaining rows, and whether
+    each row remains.
     """
     train, stays = keep("train", data.train)
     held_out, checks = data.held_out, data.checks

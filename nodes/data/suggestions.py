@@ -29,7 +29,7 @@ def _suggestion(data_source: str) -> DataSuggestion:
 def suggested(*data_sources: str) -> dict[str, object]:
     """Return the suggested settings, keyed by "op.setting", of a data source or the family before its slash.
 
-    Several sources have those of the longest responses; nothing is suggested if one of them is unknown.
+    Of several sources, the longest responses count; the result is {} if one of them is unknown.
 
     >>> suggested("digits"), suggested("digits", "my own")
     ({'generate.max_tokens': 4, 'refill.max_tokens': 4}, {})
@@ -40,7 +40,7 @@ def suggested(*data_sources: str) -> dict[str, object]:
 
 
 def batch_for(*data_sources: str) -> int:
-    """Return the suggested number of prompts in a step: the most of several sources.
+    """Return the suggested number of prompts in a step: the largest of several sources, and 16 for an unknown one.
 
     >>> batch_for("addition"), batch_for("my own")
     (8, 16)

@@ -87,10 +87,10 @@ def model_with_adapters(name: str, rank: int, alpha: int) -> str:
 
 
 def machines_of(parts: Sequence[SharedDevices]) -> tuple[int, int]:
-    """Return how many equal machines these parts need, and the devices of each, so that the fewest devices are unused.
+    """Return the number of equal machines for these parts, and the devices of each, with the fewest devices unused.
 
-    The devices that a part has on one machine stay together on one, and its machines stay different machines. Parts
-    may share a machine, which then has at most 8 devices, or as many as the largest part has on one machine.
+    A part keeps its `devices_per_node` on each of its machines. Parts may share a machine, which then has at most 8
+    devices, or as many as the largest part has on one machine.
 
     >>> machines_of([SharedDevices(("a",), 12, 6), SharedDevices(("b",), 4, 2)])
     (2, 8)

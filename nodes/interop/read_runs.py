@@ -46,7 +46,8 @@ def read_yaml(text: str) -> Imported:
 def keys_of_yaml(text: str) -> tuple[CommandKey, ...]:
     """Return the keys of a YAML text with their lines, including Hydra's own (`defaults`, `hydra`).
 
-    Raises UsageError with the line for text that is not a YAML mapping, for a repeated key, and for an alias.
+    Raises UsageError with the line for text that is too long, too deep or no YAML mapping, and for repeated keys or an
+    alias.
     """
     import yaml  # type: ignore[import-untyped, unused-ignore]
 

@@ -93,7 +93,7 @@ def score(
 def measures_of_extras(extras: Sequence[Extras]) -> list[Measure]:
     """Return the mean of each number that a rule returned besides its score, over the responses that have it.
 
-    A name that a metric of `score` has gets `rule_` before it. Of more than `MAX_NAMES` names the first are used.
+    A name that a metric of `score` has gets `rule_` before it. Only the first 64 names are used.
     """
     numbers = dict[str, list[float]]()
     for extra in extras:

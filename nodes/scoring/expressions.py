@@ -50,7 +50,7 @@ def unwrapped_text(text: str) -> str:
 
 
 def normal_answer(text: str) -> str:
-    """Return the normal form of MATH of an answer, unwrapped and stripped; the stripped text if it has none."""
+    """Return an answer in MATH's normal form, without a text command around it; stripped if it has none."""
     text = unwrapped_text(text.strip()).strip()
     try:
         return normal_math(text)
@@ -177,8 +177,8 @@ def _equal_elements(answer: str, truth: str) -> bool:
 def equal_expressions(answer: str, truth: str, *, letters_are_products: bool = False, tolerance: float = 0.0) -> bool:
     """Return whether two expressions are equal: sympy simplifies their difference to 0, or they are numerically close.
 
-    `tolerance` is relative; 0 is exact. Words are unreadable, unless `letters_are_products`; so is anything else that
-    is not an expression, which equals nothing.
+    `tolerance` is relative; 0 is exact. Text that is not an expression equals nothing. Words are not expressions,
+    unless `letters_are_products`: then each letter is a factor.
 
     >>> equal_expressions("2x + x^2", "x(x+2)"), equal_expressions("3.14159", "pi", tolerance=1e-4)
     (True, True)
@@ -230,9 +230,9 @@ def _with_products(tokens: Iterable[str]) -> str:
 
 
 def equal_loosely(answer: str, truth: str) -> bool:
-    r"""Return whether answers are equal as PRIME's last resort judges: as numbers within 1e-4, with or without percent.
+    r"""Return whether two answers are equal by PRIME's loosest test: as numbers within 1e-4, with or without percent.
 
-    Lists and intervals are compared element by element, what is left as expressions. `\pi` is 3.14159… or 3.14.
+    Lists and intervals are compared element by element, others as expressions. `\pi` is 3.14159… or 3.14.
 
     Source: PRIME, arXiv 2502.01456, `math_equal`, after Gou et al. 2024 (ToRA), arXiv 2309.17452.
     Deviation: nothing is evaluated as code, `^` is a power, and forms of sympy's own (`Matrix(…)`) are not read.

@@ -221,7 +221,7 @@ def exceeded(process: int, spec: dict[str, Any]) -> str:
 
 
 def watch(process: int, lifeline: int, spec: dict[str, Any], say: int) -> None:
-    """Wait until the process ends, exceeds a limit of `spec`, or the parent closes the lifeline; do not end it.
+    """Wait until a process ends, it exceeds a limit of `spec`, or the parent closes the lifeline; kill nothing.
 
     Limits are checked four times a second. A limit that was exceeded is reported on the descriptor `say`.
     """

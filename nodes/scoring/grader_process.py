@@ -174,7 +174,7 @@ def sibling(name: str) -> ModuleType:
 
 
 def find(source: str, name: str) -> Callable[..., object]:
-    """Return a function of a module or file, by its dotted name. Raises Failure if it is missing or not callable."""
+    """Return a function of a module or file by its dotted name; raise Failure if it or its package is unusable."""
     owner: Any = import_source(source)
     if source == SHIPPED and name in owner.RULE_PACKAGES:  # now, or it would count as time of the first response
         for module, package in owner.RULE_PACKAGES[name]:

@@ -33,7 +33,7 @@ _DAPO_ANSWER = re.compile(r"answer\s*:\s*([^\n]+)", re.IGNORECASE)
 def gsm8k(response: str, ground_truth: str, *, format_score: float = 0.0) -> float:
     r"""Score the last `#### number` in the final 300 characters: 1 if its text is the truth, else `format_score`.
 
-    Commas are dropped. Without such a number the score is 0 and `Unreadable`; so `####18` and `#### $18` are.
+    Commas are dropped. Without such a number, as in `####18` and `#### $18`, the score is 0 and `Unreadable`.
 
     Source: verl, `verl/utils/reward_score/gsm8k.py`, the method `strict`, which verl uses.
 
@@ -153,7 +153,8 @@ _LAST_WORDS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n",
 def prime_math(response: str, ground_truth: str) -> float:
     r"""Score 1 if the answer equals the truth as text, as an expression or as a number within 1e-4, else 0.
 
-    The answer is what stands last: after "answer is" and the like, in the last box, after the last "=" or "is".
+    The answer is what remains after these cuts: to what follows "answer is" or the like, to the contents of the last
+    box, to what follows the last "=" or "is".
 
     Source: verl, `verl/utils/reward_score/prime_math`; Cui et al. 2025 (PRIME), arXiv 2502.01456.
     Deviation: a response is never evaluated as Python, as verl does with `eval`: see `equal_values`, `equal_loosely`.

@@ -27,10 +27,10 @@ def is_batched(names: Collection[str]) -> bool:
 
 
 def in_form(columns: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the columns of a response under the names that the parameters `names` of a rule have for them.
+    """Return the columns of a response, with those that a rule with the parameters `names` expects.
 
     For verl's signature the response is also `solution_str`, and `extra_info` is a dict. TRL's gets every column as a
-    list of one, among them `prompts` and `completions`, which is a list of messages where the prompt is one.
+    list of one, among them `prompts` and `completions`, which is a list of messages if the prompt is one.
 
     >>> in_form({"response": "7", "prompt": "3 + 4"}, ["prompts", "completions"])["completions"]
     ['7']
@@ -46,7 +46,7 @@ def in_form(columns: Mapping[str, Any], names: Collection[str]) -> dict[str, Any
 
 
 def awaited(value: object) -> object:
-    """Return the result of a rule; that of a coroutine after running it."""
+    """Return a rule's result; if it is a coroutine, run it and return what the coroutine returns."""
     return asyncio.run(value) if inspect.iscoroutine(value) else value
 
 
@@ -82,8 +82,8 @@ def finite(value: Any) -> float | None:
 def extras_of(value: Mapping[Any, Any]) -> dict[str, float | str | None]:
     """Return what a rule's dict has besides its `score`: numbers as floats, None, and anything else as a short text.
 
-    Of names, other characters than letters, digits and `_/@%+-` become `_`. Raises ValueError for
-    over 32 entries, and for a dict without `score`.
+    Texts are cut to 300 characters, and to 3,000 in all; names to 64, in which other characters than letters, digits
+    and `_/@%+-` become `_`. Raises ValueError for over 32 entries, and for a dict without `score`.
 
     >>> extras_of({"score": 1.0, "acc": True, "pred": "x = 7", "of.form": 0.5})
     {'acc': 1.0, 'pred': 'x = 7', 'of_form': 0.5}

@@ -56,7 +56,7 @@ class DeltaNet(Decoder):
         return self.num_hidden_layers - self.num_hidden_layers // self.full_attention_interval
 
     def body(self) -> Tensors:
-        """Count everything but the embedding and the head."""
+        """Return the parameter counts of the decoder without embedding and head."""
         layers, hidden, heads = self.num_hidden_layers, self.hidden_size, self.linear_num_value_heads
         into = [self._convolved, self._values, heads, heads]
         if self.fused_inputs:

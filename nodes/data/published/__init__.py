@@ -97,10 +97,11 @@ def converted(name: str, source: Path) -> dict[str, Converted]:
 
 
 def prepare(name: str, source: Path, out: Path) -> dict[Path, Converted]:
-    """Convert a published data set and write train.parquet, test.parquet or valid.parquet to the folder `out`.
+    """Convert a published data set, write its splits to files, and return the converted rows by file.
 
-    If `out` ends in `.parquet`, write the one split there is to that file. Raises DataError as `converted` does, before
-    it writes anything, and UsageError for several splits and one file.
+    The files are train.parquet, test.parquet and valid.parquet in the folder `out`; if `out` ends in `.parquet`, the
+    only split is written to that file. Raises DataError as `converted` does, before it writes anything, and UsageError
+    for several splits and one file.
     """
     splits = converted(name, source)
     if out.suffix != ".parquet":

@@ -21,7 +21,10 @@ READS_FILES = Skipped("whose programs read or write files")
 
 
 def apps_row(record: SourceRecord) -> Row | Skipped:
-    """Return the row of an APPS problem; its tests are pairs of input and output, or the calls of a function."""
+    """Return the row of an APPS problem, or why it is left out: it has no tests, or numbers too long to read in them.
+
+    The ground truth is the tests as JSON. Raises DataError for a missing question or malformed tests.
+    """
     question, tests = record.text("question"), record.get("input_output", "")
     if isinstance(tests, str):
         tests = _parsed(tests, record, "input_output") if tests.strip() else {}
@@ -47,7 +50,10 @@ def apps_row(record: SourceRecord) -> Row | Skipped:
 
 
 def contest_row(record: SourceRecord) -> Row | Skipped:
-    """Return the row of a CodeContests problem, with its public, private and generated tests in this order."""
+    """Return the row of a CodeContests problem, or why it is left out: it has no tests, or reads or writes files.
+
+    The ground truth is its tests as JSON. Raises DataError for a missing description or malformed tests.
+    """
     question = record.text("description")
     if record.get("input_file") or record.get("output_file"):
         return READS_FILES

@@ -44,7 +44,8 @@ def math_row(record: SourceRecord) -> Row:
 def aime_row(record: SourceRecord) -> Row:
     """Return the row of an AIME record: `problem` or `question`, and `answer`, an integer from 0 to 999.
 
-    Its data source is `aime2024`, with the year of the record or else of its file. Raises DataError for another answer.
+    Its data source is `aime` and the year of the record or else of its file: `aime2024`. Raises DataError for another
+    answer.
     """
     problem, (_, answer) = record.text("problem", "question"), record.field("answer", "expected_answer")
     match = _AIME_ANSWER.fullmatch(str(answer).strip())

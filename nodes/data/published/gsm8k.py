@@ -27,9 +27,9 @@ def final_answer(answer: str) -> str | None:
 
 
 def row_of(record: SourceRecord) -> Row:
-    """Return the row of a record with `question` and `answer`.
+    """Return the training row (prompt and ground truth) of a GSM8K record.
 
-    Raises DataError if it lacks the question, the answer or its number.
+    Raises DataError if the record has no `question` or `answer`, or if its answer has no number after `####`.
     """
     question, answer = record.text("question"), record.text("answer")
     truth = final_answer(answer)

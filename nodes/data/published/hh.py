@@ -20,9 +20,10 @@ Message = dict[str, str]
 
 
 def row_of(record: SourceRecord) -> Row | Skipped:
-    """Return the row of a record whose `chosen` and `rejected` are whole dialogues that end with the reply.
+    """Return the row of a dialogue with two replies, or why it is left out: it is not a dialogue of user and assistant.
 
-    Records with a `prompt` are read too; their `chosen` and `rejected` are the replies only.
+    `chosen` and `rejected` are whole dialogues that end with the reply, or the replies only if the record has a
+    `prompt`. Raises DataError if a field is missing or not a text.
     """
     chosen, rejected = record.text("chosen"), record.text("rejected")
     if "prompt" in record.values:

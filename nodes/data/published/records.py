@@ -74,10 +74,10 @@ class Skipped(str):
 
 
 def records_by_split(source: Path, split: str, *, only: bool = False) -> dict[str, Iterator[SourceRecord]]:
-    """Return the records of a file or folder by split.
+    """Return an iterator over the records of each split of a file or folder.
 
-    A file belongs to the split that its name or a folder above it names, else to `split`, as all do if `only`. If some
-    files name a split, those that do not are ignored. Raises DataError without files to read.
+    The name of a file, or else of a folder above it, tells its split. If no name does, or if `only`, all files belong
+    to `split`; if some names do, the other files are ignored. Raises DataError without files to read.
     """
     if source.is_file():
         if not source.name.endswith(SUFFIXES):

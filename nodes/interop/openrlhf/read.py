@@ -30,9 +30,10 @@ ENGINES = ("vllm.num_engines", "vllm_num_engines")
 
 
 def read_openrlhf(config: Config) -> Imported:
-    """Return a run of OpenRLHF as a shipped flow, with notes on each difference.
+    """Return the run that OpenRLHF's flags describe as one of the shipped flows, with a note on each difference.
 
-    Raises UsageError for a run that names no model, and if a layout does not divide its devices.
+    Raises UsageError if the flags name no model or no vLLM engines, if a number or a ZeRO stage is invalid, or if the
+    parallel degrees or shared devices of the roles do not fit together.
     """
     flow = _flow(config)
     run = openrlhf_run(config, flow)
@@ -64,8 +65,8 @@ def read_openrlhf(config: Config) -> Imported:
 def openrlhf_run(config: Config, flow: ShippedFlow) -> SystemRun:
     """Return the devices, layouts and settings of a flow's roles in a run of OpenRLHF.
 
-    Raises UsageError for a run without vLLM's engines, for an unknown ZeRO stage, and for degrees that do not divide
-    the devices of a role.
+    Raises UsageError for a run without vLLM's engines, for an invalid number or ZeRO stage, and if the parallel degrees
+    or shared devices of the roles do not fit together.
     """
     parts, total_tokens = _parts(config, flow), _lengths(config)[0]
     tensor, sequence = _degrees(config)
