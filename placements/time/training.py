@@ -134,9 +134,11 @@ def _nonzero(parts: Parts) -> Seconds:
 
 
 def micro_batches(tokens: PassTokens, parts: int, budget_tokens: float | None) -> int:
-    """Return the number of micro-batches in each of `parts` equal parts of the tokens; 1 without a token budget.
+    """Return how many micro-batches one of `parts` equal parts of a pass needs; 1 if there is no token budget.
 
-    A micro-batch has at most `budget_tokens` tokens, and whole rows fill the share `tokens.filled` of them.
+    `parts` is the number of ways in which the tokens are divided first: data-parallel ranks, times optimizer steps in
+    an update. A micro-batch holds at most `budget_tokens` tokens. Because rows are never split, it is filled to the
+    share `tokens.filled` of that budget on average.
     """
     return max(1, ceil(tokens.tokens / parts / (budget_tokens * tokens.filled) - 1e-9)) if budget_tokens else 1
 
