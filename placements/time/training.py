@@ -103,10 +103,11 @@ def update_seconds(
 ) -> Seconds:
     """Return the seconds of an update over all tokens in `steps` optimizer steps, forward and backward, by part.
 
-    State in `offload` is copied from host memory before the update and back after it. Activations that `checkpointing`
-    discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in chunks are recomputed
-    too. Parts of zero seconds are left out. Raises ValueError for a device without a peak in this precision or a wider
-    one.
+    A micro-batch has `micro_batch_tokens` tokens on each data rank; None passes a rank's tokens of an optimizer step at
+    once. State in `offload` is copied from host memory before the update and back after it. Activations that
+    `checkpointing` discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in
+    chunks are recomputed too, if there are several chunks. Parts of zero seconds are left out. Raises ValueError for a
+    device without a peak in this precision or a wider one.
     """
     passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, steps, micro_batch_tokens)
