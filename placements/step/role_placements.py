@@ -72,7 +72,7 @@ def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
 def device_group_for(problem: PlanningProblem, pool: str, devices: int) -> DeviceGroup:
     """Return `devices` devices of the first class that has enough and whose links have known speeds.
 
-    `pool` is the pool's name for errors. Raises ResourceError if there is no such class.
+    `pool` is the pool's name for errors. Raises ResourceError without such a class.
     """
     for of in problem.classes:
         links = of.links(devices) if of.count >= devices else None

@@ -135,7 +135,7 @@ def _nonzero(parts: Parts) -> Seconds:
 
 
 def micro_batches(tokens: PassTokens, parts: int, budget_tokens: float | None) -> int:
-    """Return how many micro-batches one of `parts` equal parts of a pass needs; 1 if there is no token budget.
+    """Return how many micro-batches one of `parts` equal parts of a pass needs; 1 without a token budget.
 
     `parts` is the number of ways in which the tokens are divided first: data-parallel ranks, times optimizer steps in
     an update. A micro-batch holds at most `budget_tokens` tokens. Because rows are never split, it is filled to the
