@@ -55,7 +55,8 @@ def read_log(text: str, where: str, names: Mapping[str, str]) -> TimingLog:
 
     The first step is a warm-up, and counts only for timers that no later step has. `text` is the content of the log,
     and `where` its file for errors. For a Chrome trace, `names` maps the names of ranges to tasks; other ranges are
-    ignored. Raises DataError for an unknown format, and for a log without timers.
+    ignored. Raises DataError for an unknown format, for a broken line of JSON lines that is not the last, and if no
+    timer has seconds.
     """
     try:
         document = parse_json(text, finite=False)

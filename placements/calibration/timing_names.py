@@ -111,8 +111,8 @@ def logged_timings(
 ) -> tuple[Timing, ...]:
     """Return the timings in a log of a run of `plan`, for its nodes and tasks.
 
-    `text` is the content of the log at `path`. `say` receives a note for each timer that is not used. Raises DataError
-    for an unknown format, and for a log without timers.
+    `text` is the content of the log at `path`. `say` receives a note for each timer that is not used, and one that
+    counts all other metrics. Raises DataError for a log that `read_log` cannot read.
     """
     tasks = [task.name for task in plan.step.tasks if task.kind in TIMED] if plan.step is not None else []
     # Profiles put `-` between the nodes of a task.

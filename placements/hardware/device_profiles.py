@@ -95,9 +95,9 @@ def known_devices() -> Mapping[str, Device]:
 def domain_of(node: Machine, device: Device, count: int) -> int:
     """Return how many devices form one NVLink or XGMI domain on this machine; 1 means that none are joined.
 
-    `count` is how many devices of this kind the machine has. A domain that the cluster sets for the machine is used,
-    else that of the device's profile; of a device without a profile, all `count` form one domain. Only a domain that
-    may join machines, as in a rack, can be larger than `count`.
+    `count` is how many devices of this kind the machine has. If the cluster sets a domain for the machine, that is
+    returned. Else it is the domain in the device's profile, at most `count` unless domains may join machines, as in a
+    rack. All `count` devices of an unknown model form one domain.
     """
     profile = profile_of(device)
     if node.domain is not None or profile.nominal:
@@ -106,12 +106,10 @@ def domain_of(node: Machine, device: Device, count: int) -> int:
 
 
 def domains(nodes: Sequence[Machine]) -> Mapping[Place, int]:
-    """Return the number of the NVLink domain of each device of these machines, keyed by (machine, index).
+    """Return the NVLink domain of each device of these machines, as a number from 0, keyed by (machine, index).
 
-    Numbers count from 0 in the order of the machines.
-
-    A domain has consecutive devices of a machine. One that joins machines, as in a rack, has consecutive machines with
-    the same leaf switch.
+    Domains are numbered in the order of the machines. A domain has consecutive devices of a machine. One that joins
+    machines, as in a rack, has consecutive machines with the same leaf switch.
     """
     numbers, machines = dict[object, int](), Counter[object]()
     domain = dict[Place, int]()
@@ -173,7 +171,7 @@ class _ProfileFile(Data):
 def read_profile(path: Path) -> tuple[DeviceProfile, tuple[str, ...]]:
     """Return the profile and the aliases of one kind of device from its TOML file.
 
-    Raises ValueError with the file's name for a number that is missing, invalid or without a source.
+    Raises ValueError for a file that is not TOML, and for a number that is missing, invalid or without a source.
     """
     try:
         file = _ProfileFile.model_validate(tomllib.loads(path.read_text("utf-8")))

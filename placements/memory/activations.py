@@ -69,11 +69,11 @@ def kept_numbers(shape: ModelShape, layout: Layout, widths: ActivationWidths) ->
 def checkpointed_numbers(
     shape: ModelShape, layout: Layout, widths: ActivationWidths, mode: Checkpointing
 ) -> tuple[float, float]:
-    """Return how many numbers per token a layer stores for its backward pass, and how many it computes again there.
+    """Return how many numbers per token a layer stores for its backward pass, and how many that pass computes again.
 
-    With "full", only the layer's input is stored. With "selective", so are the expensive results of attention and of
-    every second product: queries, values, the gate of an MLP outside experts, and the last result, of hidden width; it
-    never stores more than "none", with which everything is stored and nothing computed again.
+    With "full", only the layer's input is stored. With "selective", the expensive results of attention and of every
+    second product are stored too: queries, values, the gate of an MLP outside experts, and the last result, of hidden
+    width; but never more than with "none", where everything is stored and nothing computed again.
 
     Source: torchtitan, activation checkpointing by operation. Megatron-LM calls something else selective: it computes
     only attention scores again, which flash attention never stores, so it corresponds to "none" here.
@@ -144,9 +144,10 @@ def reading_moment(shape: ModelShape, layout: Layout, token_bytes: float, logits
 
 
 def shared_heads(shape: ModelShape, layout: Layout) -> int:
-    """Return how many KV heads there are once they are repeated so that the sequence ranks share them equally.
+    """Return the number of KV heads after they are repeated, so that all sequence-parallel ranks have equally many.
 
-    Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.2; verl's Ulysses repeats them too.
+    This is the least common multiple of the model's KV heads and the sequence-parallel degree. Source: Jacobs et al.
+    2023 (Ulysses), arXiv 2309.14509, section 3.2; verl's Ulysses repeats them too.
 
     >>> from types import SimpleNamespace
     >>> [shared_heads(SimpleNamespace(kv_heads=4), SimpleNamespace(sequence=ranks)) for ranks in (1, 2, 8)]

@@ -127,7 +127,7 @@ class Footprint:
 
 
 def room_bytes(usable_bytes: int, kind: DeviceKind = "gpu") -> int:
-    """Return the bytes of a device that a plan may fill: nine tenths of a GPU, all of a CPU device.
+    """Return the bytes of a device that a plan may fill: nine tenths of a GPU, rounded down, or all of a CPU device.
 
     >>> room_bytes(100), room_bytes(100, "cpu")
     (90, 100)
@@ -136,9 +136,9 @@ def room_bytes(usable_bytes: int, kind: DeviceKind = "gpu") -> int:
 
 
 def fits(needed_bytes: int, usable_bytes: int, kind: DeviceKind = "gpu") -> bool:
-    """Return whether forecast bytes fit in the memory of a device that a plan may fill.
+    """Return whether forecast bytes fit in the part of a device's memory that a plan may fill.
 
-    It is nine tenths of the `usable_bytes` of a GPU, and all of those of a CPU device.
+    This part is nine tenths of the `usable_bytes` of a GPU, and all `usable_bytes` of a CPU device.
 
     >>> fits(90, 100), fits(91, 100), fits(100, 100, "cpu")
     (True, False, True)

@@ -72,10 +72,10 @@ def stages(
 ) -> tuple[PipelineStage, ...]:
     """Return the pipeline stages that may hold the most bytes: the first and the last, or a single one.
 
-    `interleaved` is the number of model pieces in each stage, and `micro_batches` the number in a step; None sets no
-    limit. With the schedule "one forward, one backward", the first of p stages holds p micro-batches, or (1 + (p - 1) /
-    (p · interleaved)) · p if it has several pieces, but never more than `micro_batches`. Source: Korthikanti et al.
-    2022, arXiv 2205.05198, section 4.2.3.
+    `interleaved` is the number of model pieces in each stage, and `micro_batches` the number of micro-batches in a
+    step; None sets no limit. With the schedule "one forward, one backward", the first of p stages holds p
+    micro-batches, or (1 + (p - 1) / (p · interleaved)) · p if it has several pieces, but never more than
+    `micro_batches`. Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3.
     """
     depth = layout.pipeline
     if depth == 1:

@@ -167,5 +167,5 @@ def cache_bytes(shape: ModelShape, layout: Layout, context_tokens: int, number_b
 
 
 def awake_bytes(footprint: Footprint) -> int:
-    """Return the bytes that a sleeping role copies back to a device when it wakes."""
+    """Return how many more bytes a role takes on a device awake than asleep, its cache included."""
     return total_bytes(footprint.resident) - total_bytes(footprint.asleep)

@@ -109,7 +109,7 @@ def _ranked_parts(ranked: RankedPlan) -> tuple[PoolShare, ...]:
 
 
 def plan_parts(plan: Plan) -> tuple[PoolShare, ...]:
-    """Return the name, the number of devices, and the roles with their layouts, of each pool of a plan."""
+    """Return for each pool of a plan its name, its number of devices, and its roles with their layouts."""
     roles = {
         pool.name: tuple(f"{role.role} {layout_text(role.layout)}" for role in plan.placed if role.pool == pool.name)
         for pool in plan.pools

@@ -58,8 +58,8 @@ def published_errors() -> Mapping[str, PublishedError]:
 def error_lines(plan: Plan) -> Iterator[str]:
     """Yield lines of at most 80 columns with the known errors of a plan's forecast seconds and bytes.
 
-    For CPUs and for devices of unknown models, where nothing is published, yields one line that says so. Yields nothing
-    for a plan without a forecast.
+    If any device is a CPU or of an unknown model, for which nothing is published, yields one line that says so. Yields
+    nothing for a plan on GPUs of known models without a forecast.
     """
     if not has_published_rows(plan):
         yield UNKNOWN

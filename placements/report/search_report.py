@@ -229,9 +229,9 @@ def show_seconds_by_part(task: TimedTask) -> str:
 
 
 def relied_on(problem: PlanningProblem, plan: Plan) -> Mapping[str, int]:
-    """Return the roles that fit only because their logits are computed in chunks, by name.
+    """Return, by role name, the bytes per device that chunked logits save, for roles that would not fit without them.
 
-    The values are the bytes that whole logits would add on a device. The result is empty on CPU devices.
+    Roles that only sample are left out. The result is empty for CPU devices.
     """
     if problem.kind != "gpu":
         return {}
@@ -304,7 +304,7 @@ def _more(ranked: RankedPlan, best: RankedPlan, measure: ObjectiveMeasure) -> fl
 def pools_of(ranked: RankedPlan) -> str:
     """Return the pools of a plan as text: `actor.train+actor.sample on 8 | critic.train on 4`.
 
-    Numbers are those of devices, with their models if the cluster has several.
+    The numbers count devices; their models are named if the cluster has several.
     """
     kinds = [devices.model or devices.kind for devices in ranked.problem.classes]
     texts = list[str]()

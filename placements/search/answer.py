@@ -28,9 +28,10 @@ def answer(
 ) -> SearchResult:
     """Search for the best plan, and for the other staleness and what-ifs of the request; return all in one result.
 
-    The result's problem has the chosen staleness. `clusters` reads a cluster from the text of a what-if, and `say`
-    receives notes for the user. Raises ResourceError if nothing fits; UsageError, UnknownNameError, SettingError or
-    PlanError for a what-if that is invalid or impossible.
+    The result's problem has the chosen staleness. If the objective is devices, the result has no named placements.
+    `clusters` reads a cluster from the text of a what-if, and `say` receives notes for the user. Raises ResourceError
+    if nothing fits; UsageError, UnknownNameError, SettingError or PlanError for a what-if that is invalid or
+    impossible.
     """
     request = request or PlanRequest()
     earlier, tried, staleness = cautions(problem), tuple[SearchResult, ...](), request.staleness
@@ -58,8 +59,8 @@ def answer(
 def stalenesses(problem: PlanningProblem, at_most: int, request: PlanRequest | None = None) -> tuple[SearchResult, ...]:
     """Search for the best plan at each candidate staleness, in updates, and return the results in ascending order.
 
-    Candidates are 0, 1, 2, 3, 4, 6, 8, 12 and 16 as far as they are below `at_most`, and `at_most`. A staleness with
-    which no plan fits is left out.
+    Candidates are `at_most`, and those of 0, 1, 2, 3, 4, 6, 8, 12 and 16 that are below it. A staleness at which no
+    plan fits is left out. The request's `robust` is ignored.
     """
     searches, request = list[SearchResult](), replace(request or PlanRequest(), robust=False)
     for staleness in sorted({*(candidate for candidate in CANDIDATES if candidate < at_most), at_most}):

@@ -148,7 +148,7 @@ def fewest(fits: Callable[[int], bool], minimum: int, maximum: int) -> int | Non
 
 
 def with_machines(cluster: Cluster, machines: int) -> Cluster:
-    """Return a cluster of this number of machines: the cluster's machines, then renamed copies of them in order.
+    """Return a cluster of `machines` machines: the first ones of `cluster`, then renamed copies if it has too few.
 
     >>> from flowgraph.cluster.cluster import Device, Machine as Node
     >>> one = Node(name="a", devices=(Device(kind="gpu", memory_bytes=1),), host_memory_bytes=1, cores=1)

@@ -84,7 +84,8 @@ def homes_of_blocks(
 
     `blocks` are sets of roles with the chosen option for each. `pins` maps roles to pool names. A pool gets the name
     that one of its roles is pinned to; the others are `pool0`, `pool1` and so on, except names in use. A single pool
-    for all roles is called `all`.
+    for all roles is called `all`. A role alone on its pool never sleeps, and a role that reads the same copy of weights
+    that another role trains has no lag.
     """
     pins = pins or {}
     numbered = (f"pool{number}" for number in range(len(blocks) + len(pins)))
@@ -138,7 +139,7 @@ def plan_from(problem: PlanningProblem, homes: Sequence[RolePlacement], assumed:
 def forecast_again(problem: PlanningProblem, plan: Plan, assumed: PlanAssumptions | None = None) -> Plan:
     """Return a plan with its bytes and seconds forecast again; `assumed`, if given, replaces its assumptions.
 
-    Raises ResourceError if the speed of the plan's devices is not known.
+    Raises ResourceError if no class of devices is large enough for a pool, or only with a network of unknown speed.
     """
     plan = plan.model_copy(update={"assumed": assumed}) if assumed else plan
     return _with_forecast(problem, plan, homes_of_plan(problem, plan))

@@ -133,7 +133,7 @@ def refuse_impossible(request: PlanRequest, problem: PlanningProblem) -> None:
     """Raise an error for a request that the devices of a problem cannot serve, or whose pins contradict its placement.
 
     Raises UsageError for such pins, and for the objective `cost` on a cluster without prices; PlanError for a placement
-    with more pools than there are devices.
+    with more pools than there are devices; UnknownNameError for an unknown placement.
     """
     chosen = variant(request.placement) if request.placement else None
     parts = chosen.parts_of(problem.graph) if chosen is not None else ()

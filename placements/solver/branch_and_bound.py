@@ -157,9 +157,10 @@ class Incumbents:
 def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedCover:
     """Return the best plan of a cover whose first key is at most `limit`, and other plans found during the search.
 
-    The best plan is proven unless `examined_at_most` boxes were not enough; the result's `open_first` then bounds what
-    was not examined. Source: Land and Doig (1960), Econometrica 28:497-520, branch and bound; Klein and Scholl (1999),
-    Eur. J. Oper. Res. 112:322-346, refuting boxes that cannot be as good as the best so far.
+    The first key is the value of the objective. The best plan is proven unless `examined_at_most` boxes were not
+    enough; the result's `open_first` is then a lower bound of the first key in the boxes that were not examined.
+    Source: Land and Doig (1960), Econometrica 28:497-520, branch and bound; Klein and Scholl (1999), Eur. J. Oper. Res.
+    112:322-346, refuting boxes that cannot be as good as the best so far.
     """
     met = Incumbents(limit)
     cover, boxes = opened(cover, met)
@@ -181,7 +182,7 @@ def solve_cover(cover: Cover, limit: float, *, examined_at_most: int) -> SolvedC
 
 
 def opened(cover: Cover, met: Incumbents) -> tuple[Cover, SpanBoxes | None]:
-    """Return a cover without options that no good enough plan can have, and the box of span seconds of the others.
+    """Return a cover without options that no plan as good as the best so far can have, and the box of its span seconds.
 
     The box is None if such a plan cannot exist. Smaller boxes along its diagonal give first plans, which are added to
     `met` and with which more options can be dropped.

@@ -155,7 +155,9 @@ def keys_of(problem: AssignmentProblem, choice: Assignment) -> Keys:
 
 
 def is_below(keys: Keys, bound: Keys) -> bool:
-    """Return whether keys are below a bound by more than a rounding error, which is a share of 1e-9.
+    """Return whether `keys` are smaller than `bound`, compared by the first key and, if those are equal, by the second.
+
+    Numbers that differ by less than a relative 1e-9 count as equal.
 
     >>> is_below((1.0, 0.0), (1.0 + 1e-12, 0.0)), is_below((2.0, 3.0), (2.0, 4.0)), is_below((1.0, 9.0), (2.0, 4.0))
     (False, True, True)
@@ -165,11 +167,10 @@ def is_below(keys: Keys, bound: Keys) -> bool:
 
 
 def assignments_below(problem: AssignmentProblem, below: Keys, *, at_most: int = LISTED_AT_MOST) -> RankedAssignments:
-    """Return every choice whose keys are below `below` by more than a rounding error, in order of their keys.
+    """Return the choices whose keys are below `below` by more than a rounding error, in order of their keys.
 
-    At most `at_most` choices are listed; the result's `open_keys` bound all others. Partitions that cannot have such a
-    choice are skipped, and the rest are enumerated block by block, with a bound for partial choices that assumes the
-    best option for each remaining block.
+    At most `at_most` choices are listed. Every other choice has keys of at least the result's `open_keys`, or is not
+    below `below`.
     """
     tables, goal = tables_of(problem), objective_arrays(problem)
     below = below[0] * (1 - ROUNDING) if problem.objective != "devices" else below[0], below[1] * (1 - ROUNDING)

@@ -96,7 +96,7 @@ def allocate(blocks: Sequence[JoinedTables], capacity: Sequence[int], goal: Obje
 
 
 def fewest(blocks: Sequence[JoinedTables], capacity: Sequence[int]) -> list[int] | None:
-    """Return the index of each block's option with the smallest share of its devices; None if they do not fit.
+    """Return for each block the index of the option that takes the smallest share of devices; None if they do not fit.
 
     The share is of all devices of the option's class. Blocks that need the largest share choose first, from the devices
     that are left.

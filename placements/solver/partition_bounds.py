@@ -121,9 +121,10 @@ def opened_covers(tables: Sequence[OptionTable], covers: Sequence[tuple[int, ...
 def narrowed_covers(
     tables: Sequence[OptionTable], covers: Covers, capacity: Sequence[int], goal: ObjectiveArrays, limit: float
 ) -> Covers:
-    """Return covers with tighter bounds, the best first, from only the options that a good enough plan can have.
+    """Return covers with tighter bounds, best first, computed only from options that a plan within `limit` can have.
 
-    Good enough is a first key of at most `limit`. Covers with a block that has no such option are dropped.
+    A plan is within the limit if its first key, the value of the objective, is at most `limit`. Covers are dropped if a
+    block has no such option, or if they need more devices than there are.
     """
     devices, cost, spent = covers.devices.copy(), covers.cost.copy(), covers.spent.copy()
     low_s = covers.low_s.copy()
@@ -232,7 +233,7 @@ def _relaxed_bound(
 
 
 def fewest_devices(tables: Sequence[OptionTable], roles: int, capacity: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return a list of the partition that takes the smallest share of the devices; [] if there is none.
+    """Return the partition that takes the smallest share of the devices, alone in a list; [] if there is none.
 
     The partition has one integer for each block, with a bit for each role. With one class of device, this partition
     fits if any partition does.

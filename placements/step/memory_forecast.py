@@ -47,7 +47,7 @@ class PoolMemory:
 
 
 def residents(problem: PlanningProblem, plan: Plan) -> tuple[PoolMemory, ...]:
-    """Return the peak memory of each pool of a plan, computed again; the speed of devices need not be known.
+    """Return the peak memory of each pool of a plan, computed again; the plan's own forecast is ignored.
 
     Raises ResourceError if no class of the cluster has enough devices for a pool.
     """

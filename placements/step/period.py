@@ -57,13 +57,15 @@ def makespan(names: Sequence[str], before: Sequence[Collection[int]], seconds: S
 
 
 def period(schedule: Schedule) -> Period:
-    """Return the seconds from one step of a schedule to the next, and the cycle of tasks that determines them.
+    """Return the seconds from one step of a schedule to the next in steady state, and the critical cycle of tasks.
 
-    They are the maximum, over all cycles of tasks, of seconds per token. The search starts from the pool with the
-    largest load and continues while a longer cycle exists. The result is exact except for rounding; of equally long
-    cycles, that of a single pool is preferred. Raises ValueError for a cycle without tokens, and names it. Source: R.
-    Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (the rate of a marked graph); E. L. Lawler, Combinatorial
-    Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
+    Tasks that wait for each other form cycles, which may span several steps. A cycle takes the sum of its tasks'
+    seconds divided by the number of steps that it spans; the period is the largest of these. If the seconds of any task
+    are None, the result only names these tasks. Of equally long cycles, one of a single pool is preferred. Raises
+    ValueError, which names the tasks, if tasks of the same step wait for each other in a cycle.
+
+    Source: R. Reiter, Scheduling Parallel Computations, JACM 15(4), 1968 (period of a marked graph); E. L. Lawler,
+    Combinatorial Optimization, 1976 (maximum cycle ratio by testing for positive cycles).
     """
     order = in_order(schedule)
     if schedule.unknown:

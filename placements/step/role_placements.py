@@ -33,8 +33,8 @@ class RolePlacement:
 def homes_of_plan(problem: PlanningProblem, plan: Plan) -> list[RolePlacement]:
     """Return the placement of each role of a plan, on a cluster that may differ from the plan's.
 
-    If the devices of a pool are not in the cluster, the first class with as many devices is used. Raises ResourceError
-    if no class has enough, or if the speed of its devices is not known.
+    If the cluster lacks the devices of a pool, the first class with as many devices is used. Raises ResourceError if no
+    class has enough, or only with a network of unknown speed.
     """
     roles = {role.name: role for role in problem.roles}
     groups = {pool.name: _group_of(problem, pool) for pool in plan.pools}
@@ -70,9 +70,9 @@ def _group_of(problem: PlanningProblem, pool: Pool) -> DeviceGroup:
 
 
 def device_group_for(problem: PlanningProblem, pool: str, devices: int) -> DeviceGroup:
-    """Return `devices` devices of the first class that has enough and whose links are known.
+    """Return `devices` devices of the first class that has enough and whose links have known speeds.
 
-    `pool` is the pool's name for errors. Raises ResourceError if no class has.
+    `pool` is the pool's name for errors. Raises ResourceError without such a class.
     """
     for of in problem.classes:
         links = of.links(devices) if of.count >= devices else None

@@ -238,7 +238,8 @@ def work_of(
     """Return the seconds of a role's node on its pool, including offloading and the slowdown of a shared pool.
 
     Offloading is counted in the role's last node. For rollouts that continue across steps, `in_flight` has the batches
-    in flight; None chooses the fastest number. Sleeping and waking between tasks are not included: see `switching_of`.
+    in flight; None chooses the fastest number. If a cache cannot hold one row, the only part, `decode`, is None.
+    Sleeping and waking between tasks are not included: see `switching_of`.
     """
     settings = home.group, home.engine, home.layout, home.running
     if home.role.use == "sample":

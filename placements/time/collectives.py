@@ -35,7 +35,7 @@ Tier = tuple[int, float]
 
 @lru_cache(maxsize=65_536)
 def collective_seconds(op: Collective, size_bytes: float, devices: int, links: PoolLinks) -> float:
-    """Return the seconds of a collective among `devices` devices, by which machines are filled one by one.
+    """Return the seconds of a collective among `devices` devices, which fill machines one by one.
 
     For one device the result is 0. `size_bytes` is the whole message of one device: after an all-gather, or before a
     reduce-scatter. In a ring, (n - 1) / n of it passes each device, twice for an all-reduce. A message is sent in

@@ -103,10 +103,11 @@ def update_seconds(
 ) -> Seconds:
     """Return the seconds of an update over all tokens in `steps` optimizer steps, forward and backward, by part.
 
-    State in `offload` is copied from host memory before the update and back after it. Activations that `checkpointing`
-    discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in chunks are recomputed
-    too. Parts of zero seconds are left out. Raises ValueError for a device without a peak in this precision or a wider
-    one.
+    A micro-batch has `micro_batch_tokens` tokens on each data rank; None passes a rank's tokens of an optimizer step at
+    once. State in `offload` is copied from host memory before the update and back after it. Activations that
+    `checkpointing` discards are recomputed: "full" recomputes whole layers, "selective" attention only. Logits in
+    chunks are recomputed too, if there are several chunks. Parts of zero seconds are left out. Raises ValueError for a
+    device without a peak in this precision or a wider one.
     """
     passes = layer_passes(shape, layout, links, constants, precision)
     count, micro = _micro_batches_of_step(tokens, layout, steps, micro_batch_tokens)
@@ -134,9 +135,11 @@ def _nonzero(parts: Parts) -> Seconds:
 
 
 def micro_batches(tokens: PassTokens, parts: int, budget_tokens: float | None) -> int:
-    """Return the number of micro-batches in each of `parts` equal parts of the tokens; 1 without a token budget.
+    """Return how many micro-batches one of `parts` equal parts of a pass needs; 1 without a token budget.
 
-    A micro-batch has at most `budget_tokens` tokens, and whole rows fill the share `tokens.filled` of them.
+    `parts` is the number of ways in which the tokens are divided first: data-parallel ranks, times optimizer steps in
+    an update. A micro-batch holds at most `budget_tokens` tokens. Because rows are never split, it is filled to the
+    share `tokens.filled` of that budget on average.
     """
     return max(1, ceil(tokens.tokens / parts / (budget_tokens * tokens.filled) - 1e-9)) if budget_tokens else 1
 

@@ -68,7 +68,7 @@ class ProductPair:
 
 
 def memory_bytes_per_s(device: DeviceProfile) -> float:
-    """Return the bytes per second that kernels reach which only move data in a device's memory."""
+    """Return the bytes per second that kernels reach if they only move data in a device's memory."""
     return device.memory_bytes_per_s * attained(device).memory
 
 
