@@ -767,7 +767,10 @@ BAD: dict[str, tuple[str, str]] = {
     ),
     "unknown model": (f"{VERL} actor_rollout_ref.model.path=qwen3-0.6", "no model `qwen3-0.6`\n  hint: did you mean"),
     "flag without value": (f"{OPENRLHF} --pretrain", "run.sh:1: `--pretrain`: has no value\n"),
-    "flag without one of two": (f"{OPENRLHF} --eps_clip_low_high 0.2 --bf16", "run.sh:1: `--eps_clip_low_high`: has no value"),
+    "flag without one of two": (
+        f"{OPENRLHF} --eps_clip_low_high 0.2 --bf16",
+        "run.sh:1: `--eps_clip_low_high`: has no value\n",
+    ),
     "stray word": (f"{OPENRLHF} --bf16 stray", "run.sh:1: `stray`: does not belong to a flag\n"),
     "contradiction": (
         f"{OPENRLHF} --pretrain a/b --colocate_all_models --actor_num_gpus_per_node 8 --vllm_num_engines 2",
