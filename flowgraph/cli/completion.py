@@ -95,7 +95,7 @@ def flows(incomplete: str) -> list[str]:
 
 
 def plans(incomplete: str) -> list[str]:
-    """Return the JSON files that begin with `incomplete`; they are not opened, so some may not be plans."""
+    """Return the JSON files, and the folders, that begin with `incomplete`; files are not read, and may be no plans."""
     return _offered(_paths(incomplete, lambda path: path.suffix == ".json"), incomplete)
 
 

@@ -21,7 +21,10 @@ _SELECTORS = re.compile("[\ufe00-\ufe0f]")  # they make some characters wider th
 
 
 def print_rollouts(result: app.RolloutRows) -> None:
-    """Print recorded responses: for each its numbers, the end of its prompt, and its text, in the columns there are."""
+    """Print recorded responses: for each its numbers, the end of its prompt, and its text, at the terminal's width.
+
+    At most 4 lines of a prompt and 16 of a response are printed.
+    """
     columns = layout_columns()
     head = f"{result.run}: {result.node}, step {result.step}, {len(result.rows)} of {result.matching} responses"
     say(head if result.matching == result.total else f"{head} that match, {result.total} in all", fit=True)

@@ -34,7 +34,7 @@ def is_server(engine: str) -> bool:
 
 
 def shares_process(engine: str) -> bool:
-    """Return whether models of this engine can share a device's process with other models, of any such engine.
+    """Return whether an engine's models run in the process of a device, together with those of other such engines.
 
     False for engines that run in their own server processes or cannot run here. Raises KeyError for an unknown engine.
 

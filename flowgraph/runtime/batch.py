@@ -27,9 +27,9 @@ def to_table(value: Value, lengths: Tensor | None = None) -> pa.Table:
     """Convert a value with real data to an Arrow table.
 
     Token columns [B, T] become lists that are cut to each row's length; columns of an inner table are named
-    `part.column`. A record has one column per part. For a plain token value, `lengths` [B] are the lengths of its rows
-    in tokens (None: all T). Scalars are stored as JSON in the schema's metadata. `from_table` returns the same value,
-    to the last bit. Raises LawError for a scalar that JSON cannot represent.
+    `part.column`. A record has one column per part. For a token value that is not a record, `lengths` [B] are the
+    lengths of its rows in tokens; None keeps all T. Scalars are stored as JSON in the schema's metadata. `from_table`
+    returns the same value, to the last bit. Raises LawError for a scalar that JSON cannot represent.
     """
     import numpy as np
     import pyarrow as pa
@@ -166,10 +166,10 @@ def _is_number(kind: Any) -> bool:
 
 
 def write_carried(tables: Sequence[pa.Table], path: Path) -> None:
-    """Write a carried value's table to a JSON file without loss: the Arrow schema in base64, and the columns.
+    """Write the table of a value that a run carries to its next step as a JSON file, without loss.
 
-    `tables` must contain exactly one table; it is a sequence because `Places.apply` passes one. Creates parent folders.
-    `read_carried` reads the file.
+    The file has the Arrow schema in base64, and the columns; `read_carried` reads it. `tables` must contain exactly one
+    table; it is a sequence because `Places.apply` passes one. Parent folders are created.
     """
     (table,) = tables
     schema = base64.b64encode(table.schema.serialize().to_pybytes()).decode()

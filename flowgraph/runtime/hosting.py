@@ -64,7 +64,7 @@ class ModelSetup:
 
 
 def heads_of(graph: Graph) -> dict[str, Head]:
-    """Return the output type of the last layer ("tokens", "values" or "score") of each model parameter, by its name.
+    """Return the output type of each model's last layer ("tokens", "values" or "score"), by parameter name.
 
     Parameters that are not models are left out.
     """

@@ -183,7 +183,7 @@ TRACKERS: Mapping[str, Callable[[TrackedRun], Sink]] = {
 
 
 def trackers(text: str) -> tuple[str, ...]:
-    """Return the names of trackers in the value of `--log`, a comma-separated list, without duplicates.
+    """Return the names of trackers in `text`, the comma-separated value of `--log`, without duplicates.
 
     Raises UsageError for an unknown name, and for a tracker that is not installed.
 

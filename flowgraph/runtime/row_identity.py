@@ -90,7 +90,7 @@ def _id_rows(ids: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[tupl
 
 
 def align_rows(inputs: Mapping[str, StoredValue]) -> dict[str, StoredValue]:
-    """Return a node's inputs by name, with inputs of the same rows put in one order: that of the first of them.
+    """Return a node's inputs by name; inputs that have the same rows are put in the order of the first of them.
 
     Rows are the same if they have the same ids. Inputs with different rows, such as greedy and sampled responses, or
     without ids are not changed. Raises LawError if the same rows are in another order and several of them have the same

@@ -31,7 +31,10 @@ _locks = dict[Path, int]()
 
 
 def make() -> Path:
-    """Create a scratch folder and return its path; this process locks it until `remove` or its end. Raises OSError."""
+    """Create a scratch folder, and return its path; this process locks the folder until `remove` or its own end.
+
+    Raises OSError if the folder cannot be created.
+    """
     path = Path(tempfile.mkdtemp(prefix=PREFIX))
     handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -40,7 +43,7 @@ def make() -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a scratch folder with everything in it and release its lock; does nothing if it is gone."""
+    """Remove a scratch folder with everything in it, and release its lock; does nothing if the folder is gone."""
     with contextlib.suppress(RecursionError):  # a rule whose guard was killed may have left a tree of any depth
         shutil.rmtree(path, ignore_errors=True)
     if (handle := _locks.pop(path, None)) is not None:

@@ -98,7 +98,7 @@ class DrawTarget:
 
 
 def find_target(request: Request, say: Say) -> DrawTarget:
-    """Return what `draw` can draw of the text that a request has as its flow: a run's folder, a JSON file, or a flow.
+    """Return the target that the flow of a request names for `draw`: a run's folder, a JSON file, or a flow.
 
     The file holds a plan, a program or a picture. `say` receives each note of planning. Raises UsageError for any other
     JSON file, and for options of a flow together with a run's folder or a file, which record them.
@@ -132,7 +132,7 @@ def find_target(request: Request, say: Say) -> DrawTarget:
 
 
 def plan_target(plan: Plan | PlanResult, where: str, say: Say) -> DrawTarget:
-    """Return what `draw` can draw of a plan in memory; `where` is its name in errors and titles.
+    """Return a plan in memory as a target of `draw`; `where` is the name of the plan in errors and titles.
 
     `say` receives notes when the plan is forecast again, which happens when a picture first needs it.
     """

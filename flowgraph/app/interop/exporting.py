@@ -103,8 +103,9 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
     """Return a plan as the flags and files of another system, with a forecast of it on that system.
 
     `system` is "verl", "openrlhf" or "nemo-rl"; `version` "" is the newest known version. If the plan does not fit as
-    that system runs it, the fastest layouts that fit are written instead, and a note says so. Raises PlanError for a
-    plan that does not record what it was made for, or with a role on a part of its pool.
+    that system runs it, the fastest layouts that fit are written instead, and a note says so. If a model's sizes are
+    not known, there is no forecast, and a note says why. Raises PlanError, for example for a plan that does not record
+    what it was made for, or with a role that does not use its whole pool.
     """
     saved = NamedPlan.of(plan_like)
     plan, where = saved.plan, saved.where
@@ -127,9 +128,10 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
 
 
 def exported_files(prepared: PreparedProblem, plan: Plan, target: ExportTarget, notes: Sequence[str] = ()) -> Exported:
-    """Return the files of a plan for another system, whose limits are the longest prompts and responses of its problem.
+    """Return a plan as the files of another system, with limits on lengths.
 
-    `notes` are added to those of the export. Raises the errors of `export`.
+    The limits are the longest prompt and response of the plan's problem. `notes` are added to those of the export.
+    Raises the errors of `export`.
     """
     problem = prepared.problem
     response = int(problem.response.most) if problem.response is not None else None
@@ -185,10 +187,11 @@ class ExportSearch:
 
 
 def search_exportable_plan(prepared: PreparedProblem, target: ExportTarget) -> ExportSearch | None:
-    """Search for plans of a problem, and for the fastest of them that the target system can run; None if no plan fits.
+    """Search for plans of a problem; return the search with the fastest plan that the target system can run.
 
     Plans are exported in ascending order of their seconds, until no later plan can be faster than one that the system
-    runs. If it runs none of them, the fastest plan is exported in the layouts that fit.
+    runs. If it runs none of them, the fastest plan is exported in the layouts that fit. Returns None if no plan fits
+    the cluster.
     """
     try:
         search = search_plan(prepared.problem)

@@ -158,9 +158,10 @@ def read_inputs(workload: Workload) -> FlowInputs:
 def read_data(
     workload: Workload, data: Sequence[str], model: ModelSource | None, seed: int
 ) -> tuple[DataSet, dict[str, PromptCounts]]:
-    """Return the rows of data sets as a workload reads them, and what became of long prompts, by split.
+    """Return the rows of data sets as a workload reads them, and the counts of long prompts, by split.
 
-    `model` is the one whose tokens are counted. Raises DataError for rows that cannot be used.
+    Tokens are counted with the tokenizer of `model`; without a model or a limit in the workload, the counts are empty.
+    Raises DataError for rows that cannot be used.
     """
     from nodes.data import columns, prompt_lengths
     from nodes.data import sets as data_sets

@@ -67,7 +67,7 @@ class PreparedProblem:
 
 
 def cluster_of(text: str, memory: str | None = None) -> Cluster:
-    """Return the cluster of a short form or a TOML file; "" is this machine.
+    """Return the cluster that `text` describes: a short form such as `2x8xh100`, a TOML file, or "" for this machine.
 
     `memory`, such as `8GiB`, is how much of this machine's memory to use. Raises ClusterError for a text that describes
     no cluster, SettingError for an invalid `memory`, and UsageError for `memory` with GPUs, which have memory of their

@@ -206,7 +206,7 @@ class ComparedPlans:
 
 
 def compare_plans(plans: Sequence[PlanLike]) -> ComparedPlans:
-    """Return plans with their names, to compare; names are paths, numbered if a plan is not given by its path.
+    """Return plans with their names, to compare: their paths if all are given by path, else numbered names.
 
     Raises UsageError for fewer than two plans, and PlanError for a broken plan.
     """
@@ -266,7 +266,7 @@ class ExplainedPlan:
 def explain_plan(plan: PlanLike, role: str | None) -> ExplainedPlan:
     """Return why each role of a plan, or only `role`, is where it is: the seconds of a step with it elsewhere.
 
-    Raises UsageError for an unknown role.
+    Raises UsageError for an unknown role, and PlanError, for example, for a plan that does not record its flow.
     """
     saved = NamedPlan.of(plan)
     prepared, where = saved.prepare(), saved.where
@@ -299,7 +299,7 @@ class CheckedPlan:
 
 
 def check_plan_file(path: Path, cluster: str | None) -> CheckedPlan:
-    """Return the faults of a plan's file, if it is not for its flow or does not fit its cluster or the given `cluster`.
+    """Check a plan's file against its flow and its cluster, or another `cluster`, and return the faults and notes.
 
     `cluster` is a short form such as `2x8xh100`, or a TOML file. Raises PlanError for a file that contains no plan, and
     ClusterError for a text that describes no cluster; all other faults are returned, and not raised.

@@ -218,7 +218,7 @@ class GenerationsFile:
 
 
 def rule_rows(table: pa.Table) -> list[dict[str, object]]:
-    """Return the values that a scoring rule receives for each row of a generations table, by the rule's names.
+    """Return the values that a scoring rule receives for each row of a generations table, keyed by the rule's names.
 
     These are the columns of the data, the response, whether it finished, and the numbers of its prompt and sample.
     """

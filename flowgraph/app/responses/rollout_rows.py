@@ -96,8 +96,9 @@ def rollout_rows(
     """Return recorded responses of a run: of step `step`, the last one by default.
 
     `node` is the node that sampled them, by default the first, or "validation" for a check of held-out prompts. `sort`
-    is a column, with `-` in front for the highest first; `where` is a condition, see `row_filter`. Raises UsageError
-    for an unknown step, node or column, RunFolderError for a folder without a run, DataError for a damaged file.
+    is a column, with `-` in front for the highest first; `where` is a condition, see `row_filter`. At most `limit` rows
+    are returned, 10 by default. Raises UsageError for an unknown step, node or column, RunFolderError for a folder
+    without a run, DataError for a damaged file.
     """
     import pyarrow as pa
 
@@ -165,7 +166,9 @@ def _files(run: RunFolder, node: str | None) -> tuple[str, dict[int, Path]]:
 
 
 def step_ranges(steps: Sequence[int]) -> str:
-    """Return numbers in order as text; three or more in a row are a range.
+    """Return ascending step numbers as text; three or more consecutive numbers become a range.
+
+    At most twelve numbers and ranges are written; " …" stands for the rest.
 
     >>> step_ranges([0, 1, 2, 5, 8, 9])
     '0-2, 5, 8, 9'

@@ -51,7 +51,7 @@ Progress = Callable[[str, int, str], Show]
 
 
 def no_progress(verb: str, count: int, noun: str) -> Show:
-    """Return a function that ignores progress; the default for `progress`."""
+    """Return a function that discards the progress it is given; the default for `progress`."""
     return lambda count, text: None
 
 
@@ -153,7 +153,8 @@ def prepare_sampling(
     """Plan a run that samples with `flow`, check it, and return all that it needs; no models are loaded.
 
     `values` are settings of the flow. The most tokens of a response are those of the request, or else of the run that
-    trained the model, or else of the data. `say` receives each note of planning.
+    trained the model, or else suggested for the data, or else 256; settings in the request replace all of these. `say`
+    receives each note of planning.
     """
     workload, execution, sampling, rows = request.workload, request.execution, request.sampling, prompts.table.num_rows
     max_tokens = sampling.max_tokens or model.max_tokens or suggested(prompts.source).get("generate.max_tokens", 256)
@@ -307,8 +308,9 @@ class GenerateResult:
 
 
 def generate_request(request: Request, say: Say, progress: Progress) -> GenerateResult:
-    """Sample responses to the prompts of a request: return them as rows if the prompts are texts, else write a file.
+    """Sample responses to the prompts of a request; return them as rows if the prompts are texts.
 
+    They are written to the output file of the request, if it names one. After an interrupt, no rows are returned.
     Raises UsageError for a data set without an output file, and for texts together with options of a data set.
     """
     import pyarrow.parquet as pq

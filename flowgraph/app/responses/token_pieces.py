@@ -22,10 +22,10 @@ _VOCABULARY = 2**31  # of any tokenizer: here it only decodes
 
 
 def decoder_of(run: RunFolder, node: str, cache: Path, say: Say) -> Decode | None:
-    """Return what decodes the tokens that a node of a run sampled, end tokens included.
+    """Return a function that decodes the tokens that a node of a run sampled, end tokens included.
 
-    Nothing is downloaded, because a run's folder may name any model. Return None if the tokenizer is not on this
-    machine, and tell `say` why.
+    Nothing is downloaded, because a run's folder may name any model. Returns None if the tokenizer is not on this
+    machine or cannot be read, and tells `say` why.
     """
     models = run.facts().get("models") or {}
     param = next((name for name in models if node == VALIDATION or node.startswith(f"{name}.")), None)
@@ -60,9 +60,10 @@ def decoder_of(run: RunFolder, node: str, cache: Path, say: Say) -> Decode | Non
 
 
 def pieces(tokens: Sequence[int], decode: Decode) -> list[str]:
-    """Return the text of each token; a letter of several tokens stands at the last of them, the others are "".
+    """Return the text of each token; if several tokens form one character, the last has it, and the others have "".
 
-    Each token is decoded behind the one before, because some tokenizers drop the space before a first word.
+    Each token is decoded after the one before, because some tokenizers drop the space before a first word. At most 8
+    tokens form a character.
 
     >>> pieces([1, 2, 3], lambda tokens: "".join("_ab√"[token] for token in tokens))
     ['a', 'b', '√']

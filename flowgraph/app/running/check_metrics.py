@@ -33,7 +33,9 @@ _END_CHARACTERS = 4000  # of a response, in which its answer is looked for
 
 
 def metric_names(sources: Collection[str], n: int) -> list[str]:
-    """Return the names of all metrics of a check, in order; a name may stand twice if a source has that of a metric.
+    """Return the names of all metrics of a check, in order; a name occurs twice if a source is named like a metric.
+
+    `n` is the number of responses to each prompt. More than 64 `sources` have no metrics of their own.
 
     >>> metric_names(["math"], 2)
     ['eval/accuracy', 'eval/reward', 'eval/pass@2', 'eval/maj@2', 'eval/math', 'eval/math/reward', 'eval/math/pass@2', \
@@ -67,8 +69,9 @@ class _Prompt:
 def held_out_metrics(tables: Sequence[pa.Table]) -> dict[str, float]:
     """Return the metrics of a check by name, from the tables of its rollout and of its scores.
 
-    Each prompt counts once in a mean over prompts; n is the fewest responses of a prompt. A NaN score has no full
-    marks, and makes the mean score NaN. Answers vote by the column `pred` of the scores, or else by `final_answer`.
+    Each prompt counts once in a mean over prompts, and pass@k and maj@k are computed up to the fewest responses of a
+    prompt. More than 64 sources have no metrics of their own. A NaN score has no full marks, and makes the mean score
+    NaN. Answers vote by the column `pred` of the scores, or else by `final_answer`.
     """
     rollout, scores = tables
     sources = source_names(rollout, SOURCE) or [None] * rollout.num_rows
@@ -106,9 +109,11 @@ def _estimates(name: str, prefix: str, prompts: Sequence[_Prompt]) -> dict[str, 
 
 
 def majority_at_k(answers: Sequence[str], scores: Sequence[float], k: int) -> float:
-    """Return the share of full marks when the most frequent of `k` answers is given; ties go to the earliest answer.
+    """Return the share of votes of `k` answers whose winner has full marks; the most frequent answer wins a vote.
 
-    It is the mean over consecutive parts of `k` samples, so the estimate has no bias, and draws no random numbers.
+    Votes are over consecutive parts of `k` answers, so the estimate has no bias, and draws no random numbers; a shorter
+    rest is left out, and ties go to the earliest answer. There must be at least `k` answers.
+
     Source: Wang et al. 2022 (Self-Consistency), arXiv 2203.11171, section 2.
 
     >>> majority_at_k(["1", "2", "2", "3"], [0.0, 1.0, 1.0, 0.0], 4)
@@ -123,9 +128,10 @@ def majority_at_k(answers: Sequence[str], scores: Sequence[float], k: int) -> fl
 
 
 def final_answer(response: str) -> str:
-    r"""Return the answer that a response gives, as it votes: what it boxes or marks last, or else the whole response.
+    r"""Return the answer of a response, to compare it with others: its last marked text, or else the whole response.
 
-    A mark is `\boxed{…}`, a line of `####`, or `<answer>…</answer>`. Spaces, commas and dollar signs do not count.
+    A mark is `\boxed{…}`, else a line of `####`, else `<answer>…</answer>`, in the last 4,000 characters. White space,
+    commas, dollar signs and full stops at the end are removed.
 
     >>> final_answer("so it is \\boxed{\\frac{1}{2}}."), final_answer("#### $1,000"), final_answer(" 42 ")
     ('\\frac{1}{2}', '1000', '42')

@@ -80,7 +80,10 @@ def checkpoint_saver(
 
 
 def save_weights(ready: PreparedRun, executor: Executor, target: Path) -> None:
-    """Save the newest weights of each carried model in `target`/PARAM, as transformers loads them, by one rename."""
+    """Save the newest weights of each carried model in `target`/PARAM, in the form that transformers loads.
+
+    An existing folder `target` is replaced. A folder beside it is filled first, and then renamed.
+    """
     draft, graph = target.with_name(f"{target.name}.part"), ready.inputs.graph
     shutil.rmtree(draft, ignore_errors=True)
     for name, output in graph.carries().items():

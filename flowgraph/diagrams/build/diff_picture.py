@@ -49,7 +49,7 @@ def diff_picture(old: Picture, new: Picture) -> Picture:
     """Return a picture of the differences between two pictures; each thing in it has a status, such as added.
 
     Things are in the order of the new picture, and removed things come last. A changed box has its old text as its last
-    line; a changed frame or arrow, in its label.
+    line; the label of a changed frame or arrow ends with the old one.
 
     >>> eight, update = Box("a", ("draw", "n=8"), "generate"), Box("b", ("learn",), "update")
     >>> four = replace(eight, label=("draw", "n=4"))

@@ -19,8 +19,8 @@ CARRY_LABEL = "next step"
 def flow_picture(graph: Graph) -> Picture:
     """Return the picture of a flow's graph, whose nodes must have names (`compile_graph(flow.graph())`).
 
-    Boxes are in the order of the flow, and each loss is a frame. A loss reads the weights that its node updates, which
-    are drawn in place of its own parameter.
+    Boxes are in the order of the flow, and each loss is a frame. Arrows of weights into a loss come from the weights
+    that its node updates, not from the loss's own parameter.
     """
     losses = [(node, region) for node in graph.nodes for _, region in node.regions]
     ids: dict[object, str] = {source: f"n{place}" for place, source in enumerate([*graph.params, *graph.all_nodes])}

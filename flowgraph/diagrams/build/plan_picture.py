@@ -35,7 +35,7 @@ def plan_picture(program: Program, sizes: ArrowSizes | None = None, *, unfold: b
 
     A version of weights is a box in each home that has it. A loss is a line of the node that runs it, and that node
     reads the loss's inputs. A transferred value is one box in each place that it goes to, however many nodes read it
-    there; `sizes` has the bytes of transfers and syncs. In a pool on more than 4 machines, those that are alike share a
+    there. `sizes` has the bytes of transfers and syncs. In a pool on more than 4 machines, those that are alike share a
     box, unless `unfold` is set.
     """
     drawing = _PlanDrawing(program, sizes or ArrowSizes())

@@ -23,8 +23,8 @@ def clean(text: str, limit_characters: int = LABEL_CHARACTERS) -> str:
     r"""Return text as one printable line of at most `limit_characters`.
 
     White space becomes a space, control and direction characters are removed, and at most two combining accents in a
-    row are kept. A longer text is cut and ends in an ellipsis. Without any letters, the result is "?", so that every
-    box and arrow has a label.
+    row are kept. A longer text is cut and ends in an ellipsis. If nothing printable remains, the result is "?", so that
+    every box and arrow has a label.
 
     >>> clean("two\nlines\x1b[31m"), clean("\u202egnp.exe"), clean("")
     ('two lines[31m', 'gnp.exe', '?')

@@ -8,7 +8,7 @@ from flowgraph.cluster.plan import Layout
 
 
 def show_s(seconds: float | None) -> str:
-    """Return seconds as text with three significant digits and a unit; "unknown" for None.
+    """Return seconds as text with three significant digits, or as whole seconds from 100 s on; "unknown" for None.
 
     Less than a second is written in milliseconds.
 

@@ -88,7 +88,10 @@ class Page:
 
 
 def page_html(page: Page) -> str:
-    """Return a page as one HTML file; texts are escaped, and SVG pictures are inserted unchanged."""
+    """Return a page as one HTML file; texts are escaped, and SVG pictures are inserted unchanged.
+
+    The pictures must have no style sheets of their own (`Look(embedded=True)`).
+    """
     # The page's policy would refuse a picture's own style, and the reader's console would say so.
     assert not any("<style" in section.svg for section in page.sections), "draw with Look(embedded=True)"
     styles, script = (read_asset(STYLE), page_stylesheet()), "\n".join(('"use strict";', *map(read_asset, SCRIPTS)))
@@ -106,7 +109,7 @@ def page_html(page: Page) -> str:
 
 
 def template(name: str) -> Template:
-    """Return a template of a page; it escapes what is inserted, and refuses names that have no value."""
+    """Return the page template in the file `name`; it escapes inserted texts, and fails for names without a value."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     templates = Environment(

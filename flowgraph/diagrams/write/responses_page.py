@@ -70,7 +70,10 @@ class ResponsesPage:
 
 
 def responses_html(page: ResponsesPage) -> str:
-    """Return a page as one HTML file; texts are escaped."""
+    """Return a page of responses as one HTML file; texts are escaped, and long ones are cut as `long_text` does.
+
+    Of a prompt, the last 50 messages are shown.
+    """
     styles, script = tuple(map(read_asset, STYLES)), "\n".join(('"use strict";', *map(read_asset, SCRIPTS)))
     coloured = [response for response in page.responses if response.tokens]
     tops = [
@@ -97,7 +100,9 @@ def responses_html(page: ResponsesPage) -> str:
 
 
 def top_of(values: Sequence[float]) -> float:
-    """Return the distance from 0 at which the strongest colour begins: the 95th percentile of the finite ones, or 0.
+    """Return the number to which colours are scaled: the 95th percentile of the sizes of `values`; 0 if there are none.
+
+    Zeros, NaN and infinities are not counted.
 
     >>> top_of([0.0, -1.0, float("nan")]), top_of([])
     (1.0, 0.0)
@@ -107,7 +112,10 @@ def top_of(values: Sequence[float]) -> float:
 
 
 def level(value: float, top: float) -> str:
-    """Return the colour of a number as a letter: `a` to `d` below 0, `0`, `A` to `D` above, `x` for no number.
+    """Return the colour of a number as a letter: "a" to "d" for negative, "A" to "D" for positive numbers, by size.
+
+    Each letter is for a quarter of the size `top`, and "d" and "D", the strongest colours, also for larger numbers.
+    Numbers smaller than 2% of `top` are "0", and so are all if `top` is 0; NaN and infinities are "x".
 
     >>> "".join(level(value, 1.0) for value in (-2.0, -0.1, 0.001, 0.3, 1.0, float("nan")))
     'da0BDx'
@@ -121,7 +129,11 @@ def level(value: float, top: float) -> str:
 
 
 def long_text(text: str) -> str:
-    """Return a text with what is hidden escaped; of a long one the beginning and the end."""
+    """Return a text with control characters escaped; one of more than 20,000 characters is cut in its middle.
+
+    The first and the last 10,000 characters remain, with the number of the others between them. At most two combining
+    accents in a row are kept.
+    """
     if len(text) > MAX_CHARACTERS:
         half, left_out = MAX_CHARACTERS // 2, len(text) - MAX_CHARACTERS
         text = f"{text[:half]}\n[… {left_out:,} characters …]\n{text[-half:]}"
@@ -129,6 +141,9 @@ def long_text(text: str) -> str:
 
 
 def token_text(text: str) -> str:
-    """Return the text of a token: a line end has a sign, as has a token without text of its own."""
+    """Return the text of a token with control characters escaped, and with `↵` before a line end; `◦` if it is empty.
+
+    More than 200 characters are cut, with an ellipsis.
+    """
     safe = escape_controls(unstacked(text[:MAX_PIECE])) + ("…" if len(text) > MAX_PIECE else "")
     return safe.replace("\n", "↵\n") or "◦"

@@ -124,7 +124,8 @@ class PackedAttention:
 def segment_mask(segments: Segments, window: int | None, device: Any) -> Tensor:
     """Return the attention mask [N, N] of packed tokens: entry [i, j] is true if token i attends to token j.
 
-    With a `window`, a token attends only to itself and to the `window` - 1 tokens before it.
+    A token attends to itself, to the earlier tokens of its run, and to all tokens of the run that its run continues;
+    with a `window`, only to those of them that are less than `window` positions before it.
     """
     token = torch.arange(int(segments.tokens.sum()), device=device)
     mask: Tensor = _sees(segments, window, device)(token[:, None], token[None])

@@ -36,7 +36,7 @@ def read_logits(
     """Return the statistics `names` of `tokens` [...] under `logits` [..., V]: for each name, in order, a tensor [...].
 
     The names are `logprobs` (nats), `entropy` (nats) and `square_probs` (the sum of squared probabilities). Logits are
-    divided by `temperature`, unless it is 0, and are of the tokens that `truncation` keeps, which always has `tokens`.
+    divided by `temperature`, unless it is 0. Tokens that `truncation` leaves out have probability 0, except `tokens`.
     """
     logits = full_precision(logits)
     if temperature not in (0, 1):
@@ -70,8 +70,8 @@ def stats_head(
     """Make a language model return statistics [1, n, len(names)] instead of logits inside the `with` block.
 
     They are statistics of the tokens `tokens` [n] under the logits at the positions `reads` [n] of the packed row.
-    `names` and `temperature` are those of `read_logits`. `chunk_tokens` is the largest number of tokens in a chunk;
-    None: as many as give 2**24 logits.
+    `names`, `temperature` and `truncation` are those of `read_logits`. `chunk_tokens` is the largest number of tokens
+    in a chunk; None: as many as give 2**24 logits.
     """
     head, config = model.get_output_embeddings(), model.config.get_text_config()
     original = head.forward

@@ -48,9 +48,10 @@ def decode(
 ) -> list[Completion]:
     """Generate one sample for each request, all in one batch; `ends` are the token ids at which the model ends one.
 
-    `version` is the version of the weights, which each completion records. `stopped` says whether a text that ends a
-    response is in it; such a row leaves the batch, at most `LOOK_TOKENS` later, and its completion is still to be cut.
-    Raises LawError, which names the prompt, if the model's logits are NaN or infinite.
+    `version` is the version of the weights, which each completion records. `stopped(request, tokens)` says whether
+    `tokens` contain a text that ends the response; it is called after every 8 tokens of a request with such texts, and
+    if it returns True, the row leaves the batch. Its completion contains all tokens up to there, so the caller must cut
+    it. Raises LawError, which names the prompt, if the model's logits are NaN or infinite.
     """
     rows = [
         _SampleState(request, request.ends(ends), request.key.generator(request.prompt, request.sample))

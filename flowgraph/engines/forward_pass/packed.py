@@ -62,8 +62,9 @@ def read_packed(
 ) -> tuple[TokenStats, PackedAttention]:
     """Return the statistics `names` of each response token [B, T], and the attention object of the pass.
 
-    The model is called once. `packing` says how it runs on packed tokens. Each peer of `sequence` runs a slice of the
-    tokens and returns the statistics of all of them. With `masked` False, the model computes its own attention masks.
+    The model is called once, after its attention is replaced by packed attention. `packing` says how it runs on packed
+    tokens. Each peer of `sequence` runs a slice of the tokens and returns the statistics of all of them. With `masked`
+    False, the model computes its own attention masks.
     """
     sequence = sequence if sequence is not None and sequence.count > 1 else None
     rank, count = (0, 1) if sequence is None else (sequence.rank, sequence.count)

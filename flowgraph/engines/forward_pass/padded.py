@@ -28,9 +28,7 @@ def read_padded(model: Any, rows: ResponseRows, names: Sequence[str], head: Head
     """Return the statistics `names` of each response token [B, T], zero beyond a row's length, from two model calls.
 
     The first call runs all distinct contexts without their last token; for a context of one token, it runs a token that
-    the mask hides. The second call runs the last context token and the response. `head` is "tokens" or "values". A
-    language model makes the cache itself and computes only the last logits of the first call; a classifier fills the
-    cache that it is given.
+    the mask hides. The second call runs the last context token and the response. `head` is "tokens" or "values".
     """
     device, width = device_of(model), max(1, int(rows.lengths.max()) if len(rows.lengths) else 1)
     lengths, contexts = rows.lengths.to(device), rows.context.to_pylist() or [[0]]

@@ -17,9 +17,11 @@ def truncated(logits: Tensor, truncation: Truncation, tokens: Tensor | None = No
     """Return logits [..., V], already divided by the temperature, with -inf for tokens that `truncation` leaves out.
 
     The tokens `tokens` [...] keep their logits in any case: a policy that has moved since it sampled them would
-    otherwise give them a log-prob of -inf. Gradients flow through the logits that are kept, not through the choice.
+    otherwise give them a log-prob of -inf. Tokens as likely as the last one that is kept are kept too. Gradients flow
+    through the kept logits, not through the choice of them.
+
     Source: top-k: Fan, Lewis and Dauphin 2018, arXiv 1805.04833; top-p: Holtzman et al. 2019, arXiv 1904.09751; min-p:
-    Nguyen et al. 2024, arXiv 2407.01082. Deviation: tokens as likely as the last one that is kept are kept too.
+    Nguyen et al. 2024, arXiv 2407.01082.
     """
     with torch.no_grad():
         lowest = torch.full_like(logits[..., :1], -math.inf)

@@ -128,8 +128,9 @@ def join(rank: int, count: int, meeting: Path | str, *, device: str = "cpu", lim
 
     A process is in one such group at a time. `meeting` is the path of a new file if all processes are on one machine;
     they then listen on loopback only. For several machines it is `tcp://host:port`, where rank 0 listens on that port
-    of all its addresses. `device` is `cpu`, `cuda`, or one device such as `cuda:1`. `limit_s` is the longest wait for
-    the others in seconds, here and in each later call.
+    of all its addresses. `device` is `cpu`, `cuda`, or one device such as `cuda:1`, which becomes the current one.
+    `limit_s` is the longest wait for the others in seconds, here and in each later call. Environment variables for the
+    network interfaces of gloo and NCCL are set.
     """
     if ":" in device:
         torch.cuda.set_device(torch.device(device))

@@ -278,7 +278,7 @@ def _shown(value: object) -> str:
 
 
 def named_once(model: Any, names: Iterable[str]) -> list[tuple[list[str], Tensor]]:
-    """Return each tensor of a model that has one of `names` once, as a pair of these names and the tensor.
+    """Return the tensors of a model that have one of `names`, each once, as pairs (its selected names, tensor).
 
     Tensors are parameters and buffers; tied weights have several names. The order is that of the model, which is the
     same in every process and for every layout.

@@ -80,9 +80,9 @@ def python_of(environment: Environment, cache: Path) -> Path:
 def install(environment: Environment, cache: Path, *, say: Callable[[str], None]) -> Path:
     """Install an environment with pip into `cache`, unless it is already complete, and return its folder.
 
-    If another process installs it, waits for the end of that. The file `installed.json` is written last: a folder
-    without it is installed again. `say` gets progress messages. Raises WorkerError, with the last lines of pip's
-    output, if the installation fails.
+    Waits while another process installs it. The file `installed.json` is written last: a folder without it is removed,
+    and installed again. `say` gets progress messages. Raises WorkerError, with the last lines of pip's output, if the
+    installation fails.
     """
     import fcntl
 

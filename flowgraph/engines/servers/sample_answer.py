@@ -24,7 +24,7 @@ UNCHANGED: dict[str, float | int] = {
 
 
 def refuse_other_distribution(request: SampleRequest, engine: EngineCapabilities) -> None:
-    """Raise WorkerError for settings with which an engine would sample from another distribution than is asked for."""
+    """Raise WorkerError if an engine would sample a request from another distribution than its settings define."""
     if settings := engine.other_distribution(request.reshaped()):
         raise WorkerError(f"the engine `{engine.name}` does not sample with {settings}, as `local` does")
 
@@ -97,8 +97,9 @@ def parse_answer(form: type[Form], name: str, text: bytes) -> Form:
 def read_answer(name: str, text: bytes, request: SampleRequest) -> SampleAnswer:
     """Return the parsed and checked answer of server `name` to a request for a sample.
 
-    Raises WorkerError, with the name of the server and the fault, if the answer has another form, has no tokens or too
-    many, or ended for another reason than an end token or `max_tokens`.
+    Raises WorkerError, with the name of the server and the fault, for an unusable answer: for example, if it has
+    another form, no tokens or too many, or log-probs of other tokens, or ended for another reason than an end token or
+    `max_tokens`.
     """
     answer = parse_answer(SampleAnswer, name, text)
     if why := _fault(answer, request):

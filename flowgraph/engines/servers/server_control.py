@@ -132,7 +132,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def refusal(name: str, path: str, status: int, text: str) -> WorkerError:
-    """Return the WorkerError for a call that a server refused.
+    """Return the WorkerError for a call that a server refused; for status 401 and 403, its hint is about the key.
 
     `name` is the server's name, `path` the path of the call, and `text` the answer, whose first 300 characters are
     shown.

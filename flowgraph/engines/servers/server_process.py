@@ -100,9 +100,9 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a command as the leader of a new session, send it `job` as a line of JSON, and return the process.
 
-    The line goes to its standard input, which stays open: the launcher ends its group when the input ends, so that no
-    process remains when this process is killed. `environment` has all its environment variables. Its output is appended
-    to `log`, whose folder is created.
+    The line goes to the process's standard input, which stays open: the launcher ends its group when the input ends, so
+    that no process remains when this process is killed. `environment` has all environment variables of the process.
+    Output is appended to `log`, whose folder is created.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as out:
@@ -147,7 +147,8 @@ def await_ready(
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its whole group, free their shared memory, and wait until they have ended.
 
-    Without effect on processes that have already ended.
+    Processes that have already ended are ignored. Raises subprocess.TimeoutExpired if `process` has not ended after 10
+    s.
     """
     import psutil
 
@@ -168,7 +169,10 @@ def describe_exit(process: subprocess.Popen[bytes]) -> str:
 
 
 def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
-    """Return the last non-empty lines of a log, at most 12, with `secrets` masked; [] if it cannot be read."""
+    """Return the last non-empty lines of a log, at most 12, with `secrets` masked; [] if it cannot be read.
+
+    Lines are cut to 400 characters, and only the last 16 KiB are read.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 16384))
@@ -183,7 +187,7 @@ def tail(log: Path, secrets: Sequence[str] = ()) -> list[str]:
 def reserve_port(host: str, port: int, name: str) -> socket.socket:
     """Return a socket that reserves a port on address `host` without listening; port 0 reserves any free one.
 
-    Until it is closed, the system assigns the port to no other process, but a server that sets SO_REUSEADDR, as
+    Until the socket is closed, the system assigns the port to no other process, but a server that sets SO_REUSEADDR, as
     asyncio's do, can listen on it. `name` is the server's name in errors. Raises WorkerError if the port is taken.
     """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)

@@ -115,10 +115,10 @@ def listen_on_loopback() -> None:
 
 
 def end_when_parent_ends(parent: int) -> None:
-    """Wait until the process that started the server has ended, and then kill this process group.
+    """Wait until the parent process has ended, then kill this process group; does not return.
 
-    It has ended when the standard input ends or the parent process is no longer `parent`, a process id. Does not
-    return.
+    `parent` is the process id of the parent, which started this server. It counts as ended when this process has
+    another parent, or when standard input is closed.
     """
     while os.getppid() == parent:
         ready, _, _ = select.select([0], [], [], LOOK_S)

@@ -92,7 +92,7 @@ def run_in_thread(work: Callable[[], Any]) -> Future[Any]:
 def call_all(controls: Sequence[ServerControl], call: Callable[[ServerControl], Any]) -> None:
     """Make one call to all servers in parallel, and wait for all answers; then raise the first error, if any.
 
-    `call` gets the control client of a server.
+    `call` is a function of the control client of a server.
     """
     futures = [run_in_thread(partial(call, control)) for control in controls]
     wait(futures)

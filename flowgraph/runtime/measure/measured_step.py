@@ -63,7 +63,7 @@ def measured_step(step: int, measured: Sequence[MeasuredTask], program: Program,
 
 
 def step_timing(measured: Sequence[MeasuredTask], program: Program, seconds: float) -> StepForecast:
-    """Return the timing of a measured step: its tasks, the seconds of their slowest ranks, and what waits for what.
+    """Return the timing of a measured step: its tasks, the seconds of their slowest ranks, and their dependencies.
 
     `measured` are the tasks on all ranks; `seconds` is the duration of the step. Tasks are in the program's order;
     those that are not in the program come last, without dependencies.
@@ -83,8 +83,8 @@ def step_timing(measured: Sequence[MeasuredTask], program: Program, seconds: flo
 def combine_ranks(ranks: Sequence[MeasuredTask]) -> TimedTask:
     """Return the timing of one task from its measurements on all ranks: the seconds of the slowest rank of each pool.
 
-    If the task ran in one pool, the seconds are split into the parts of that rank's measurement. `ranks` must not be
-    empty.
+    If the task ran in one pool, the seconds are split into the parts that the slowest rank measured, and "around" for
+    the rest; without such parts, all are "measured". `ranks` must not be empty.
 
     >>> sent = MeasuredTask("sync", "sync", "p.sample", "a", 0, 0.0, 2.0)
     >>> combine_ranks([sent, MeasuredTask("sync", "sync", "", "b", 0, 2.0, 0.5)])
@@ -188,7 +188,7 @@ def read_measured(run: Path) -> list[MeasuredStep]:
     """Return the measured steps of a run folder in order; empty if the file does not exist.
 
     An incomplete last line is ignored. Of a step that was repeated after a resume, the last measurement is returned.
-    Raises RunFolderError for any other invalid line.
+    Raises RunFolderError for any other invalid line, and for a file that cannot be read.
     """
     path = run / NAME
     try:

@@ -134,9 +134,9 @@ class Measures:
 
 
 def note_process(device: DeviceKind = "cpu") -> None:
-    """Store the memory that this process uses before it loads weights, in bytes, for later measurements.
+    """Store the memory that this process uses now, in bytes, for later measurements; call it before weights are loaded.
 
-    That is the memory of its libraries; on a GPU, of the device's context and of other processes there.
+    This is the memory of its libraries; on a GPU, that of the device's context and of other processes there.
     """
     if device == "cuda":
         import torch

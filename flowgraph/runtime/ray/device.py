@@ -171,7 +171,7 @@ class RankActor:
         return loaded
 
     def serve(self, models: ModelSetup, place: ServerPlace, scratch: Path, limit_s: float) -> Any:
-        """Start the server of one replica as a child of this process, and return its door: address and keys.
+        """Start the server of one replica as a child of this process, and return the server's address and keys.
 
         `place` is the replica's place. The server's files are in a folder in `scratch`, or in a new scratch folder if
         `scratch` is on another machine. It may take `limit_s` seconds to start.
@@ -360,9 +360,10 @@ def read_source(source: RowSource, step: int) -> pa.Table:
 
 
 def apply_to_tables(function: Callable[..., Any], counts: Sequence[int], rest: Sequence[Any], *tables: pa.Table) -> Any:
-    """Join the tables of each result, call `function(joined_tables, *rest)`, and return what it returns.
+    """Join the tables of each result, call `function(joined_tables, *rest)`, and return what the function returns.
 
-    `counts` has, for each result, the number of its tables among `tables`, in order. Columns of row ids are left out.
+    `tables` are the tables of one result after another, each from one rank; `counts` has the number of tables of each
+    result. Columns of row ids are left out.
     """
     parts = iter(tables)
     joined_tables = [join_shards(list(islice(parts, count)), "a result") for count in counts]

@@ -70,5 +70,8 @@ def request_stacks(pid: int) -> list[str]:
 
 
 def shortened(lines: list[str]) -> list[str]:
-    """Return the last 24 lines, the innermost frames, after a line with the number of lines that were left out."""
+    """Return lines of stacks cut to the last 24, the innermost frames, after a line with the number of the others.
+
+    At most 24 lines are returned unchanged.
+    """
     return lines if len(lines) <= MAX_LINES else [f"({len(lines) - MAX_LINES} lines before)", *lines[-MAX_LINES:]]

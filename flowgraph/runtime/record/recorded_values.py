@@ -30,16 +30,16 @@ def rollout_nodes(graph: Graph) -> list[Node]:
 def row_values(graph: Graph, node: Node) -> dict[str, str]:
     """Return the types, as text, of values with one entry per row, such as scores, by the node that computes each.
 
-    They are computed from the rollout of `node` alone, by nodes with one result.
+    Only values that are computed from the rollout of `node` alone, by nodes with one result, are returned.
     """
     readers = (reader for reader in _readers(graph, node) if len(reader.returns) == 1)
     return {reader.name: _types(reader.returns[0]) for reader in readers if reader.returns[0].kind is Kind.ROW}
 
 
 def token_values(graph: Graph, node: Node) -> dict[str, str]:
-    """Return the types, as text, of values of tokens, such as log-probs of another model, by name.
+    """Return the types, as text, of values with one entry per token, such as log-probs of another model, by name.
 
-    They are computed from the rollout of `node` alone.
+    Only values that are computed from the rollout of `node` alone are returned.
     """
     results = (result for reader in _readers(graph, node) for result in typed_results(reader))
     return {name: _types(kind) for name, kind in results if kind.kind is Kind.TOKEN}
@@ -63,11 +63,13 @@ def _types(kind: type[Value]) -> str:
 def with_values(
     rollout: pa.Table, values: Sequence[pa.Table], names: Sequence[str], types: Mapping[str, str], token_rows: int
 ) -> pa.Table:
-    """Return the table of a rollout with plain values as more columns, called `names`.
+    """Return the table of a rollout with computed values, such as scores and log-probs, appended as columns.
 
-    A value with another number of rows is left out; if a node has the name of a part of the rollout, its column is
-    written as a call, `mask()`. Values of tokens are cut to the lengths of the responses, and are null after the first
-    `token_rows` rows.
+    `values` are tables of one value each, and `names` are the names of the nodes that computed them. `types` maps a
+    name to the text of the value's types, which becomes metadata of its column. A column is called by its name, or
+    `name()` if the rollout has a column of that name. A value is skipped if its number of rows differs from the
+    rollout's. Values with one entry per token are skipped if they are shorter than a response, cut to the lengths of
+    the responses, and null after the first `token_rows` rows. If a value has a column of extras, it is appended too.
     """
     import pyarrow as pa
 
@@ -86,7 +88,11 @@ def with_values(
 
 
 def with_extras(rollout: pa.Table) -> pa.Table:
-    """Return a rollout with a column for each name in its extras, `score.acc`: of numbers, or of texts."""
+    """Return a rollout with each column of extras replaced by a column for each name in it, such as `score.acc`.
+
+    Extras are JSON objects, one per row. A column has texts if any entry is a text, and numbers otherwise; missing
+    entries are null. At most 64 names of a value are used. Extras of a value without a column are not changed.
+    """
     import pyarrow as pa
 
     for extras in [name for name in rollout.column_names if name.endswith(EXTRAS)]:
@@ -105,7 +111,10 @@ def with_extras(rollout: pa.Table) -> pa.Table:
 
 
 def token_column(column: pa.ChunkedArray, rollout: pa.Table, token_rows: int) -> Any:
-    """Return a padded column of lists cut to the responses' lengths; None if it is shorter than a response."""
+    """Return a padded column of lists cut to the responses' lengths, as an array that is null from row `token_rows` on.
+
+    Returns None if the rollout has no lengths, or if a list is null or shorter than its response.
+    """
     import numpy as np
     import pyarrow as pa
 

@@ -280,7 +280,7 @@ def token_sum(graph: Graph, observed: Observations) -> float:
 
 
 def validation_file(run: Path, step: int) -> Path:
-    """Return the path of the responses of the check of held-out data before step `step`."""
+    """Return the path of the responses of the held-out check before step `step`: `validation/STEP.parquet` in `run`."""
     return run / VALIDATION / f"{step:06d}.parquet"
 
 

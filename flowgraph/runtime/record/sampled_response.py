@@ -38,8 +38,9 @@ def sampled_names(graph: Graph) -> tuple[str, ...]:
 def sampled_response(tables: Sequence[pa.Table], names: Sequence[str], place: int) -> SampledResponse | None:
     """Return the response in row `place`, modulo the number of rows; None if the rollout has no text or no rows.
 
-    The first of `tables` is the rollout; the others are scores, called `names`. Of a chat prompt, only the last message
-    is returned. The end of the prompt and the start of the response are returned, at most 2,000 characters of each.
+    The first of `tables` is the rollout; the others are scores, called `names`. A table with another number of rows is
+    skipped; without scores, those of the rollout itself are used. At most the last 2,000 characters of the prompt,
+    which for a chat is its last message, and the first 2,000 of the response are returned.
     """
     rollout, *values = tables
     if "text" not in rollout.column_names or not rollout.num_rows:

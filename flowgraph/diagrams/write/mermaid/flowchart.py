@@ -54,9 +54,8 @@ _DASHES = ",stroke-dasharray:6 3"
 def mermaid(picture: Picture) -> str:
     """Return a picture of boxes and arrows as the text of a Mermaid flowchart.
 
-    Mermaid arranges a cycle from the box that it reads first. So carried state is declared first, with the frames
-    around it, and its boxes are tied into one chain by invisible links: then only the arrows to the next step go
-    upwards.
+    Mermaid arranges a cycle from the box that it reads first. So state that is carried to the next step is declared
+    first, and invisible links keep its boxes in one chain: then only the arrows to the next step go upwards.
     """
     carried = list(dict.fromkeys(arrow.target for arrow in picture.arrows if arrow.style is ArrowStyle.CARRY))
     boxes = {box.id: box for box in picture.boxes}

@@ -37,7 +37,7 @@ class ColumnEdges:
 def comparison_svg(comparison: Comparison, look: Look = ALONE) -> str:
     """Return placements as SVG, 960 pixels wide: a row each, with a strip of pools and a bar of seconds a step.
 
-    `look` says whether it is embedded in a page. All strips have the same scale of devices, and all bars that of
+    `look` says whether it is embedded in a page. All strips have one scale of devices, and all bars one scale of
     seconds.
     """
     strips = comparison.strips

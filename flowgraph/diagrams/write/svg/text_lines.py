@@ -132,7 +132,8 @@ def clean_and_cut(text: str, room_px: float, classes: str = "", limit_characters
 def wrapped(text: str, room_px: float, classes: str = "", *, max_lines: int = 3) -> tuple[str, ...]:
     """Return a user's text as at most `max_lines` printable lines of at most `room_px` pixels, broken at spaces.
 
-    Longer lines are cut, with an ellipsis. `classes` are the CSS classes of the text.
+    The text is first cut to 200 characters. A word that is too wide is cut, with an ellipsis, and so is the last line
+    if the text needs more lines. `classes` are the CSS classes of the text.
 
     >>> wrapped("n=16, temperature=1, max_tokens=512", 130, "small")
     ('n=16, temperature=1,', 'max_tokens=512')
