@@ -104,8 +104,8 @@ def export_plan(plan_like: PlanLike, system: str, version: str) -> ExportResult:
 
     `system` is "verl", "openrlhf" or "nemo-rl"; `version` "" is the newest known version. If the plan does not fit as
     that system runs it, the fastest layouts that fit are written instead, and a note says so. If a model's sizes are
-    not known, the plan has no forecast, and a note says why. Raises PlanError, for example for a plan that does not record
-    what it was made for, or with a role that does not use its whole pool.
+    not known, the plan has no forecast, and a note says why. Raises PlanError, for example for a plan that does not
+    record what it was made for, or with a role that does not use its whole pool.
     """
     saved = NamedPlan.of(plan_like)
     plan, where = saved.plan, saved.where
