@@ -348,6 +348,24 @@ class RuleError(FlowError, RuntimeError):
         return cls(what, notes=notes, hint='allow=["unconfined"] runs it anyway')
 
     @classmethod
+    def no_sandbox(cls, why: str) -> RuleError:
+        """Report why programs that a model wrote cannot be run here."""
+        notes = ["unconfined it would have your rights: files, network, keys; nothing here runs it so"]
+        what = f"a program that a model wrote cannot be confined on this machine: {why}"
+        return cls(what, notes=notes, hint="score.sandbox=URL sends programs to a SandboxFusion server")
+
+    @classmethod
+    def sandbox_down(cls, url: str, why: str) -> RuleError:
+        """Report that a remote sandbox gave no result for a program."""
+        what = f"the sandbox at {url} ran no program: {why}"
+        return cls(what, hint="the URL is that of SandboxFusion's run_code, e.g. http://localhost:8080/run_code")
+
+    @classmethod
+    def bad_sandbox(cls, url: str, why: str) -> RuleError:
+        """Report what is wrong with the URL of a remote sandbox."""
+        return cls(f"`{url}` is not the URL of a sandbox: {why}", hint="e.g. http://localhost:8080/run_code")
+
+    @classmethod
     def unknown_allowance(cls, word: str, names: Sequence[str]) -> RuleError:
         """Return the error for an unknown word in `allow`; the hint names the nearest."""
         notes = [f"known: {', '.join(names)}"]

@@ -49,7 +49,7 @@ _CODE = (".py", ".pyc", ".so", ".pyd")
 class Allowed:
     """The permissions of a rule in addition to scoring text; all are off by default."""
 
-    network: bool = False
+    endpoints: tuple[str, ...] = ()  # HOST:PORT, or *:* for all
     state: bool = False
     unconfined: bool = False
     reads: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ def allowed(words: Sequence[str]) -> Allowed:
         raise RuleError.unknown_allowance(next(word for word in words if not _ALLOWED.fullmatch(word)), WORDS)
     gib = [int(match["gib"]) for match in matches if match["gib"]]
     return Allowed(
-        network="network" in words,
+        endpoints=("*:*",) if "network" in words else (),
         state="state" in words,
         unconfined="unconfined" in words,
         reads=tuple(str(Path(match["read"]).expanduser().absolute()) for match in matches if match["read"]),
@@ -140,7 +140,15 @@ def readable(rule: RuleRef, import_path: Sequence[str], may: Allowed) -> list[st
     # A folder without `__init__.py` on the way to a rule's module is searched as the folders of the import path are.
     outside += [path for path in on_the_way if os.path.isdir(path) and not _is_package(path)]
     code = [path for folder in dict.fromkeys(outside) for path in _code_in(folder)]
-    paths = (*_SYSTEM, *(_NETWORK if may.network else ()), *python, *code, *may.reads)
+    return [*system_paths(), *_existing((*(_NETWORK if may.endpoints else ()), *code, *may.reads))]
+
+
+def system_paths() -> list[str]:
+    """List what any confined process can read: the system's programs and libraries, this Python, its packages."""
+    return _existing((*_SYSTEM, *_python_folders()))
+
+
+def _existing(paths: Sequence[str]) -> list[str]:
     return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -30,6 +30,48 @@ _LAST_READS = 64
 _PROCESS_FILE, _GUARD_FILE = (str(Path(__file__).with_name(name)) for name in ("grader_process.py", "grader_guard.py"))
 
 
+def start_guarded(
+    command: list[str],
+    scratch: str,
+    may: Allowed,
+    paths: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    stdin: int,
+    stdout: int,
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a guard, which starts a command that can read `paths`; return the guard and the lifeline.
+
+    All that the command starts ends when the lifeline is closed, as by the end of this process.
+    """
+    lifeline, ours = os.pipe()
+    spec = {
+        "command": command,
+        "lifeline": lifeline,
+        "scratch": scratch,
+        "confined": not may.unconfined,
+        "readable": list(paths),
+        "network": list(may.endpoints),
+        "processes": PROCESSES,
+        "memory_bytes": may.memory_bytes,
+    }
+    path = os.path.join(scratch, "spec.json")  # the guard removes it before anything else starts
+    with open(path, "w") as file:
+        json.dump(spec, file)
+    with os.fdopen(lifeline):
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-u", _GUARD_FILE, path],
+            env=variables,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            pass_fds=[lifeline],
+            bufsize=0,
+            start_new_session=True,
+        )
+    return process, ours
+
+
 class GraderWorker:
     """One grader process: its channel, the questions that it has not answered, and the end of its output.
 
@@ -41,32 +83,17 @@ class GraderWorker:
         self.scratch = tempfile.mkdtemp(prefix="flowgraph_rule-")  # `flowgraph.runtime.scratch` trusts nothing inside
         questions, self.questions = os.pipe()
         self.answers, answers = os.pipe()
-        lifeline, self._lifeline = os.pipe()
         confined = [] if may.unconfined else ["--confined"]
-        no_sockets = [] if may.unconfined or may.network else ["--no-sockets"]
-        spec = {
-            "command": [sys.executable, "-P", "-u", _PROCESS_FILE, *confined, *no_sockets],
-            "lifeline": lifeline,
-            "scratch": self.scratch,
-            "confined": not may.unconfined,
-            "readable": [] if may.unconfined else readable(rule, import_path, may),
-            "network": may.network,
-            "processes": PROCESSES,
-            "memory_bytes": may.memory_bytes,
-        }
-        path = os.path.join(self.scratch, "spec.json")  # the guard removes it before anything else starts
-        with open(path, "w") as file:
-            json.dump(spec, file)
-        with os.fdopen(questions), os.fdopen(answers), os.fdopen(lifeline):
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-u", _GUARD_FILE, path],
-                env=environment(os.environ, self.scratch, may.variables),
+        no_sockets = [] if may.unconfined or may.endpoints else ["--no-sockets"]
+        with os.fdopen(questions), os.fdopen(answers):
+            self.process, self._lifeline = start_guarded(
+                [sys.executable, "-P", "-u", _PROCESS_FILE, *confined, *no_sockets],
+                self.scratch,
+                may,
+                [] if may.unconfined else readable(rule, import_path, may),
+                environment(os.environ, self.scratch, may.variables),
                 stdin=questions,
                 stdout=answers,
-                stderr=subprocess.PIPE,
-                pass_fds=[lifeline],
-                bufsize=0,
-                start_new_session=True,
             )
         assert self.process.stderr is not None
         self.output: IO[bytes] = self.process.stderr
