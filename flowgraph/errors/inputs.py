@@ -348,6 +348,12 @@ class RuleError(FlowError, RuntimeError):
         return cls(what, notes=notes, hint='allow=["unconfined"] runs it anyway')
 
     @classmethod
+    def confined_and_not(cls, rule: str) -> RuleError:
+        """Report that one setting asks for confinement, and another gives it up."""
+        what = f'rule `{rule}` is to be confined, and allow=["unconfined"] gives that up'
+        return cls(what, hint="leave one of the two out")
+
+    @classmethod
     def no_sandbox(cls, why: str) -> RuleError:
         """Report why programs that a model wrote cannot be run here."""
         notes = ["unconfined it would have your rights: files, network, keys; nothing here runs it so"]

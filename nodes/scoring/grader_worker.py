@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -14,62 +13,21 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from nodes.scoring.confinement import PROCESSES, Allowed, environment, readable
+from nodes.scoring.confinement import Allowed, environment
 from nodes.scoring.grader_guard import remove
 from nodes.scoring.grader_messages import MESSAGE_BYTES
+from nodes.scoring.grader_rights import readable
+from nodes.scoring.guarded import END_LIMIT_S, start_guarded
 from nodes.scoring.rules import RuleRef
 
 READ_BYTES = 65_536
 PRINTED_TAIL_BYTES = 2_048
-END_LIMIT_S = 5.0
 _LAST_READS = 64
-_PROCESS_FILE, _GUARD_FILE = (str(Path(__file__).with_name(name)) for name in ("grader_process.py", "grader_guard.py"))
-
-
-def start_guarded(
-    command: list[str],
-    scratch: str,
-    may: Allowed,
-    paths: Sequence[str],
-    variables: Mapping[str, str],
-    *,
-    stdin: int,
-    stdout: int,
-) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a guard, which starts a command that can read `paths`; return the guard and the lifeline.
-
-    All that the command starts ends when the lifeline is closed, as by the end of this process.
-    """
-    lifeline, ours = os.pipe()
-    spec = {
-        "command": command,
-        "lifeline": lifeline,
-        "scratch": scratch,
-        "confined": not may.unconfined,
-        "readable": list(paths),
-        "network": list(may.endpoints),
-        "processes": PROCESSES,
-        "memory_bytes": may.memory_bytes,
-    }
-    path = os.path.join(scratch, "spec.json")  # the guard removes it before anything else starts
-    with open(path, "w") as file:
-        json.dump(spec, file)
-    with os.fdopen(lifeline):
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-u", _GUARD_FILE, path],
-            env=variables,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            pass_fds=[lifeline],
-            bufsize=0,
-            start_new_session=True,
-        )
-    return process, ours
+_PROCESS_FILE = str(Path(__file__).with_name("grader_process.py"))
 
 
 class GraderWorker:

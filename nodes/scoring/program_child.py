@@ -117,7 +117,7 @@ def run(code: str, names: dict[str, object]) -> int:
             thread.join()
     # `atexit` is how fast-output templates of programming contests write their output.
     ended = ended or _ending(atexit._run_exitfuncs)
-    return _ending(lambda: sys.stdout.flush()) or ended
+    return ended or _ending(lambda: [stream.flush() for stream in (sys.stdout, sys.__stdout__) if stream])
 
 
 def _ending(act: Callable[[], object]) -> int:

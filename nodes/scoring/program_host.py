@@ -89,12 +89,13 @@ class Keeper:
                 kill(process, signal.SIGKILL)
         _, status, used = os.wait4(process, 0)
         stopped = stopped or watched.drain()
+        limits = request["limits"]
         code, cpu_s = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
         answer = {
             "stdout": watched.stdout.decode(errors="replace"),
             "stderr": watched.stderr.decode(errors="replace"),
             "code": code,
-            "stopped": stopped or ("cpu" if code < 0 and cpu_s >= request["limits"]["cpu_s"] else ""),
+            "stopped": stopped or ("cpu" if code == -signal.SIGXCPU or (code < 0 and cpu_s >= limits["cpu_s"]) else ""),
             "wall_s": time.monotonic() - began_s,
             "cpu_s": cpu_s,
         }
@@ -112,7 +113,7 @@ class Keeper:
                 for descriptor, end in enumerate((pipes[0][0], pipes[1][1], pipes[2][1])):
                     os.dup2(end, descriptor)
                 self.child.limit({**request["limits"], "core_bytes": 0})
-                sys.modules["_grader_sockets"].enclose()
+                sys.modules["_grader_inside"].enclose()
                 self.child.forbid_processes()
             except OSError as error:
                 os.write(walls, str(error).encode())
@@ -195,9 +196,7 @@ def confine(readable: list[str], scratch: str) -> None:
 
     optional = sandlock.Protection
     weaker = [optional.NET_TCP, optional.FS_IOCTL_DEV, optional.SIGNAL_SCOPE, optional.ABSTRACT_UNIX_SOCKET_SCOPE]
-    sandlock.confine(
-        sandlock.Sandbox(fs_readable=readable, fs_writable=[scratch, "/dev/null"], allow_degraded=weaker)
-    )
+    sandlock.confine(sandlock.Sandbox(fs_readable=readable, fs_writable=[scratch, "/dev/null"], allow_degraded=weaker))
 
 
 def end_with_parent() -> None:
@@ -213,12 +212,12 @@ def main(readable: list[str], scratch: str) -> None:
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    child, sockets, guard = (beside(name) for name in ("program_child", "grader_sockets", "grader_guard"))
+    child, inside, guard = (beside(name) for name in ("program_child", "grader_inside", "grader_guard"))
     names = child.prelude()
     os.chdir(scratch)
     try:
         confine(readable, scratch)
-        sockets.close_sockets()
+        inside.close_sockets()
     except Exception as error:  # noqa: BLE001 - whatever the library raises, no program must run
         write_frame(answers, {"unheld": " ".join(str(error).split())[:300]})
         os._exit(1)

@@ -27,7 +27,7 @@ from typing import Protocol, Self, cast
 from flowgraph.errors import RuleError
 from nodes.scoring.confinement import Allowed, environment, lacks, system_paths
 from nodes.scoring.grader_guard import ADDRESS_SPACE_RATIO
-from nodes.scoring.grader_worker import END_LIMIT_S, start_guarded
+from nodes.scoring.guarded import END_LIMIT_S, start_guarded
 
 START_LIMIT_S = 60.0
 GRACE_S = 10.0
@@ -35,7 +35,7 @@ LOOK_S = 0.5
 WHY_CHARACTERS = 200
 HOST_BYTES = 512 << 20  # of the host and a keeper, besides what its program may use
 JSON_BYTES_OF_BYTE = 6  # at most: a control character is written \u0000
-_FILES = ("program_host.py", "program_child.py", "grader_sockets.py", "grader_guard.py")
+_FILES = ("program_host.py", "program_child.py", "grader_inside.py", "grader_guard.py")
 _OWN_FILES = [str(Path(__file__).with_name(name)) for name in _FILES]
 
 
@@ -108,7 +108,7 @@ class ProgramHost:
             self._started.end()
         self._started = None
 
-    def run(self, code: str, stdin: str = "", limits: ProgramLimits = ProgramLimits()) -> Outcome:  # noqa: B008
+    def run(self, code: str, stdin: str = "", limits: ProgramLimits = ProgramLimits()) -> Outcome:
         """Run a Python program on a text as its standard input.
 
         Raises RuleError if this machine cannot confine it.
@@ -135,14 +135,14 @@ class ProgramHost:
         return _outcome(answer, limits)
 
 
-def run_program(code: str, stdin: str = "", limits: ProgramLimits = ProgramLimits()) -> Outcome:  # noqa: B008
-    """Run a Python program that a model wrote, confined by the kernel; return how it ended.
+def run_program(code: str, stdin: str = "", limits: ProgramLimits = ProgramLimits()) -> Outcome:
+    r"""Run a Python program that a model wrote, confined by the kernel; return how it ended.
 
     It has no network, no files but Python's and an empty scratch folder, one process, and the resources of `limits`.
     Programs of one thread share a warm host. Raises RuleError if this machine cannot confine a program.
 
     >>> run_program("print(int(input()) * 2)", "21").stdout  # doctest: +SKIP
-    '42\\n'
+    '42\n'
     """
     host, process = getattr(_OF_THREAD, "host", (None, 0))
     if host is None or process != os.getpid():  # a fork must not use the host of its parent
@@ -174,7 +174,9 @@ class _Started:
         lifeline: int | None = None
         with os.fdopen(questions), os.fdopen(answers):
             if inside:
-                process = subprocess.Popen(command, env=variables, stdin=questions, stdout=answers, stderr=-1, bufsize=0)
+                process = subprocess.Popen(
+                    command, env=variables, stdin=questions, stdout=answers, stderr=-1, bufsize=0
+                )
             else:
                 may = Allowed(memory_bytes=memory_bytes + HOST_BYTES)
                 paths = [*system_paths(), *_OWN_FILES]
