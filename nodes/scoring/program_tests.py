@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import cast
 
 from nodes.scoring.programs import Outcome, ProgramHost, ProgramLimits, Runner
@@ -223,12 +222,14 @@ def _close(lines: Sequence[str], wanted: Sequence[str]) -> bool:
 def same_value(printed: str, expected: object) -> bool:
     r"""Return whether the last line that was printed is the expected value as JSON, or the only one of its list.
 
+    Deviation: verl takes the first of a longer list as well.
+
     >>> same_value("debug\n[1, 2]\n", [1, 2]), same_value("3\n", [3]), same_value("3\n", 4)
     (True, True, False)
     """
     lines = printed.strip().rsplit("\n", 1)
     try:
         value: object = json.loads(lines[-1])
-        return value == expected or (isinstance(expected, list) and value in list(islice(expected, 1)))
+        return value == expected or (isinstance(expected, list) and len(expected) == 1 and value == expected[0])
     except (ValueError, RecursionError):
         return False
