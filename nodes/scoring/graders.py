@@ -97,10 +97,11 @@ class Graders:
     """Scores responses in `workers` processes per rule, each response within `limit_s` seconds.
 
     A call may take `call_limit_s` seconds: by default `limit_s` / 4 per response and worker, and at least 12 times
-    `limit_s`. For a rule that runs programs, `limit_s` is the limit of one test of a program. `allow` lists permissions of
-    rules; see `confinement`. `confined` refuses each rule that is not confined. `sandbox` is the URL of a server that
-    runs programs in place of this machine. Processes start when they are first needed and are reused. They end, with
-    everything that rules have started, on `close`, at exit, or when this process dies. Seconds are those of `clock`.
+    `limit_s`. For a rule that runs programs, `limit_s` is the limit of one test of a program. `allow` lists permissions
+    of rules; see `confinement`. `confined` refuses each rule that is not confined. `sandbox` is the URL of a server
+    that runs programs in place of this machine. Processes start when they are first needed and are reused. They end,
+    with everything that rules have started, on `close`, at exit, or when this process dies. Seconds are those of
+    `clock`.
     """
 
     def __init__(

@@ -144,4 +144,5 @@ def endpoint(url: str) -> str:
     'sandbox.example.org:443'
     """
     parts = read_url(url)
-    return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"

@@ -66,7 +66,7 @@ class Double:
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
 
-def answered(status: str, **run: object) -> Reply:
+def answered(status: str, /, **run: object) -> Reply:
     result = {"status": "Finished", "execution_time": 0.02, "return_code": 0, "stdout": "", "stderr": "", **run}
     body = {"status": status, "message": "", "compile_result": None, "run_result": result}
     return 200, json.dumps({**body, "executor_pod_name": None, "files": {}}).encode()
@@ -169,24 +169,17 @@ def test_a_busy_server_is_asked_again_three_times(double: Double, monkeypatch: p
 def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(RuleError) as caught:
         SandboxFusion("http://127.0.0.1:9/run_code").run("pass")
-    assert str(caught.value).splitlines() == [
-        "the sandbox at http://127.0.0.1:9/run_code ran no program: ConnectionRefusedError: [Errno 111] Connection refused",
-        "  hint: the URL is that of SandboxFusion's run_code, e.g. http://localhost:8080/run_code",
-    ]
+    why = "ran no program: ConnectionRefusedError: [Errno 111] Connection refused"
+    hint = "the URL is that of SandboxFusion's run_code, e.g. http://localhost:8080/run_code"
+    assert str(caught.value) == f"the sandbox at http://127.0.0.1:9/run_code {why}\n  hint: {hint}"
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "localhost:8080",
-        "ftp://host/run_code",
-        "http://",
-        "http://host:99999",
-        "http://host:x",
-        "http://[1",
-        "file:///etc",
-    ]
-    + ["http://me:key@host/run_code", "http://host/a b", "http://host/\nX: y", "http://host:0/"],
+        *("localhost:8080", "ftp://host/run_code", "http://", "http://host:99999", "http://host:x", "http://[1"),
+        *("file:///etc", "http://me:key@host/run_code", "http://host/a b", "http://host/\nX: y", "http://host:0/"),
+    ],
 )
 def test_a_text_that_is_no_url_of_a_sandbox_is_refused(url: str) -> None:
     with pytest.raises(RuleError, match="is not the URL of a sandbox"):
