@@ -349,26 +349,26 @@ class RuleError(FlowError, RuntimeError):
 
     @classmethod
     def confined_and_not(cls, rule: str) -> RuleError:
-        """Report that one setting asks for confinement, and another gives it up."""
-        what = f'rule `{rule}` is to be confined, and allow=["unconfined"] gives that up'
-        return cls(what, hint="leave one of the two out")
+        """Return the error for a rule that one setting confines and another does not."""
+        what = f'rule `{rule}` cannot be confined and unconfined: confined=true and allow=["unconfined"] are both set'
+        return cls(what, hint="set only one of them")
 
     @classmethod
     def no_sandbox(cls, why: str) -> RuleError:
-        """Report why programs that a model wrote cannot be run here."""
-        notes = ["unconfined it would have your rights: files, network, keys; nothing here runs it so"]
+        """Return the error for a machine that cannot confine programs which a model wrote; `why` is what it lacks."""
+        notes = ["unconfined, it would have your rights: files, network, keys; no setting allows that"]
         what = f"a program that a model wrote cannot be confined on this machine: {why}"
         return cls(what, notes=notes, hint="score.sandbox=URL sends programs to a SandboxFusion server")
 
     @classmethod
     def sandbox_down(cls, url: str, why: str) -> RuleError:
-        """Report that a remote sandbox gave no result for a program."""
+        """Return the error for a remote sandbox that returned no result for a program."""
         what = f"the sandbox at {url} ran no program: {why}"
         return cls(what, hint="the URL is that of SandboxFusion's run_code, e.g. http://localhost:8080/run_code")
 
     @classmethod
     def bad_sandbox(cls, url: str, why: str) -> RuleError:
-        """Report what is wrong with the URL of a remote sandbox."""
+        """Return the error for a text that is not the URL of a remote sandbox."""
         return cls(f"`{url}` is not the URL of a sandbox: {why}", hint="e.g. http://localhost:8080/run_code")
 
     @classmethod

@@ -55,7 +55,7 @@ def prime_code(
     `outputs`, one of each for a test, and for tests that call a function its name, `fn_name`; it may be JSON text. Each
     test has `limit_s` seconds, and all together 11 times that. Without `continuous`, a program that fails a test scores
     0. `sandbox` is the URL of a SandboxFusion server, which then runs the programs.
-    Source: verl, `verl/utils/reward_score/prime_code`. Deviations: see `docs/verl.md`.
+    Source: verl, `verl/utils/reward_score/prime_code`. Deviations: see `docs/graders.md`.
     """
     code = program_of(response)
     tests = list(tests_of(ground_truth))

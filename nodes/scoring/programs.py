@@ -196,7 +196,8 @@ class _Started:
 
     def spent(self, memory_bytes: int) -> bool:
         """Return whether another host is needed: it has ended, or its guard allows too little memory."""
-        return memory_bytes > self.memory_bytes or bool(select.select([self.answers], [], [], 0.0)[0])
+        ended = self.process.poll() is not None or bool(select.select([self.answers], [], [], 0.0)[0])
+        return ended or memory_bytes > self.memory_bytes
 
     def send(self, message: dict[str, object]) -> None:
         """Send one message."""

@@ -190,7 +190,7 @@ CALLS = {
     "def add(a: List[int], b): return reduce(lambda x, y: x + y, [a, b])": 1.0,
     "def add(a, b): return 3": 0.5,
     "def add(a, b): return {a}": 0.0,
-    "def plus(a, b): return a + b": 0.0,
+    "def plus(a, b): return a + b": 1.0,  # the names of the prelude include `operator.add`, as in verl
     "def add(a): return a": 0.0,
     # An object that equals anything passes verl's comparison; as JSON it is what it holds.
     "class All(list):\n    def __eq__(self, other): return True\ndef add(a, b): return All()": 0.0,

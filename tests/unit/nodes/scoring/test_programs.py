@@ -54,7 +54,7 @@ SCRIPTS = {
 @confines
 def test_a_script_reads_its_input_and_prints_as_python_would(host: ProgramHost) -> None:
     for code, (stdin, printed) in SCRIPTS.items():
-        outcome = host.run(code, stdin)
+        outcome = host.run(code, stdin, ProgramLimits(wall_s=60.0, cpu_s=60))
         assert (outcome.stdout, outcome.exit_code, outcome.failure) == (printed, 0, ""), code
 
 
@@ -177,7 +177,7 @@ def test_without_a_sandbox_no_program_runs_whatever_is_allowed(monkeypatch: pyte
     row = {"response": "print(1)", "ground_truth": '{"inputs": [""], "outputs": ["1"]}'}
     expected = (
         "a program that a model wrote cannot be confined on this machine: the kernel has no Landlock\n"
-        "    unconfined it would have your rights: files, network, keys; nothing here runs it so\n"
+        "    unconfined, it would have your rights: files, network, keys; no setting allows that\n"
         "  hint: score.sandbox=URL sends programs to a SandboxFusion server"
     )
     with pytest.raises(RuleError) as caught:
@@ -198,7 +198,7 @@ def test_walls_that_fail_to_rise_refuse_the_program(monkeypatch: pytest.MonkeyPa
 
 def test_confined_refuses_what_it_cannot_confine(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"response": "1", "finished": True, "ground_truth": "1"}
-    with Graders(confined=True, allow=["unconfined"]) as pool, pytest.raises(RuleError, match="gives that up"):
+    with Graders(confined=True, allow=["unconfined"]) as pool, pytest.raises(RuleError, match="confined and unconfined"):
         pool.grade(resolve("exact"), [row])
     if not lacks():
         with Graders(confined=True) as pool:
