@@ -77,10 +77,11 @@ def test_sixty_hostile_programs_are_contained_and_scored_0_with_a_reason(
         monkeypatch.setitem(program_tests._RUNNERS, "", host)
         for name in HOSTILE:
             score, reason, effects = graded(world, host, name, 60.0, 0.5 if name in BOMBS else 30.0)
-            after, why, _ = graded(world, host, "honest", 0.0, 30.0)
-            if score or not reason or after != 1.0 or effects or running(MARKER):
-                through[name] = score, reason, why, effects
+            if score or not reason or effects or running(MARKER):
+                through[name] = score, reason, effects
             world.restore()
+            if name in SAMPLE:  # the next program finds nothing of it
+                assert graded(world, host, "honest", 0.0, 30.0)[:2] == (1.0, ""), name
         assert host._started is not None
         process, scratch = host._started.process.pid, host._started.scratch
     assert through == {}

@@ -198,7 +198,10 @@ def test_walls_that_fail_to_rise_refuse_the_program(monkeypatch: pytest.MonkeyPa
 
 def test_confined_refuses_what_it_cannot_confine(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"response": "1", "finished": True, "ground_truth": "1"}
-    with Graders(confined=True, allow=["unconfined"]) as pool, pytest.raises(RuleError, match="confined and unconfined"):
+    with (
+        Graders(confined=True, allow=["unconfined"]) as pool,
+        pytest.raises(RuleError, match="confined and unconfined"),
+    ):
         pool.grade(resolve("exact"), [row])
     if not lacks():
         with Graders(confined=True) as pool:

@@ -2,23 +2,19 @@
 
 `test_hostile_programs` sends this file as a response and has a function of it called, as a test of `prime_code` does.
 Each is bounded by itself, so that it does no harm where nothing confines it: eight processes, untouched memory, a
-second and a half.
+second and a half. What takes long to import is imported where it is used.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import mmap
-import multiprocessing
 import os
 import resource
 import select
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from typing import Any
@@ -70,6 +66,8 @@ def starts_a_shell(facts: Facts) -> bool:
 
 
 def starts_a_pool(facts: Facts) -> bool:
+    import multiprocessing
+
     process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0,))
     process.start()
     process.join()
@@ -136,6 +134,8 @@ def connects(facts: Facts) -> bool:
 
 
 def connects_in_a_loop_of_events(facts: Facts) -> bool:
+    import asyncio
+
     asyncio.run(asyncio.wait_for(asyncio.open_connection("127.0.0.1", facts["port"]), 1))
     return True
 
@@ -282,6 +282,8 @@ def writes_to_the_home_folder(facts: Facts) -> bool:
 
 
 def writes_to_the_temporary_folder(facts: Facts) -> bool:
+    import tempfile
+
     descriptor, path = tempfile.mkstemp(dir="/tmp")
     os.unlink(path)
     return descriptor >= 0
@@ -343,6 +345,8 @@ def makes_a_namespace(facts: Facts) -> bool:
 
 
 def leaves_a_child(facts: Facts) -> bool:
+    import subprocess
+
     return subprocess.Popen(facts["marker"].split()).pid > 0
 
 
