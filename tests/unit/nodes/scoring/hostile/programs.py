@@ -90,7 +90,7 @@ def starts_many_threads(facts: Facts) -> bool:
 
 
 def allocates_a_lot(facts: Facts) -> bool:
-    return len(bytearray(LARGE_BYTES)) == LARGE_BYTES
+    return len(bytes(LARGE_BYTES)) == LARGE_BYTES
 
 
 def maps_a_lot(facts: Facts) -> bool:
@@ -102,7 +102,7 @@ def shares_a_lot(facts: Facts) -> bool:
 
 
 def allocates_in_many_pieces(facts: Facts) -> bool:
-    return len([bytearray(1 << 24) for _ in range(LARGE_BYTES >> 24)]) > 0
+    return len([bytes(1 << 24) for _ in range(LARGE_BYTES >> 24)]) > 0
 
 
 def makes_a_file_in_memory(facts: Facts) -> bool:
@@ -123,7 +123,7 @@ def opens_too_many_files(facts: Facts) -> bool:
 
 def raises_its_limits(facts: Facts) -> bool:
     resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    return len(bytearray(LARGE_BYTES)) == LARGE_BYTES
+    return len(bytes(LARGE_BYTES)) == LARGE_BYTES
 
 
 # ------------------------------------------------------------------------------------------ the network
