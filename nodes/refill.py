@@ -66,7 +66,7 @@ def refill(
 ) -> ScoredRollout:
     """Sample and score `n` responses to each prompt, round by round, and return up to `groups` groups with signal.
 
-    `temperature` and `max_tokens` are those of `generate`, and the settings from `by` to `allow` those of `score`.
+    `temperature` and `max_tokens` are those of `generate`, and the settings from `by` to `sandbox` those of `score`.
     A group, the responses to one prompt, has signal if its scores differ or if it has one response. The step's prompts
     are shuffled and split evenly into `rounds`. After the round that fills the batch no more responses are sampled, and
     groups beyond `groups` are dropped. If too few groups have signal, the batch is smaller, with at least one group.
