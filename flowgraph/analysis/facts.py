@@ -103,7 +103,7 @@ def has_rows(kind: type[Value]) -> bool:
 @cache  # records in records share their parts: without it the time doubles with each level
 def _has_rows(kind: Any) -> bool:
     if issubclass(kind, Record):
-        return any(map(_has_rows, fields(kind).values()))
+        return any(map(has_rows, fields(kind).values()))
     return kind.kind in (Kind.ROW, Kind.TOKEN)
 
 
