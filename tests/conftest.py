@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.xdist_group("processes"))
         elif "tests/architecture/" in item.nodeid:
-            item.add_marker(pytest.mark.xdist_group("sources"))  # which one process parses, once
+            item.add_marker(pytest.mark.xdist_group("sources"))  # so that one process parses them
         if slow and _has_more_in_slow(item):
             item.add_marker("slow")
 

@@ -37,9 +37,8 @@ def roles(graph: Graph) -> tuple[Role, ...]:
     moves = {node: root for node in graph.nodes if (root := _moves(node)) is not None}
     trained = {root for node, root in moves.items() if node.op.kind == "update" or node.regions}
     moved = {*moves.values()} - trained
-    regional: dict[
-        Param, Param | None
-    ] = {}  # the model of a region's parameter: the one that its node moves, else reads
+    # The model of a region's parameter: the one that its node moves, else reads.
+    regional = dict[Param, Param | None]()
     for node in graph.nodes:
         model = node.model()
         root = _moves(node) or (carried_from(model) if model is not None else None)

@@ -27,7 +27,7 @@ class Said:
 def flowgraph(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Said]:
-    """Run `flowgraph ARGUMENTS` in an empty folder; only a test that is marked `processes` or `slow` may start Ray."""
+    """Run `flowgraph ARGUMENTS` in an empty folder; only one marked `processes` or `slow` may start Ray."""
     monkeypatch.chdir(tmp_path)
     starts_ray = any(map(request.node.get_closest_marker, ("processes", "slow")))
 

@@ -131,6 +131,7 @@ def test_what_is_no_plain_file_is_refused_at_once(good: Path, copied: Path, kind
             path.symlink_to("/dev/zero" if kind == "endless" else path)
         case = said(good, copied, *command)
         assert case.code in (1, 2), case
+        assert case.cpu_s < 1.5 or said(good, copied, *command).cpu_s < 1.5, "twice, since others may use the caches"
 
 
 def test_every_kind_of_case_has_files() -> None:
