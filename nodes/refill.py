@@ -54,6 +54,8 @@ def refill(
     call_limit_s: Annotated[float, Field(gt=0)] | None = None,
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
+    confined: bool = False,
+    sandbox: str = "",
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     min_p: MinP = 0.0,
@@ -64,7 +66,7 @@ def refill(
 ) -> ScoredRollout:
     """Sample and score `n` responses to each prompt, round by round, and return up to `groups` groups with signal.
 
-    `temperature` and `max_tokens` are those of `generate`, and the settings from `by` to `allow` those of `score`.
+    `temperature` and `max_tokens` are those of `generate`, and the settings from `by` to `sandbox` those of `score`.
     A group, the responses to one prompt, has signal if its scores differ or if it has one response. The step's prompts
     are shuffled and split evenly into `rounds`. After the round that fills the batch no more responses are sampled, and
     groups beyond `groups` are dropped. If too few groups have signal, the batch is smaller, with at least one group.
@@ -76,7 +78,8 @@ def refill(
 
     rollouts, useful, tried, ranks = list[ScoredRollout](), list[int](), 0, policy.handle.ranks
     order = _shuffled(torch.unique(ranks.union(prompts.group.data)), key)
-    limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s, "allow": allow}
+    limits: Any = {"workers": workers, "limit_s": limit_s, "call_limit_s": call_limit_s}
+    limits |= {"allow": allow, "confined": confined, "sandbox": sandbox}
     sampling: Any = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "stop": stop, "ignore_eos": ignore_eos}
     sampling |= {"repetition_penalty": repetition_penalty, "temperature": temperature, "max_tokens": max_tokens}
     for part in torch.tensor_split(order, max(1, min(rounds, len(order)))):

@@ -19,7 +19,7 @@ from flowgraph.engines.table import ENGINES, environment
 from flowgraph.models.sizes import BuiltInModel, built_in_models
 from flowgraph.models.table import ListedModel, table
 from flowgraph.runtime.ray.open_ports import listening_sockets
-from nodes.scoring.confinement import confinement_summary
+from nodes.scoring.grader_rights import confinement_summary
 
 PACKAGES = (
     *("flowgraph", "torch", "transformers", "ray", "sglang", "pyarrow", "pydantic", "networkx", "rich", "gguf"),

@@ -348,6 +348,30 @@ class RuleError(FlowError, RuntimeError):
         return cls(what, notes=notes, hint='allow=["unconfined"] runs it anyway')
 
     @classmethod
+    def confined_and_not(cls, rule: str) -> RuleError:
+        """Return the error for a rule that one setting confines and another does not."""
+        what = f'rule `{rule}` cannot be confined and unconfined: confined=true and allow=["unconfined"] are both set'
+        return cls(what, hint="set only one of them")
+
+    @classmethod
+    def no_sandbox(cls, why: str) -> RuleError:
+        """Return the error for a machine that cannot confine programs which a model wrote; `why` is what it lacks."""
+        notes = ["unconfined, it would have your rights: files, network, keys; no setting allows that"]
+        what = f"a program that a model wrote cannot be confined on this machine: {why}"
+        return cls(what, notes=notes, hint="score.sandbox=URL sends programs to a SandboxFusion server")
+
+    @classmethod
+    def sandbox_down(cls, url: str, why: str) -> RuleError:
+        """Return the error for a remote sandbox that returned no result for a program."""
+        what = f"the sandbox at {url} ran no program: {why}"
+        return cls(what, hint="the URL is that of SandboxFusion's run_code, e.g. http://localhost:8080/run_code")
+
+    @classmethod
+    def bad_sandbox(cls, url: str, why: str) -> RuleError:
+        """Return the error for a text that is not the URL of a remote sandbox."""
+        return cls(f"`{url}` is not the URL of a sandbox: {why}", hint="e.g. http://localhost:8080/run_code")
+
+    @classmethod
     def unknown_allowance(cls, word: str, names: Sequence[str]) -> RuleError:
         """Return the error for an unknown word in `allow`; the hint names the nearest."""
         notes = [f"known: {', '.join(names)}"]

@@ -50,6 +50,8 @@ def score(
     call_limit_s: Annotated[float, Field(gt=0)] | None = None,
     on_error: float | Literal["fail"] = "fail",
     allow: tuple[str, ...] = (),
+    confined: bool = False,
+    sandbox: str = "",
 ) -> Scores:
     """Return the score of each response by a rule: [B].
 
@@ -63,6 +65,9 @@ def score(
 
     Rules run confined: without network, keys, or files other than their code. `allow` lists further permissions:
     "network", "read=PATH", "env=NAME", "memory=8GiB", "state" (one process for many responses), or "unconfined".
+    With `confined`, any rule that this machine cannot confine is refused, also one that only compares text. Programs
+    that a model wrote run confined, one process for each test, or not at all; `limit_s` is then the limit of one test.
+    `sandbox` is the URL of a SandboxFusion server that runs them instead.
     """
     import torch
 
@@ -70,7 +75,7 @@ def score(
     settings = {} if format_score is None else {"format_score": format_score}
     scores, failures, unreadable = torch.zeros(len(rows)), 0, 0
     extras: list[Extras] = [{}] * len(rows)
-    graders = warm_graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow)
+    graders = warm_graders(workers, limit_s, call_limit_s=call_limit_s, allow=allow, confined=confined, sandbox=sandbox)
     for name, indices in _indices_by_rule(by, rows).items():
         graded = graders.grade(resolve(name), [rows[i] for i in indices], settings, on_error=on_error)
         scores[torch.tensor(indices, dtype=torch.int64)] = torch.tensor(graded.scores, dtype=torch.float32)

@@ -22,6 +22,7 @@ LOOK_S = 0.25
 SCRATCH_BYTES = 1 << 30
 SCRATCH_FILES = 10_000
 FILE_BYTES = 256 << 20
+THREADS = 1_024  # of all processes together; the supervisor counts processes only
 ADDRESS_SPACE_RATIO = 4  # of address space to memory: libraries map much more than they use
 _SUBREAPER, _DROP_BOUNDING = 36, 24  # prctl
 _CAPABILITIES = 64
@@ -61,7 +62,7 @@ def started(spec: dict[str, Any]) -> Any:
     sandbox = sandlock.Sandbox(
         fs_readable=spec["readable"],
         fs_writable=[spec["scratch"], "/dev/null"],
-        net_allow=["*:*"] if spec["network"] else [],
+        net_allow=spec["network"],
         extra_deny_syscalls=denied,
         max_processes=spec["processes"],
         allow_degraded=[
@@ -109,6 +110,15 @@ def _children_of(process: int | str) -> list[int]:
             with contextlib.suppress(OSError), open(f"/proc/{process}/task/{thread}/children") as file:
                 children += map(int, file.read().split())
     return children
+
+
+def threads(processes: list[int]) -> int:
+    """Return the number of threads of processes, given by their ids; one that has ended counts as 0."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/stat") as file:
+            total += int(file.read().rpartition(") ")[2].split()[17])
+    return total
 
 
 def memory_bytes(processes: list[int], limit_bytes: int) -> int:
@@ -209,12 +219,14 @@ def _open_up(name: str, folder: int | None = None) -> None:
 
 
 def exceeded(process: int, spec: dict[str, Any]) -> str:
-    """Return which limit of `spec`, on memory or scratch, a process and its descendants exceed; "" if none."""
+    """Return which limit of `spec`, on memory, threads or scratch, a process and its descendants exceed; "" if none."""
     family = [process]
     for member in family:  # it grows meanwhile
         family += _children_of(member)
     if memory_bytes(family, spec["memory_bytes"]) > spec["memory_bytes"]:
         return f"over {spec['memory_bytes'] >> 20} MiB of memory"
+    if threads(family) > THREADS:
+        return f"over {THREADS} threads"
     if scratch_overfull(spec["scratch"]):
         return f"over {SCRATCH_BYTES >> 20} MiB or {SCRATCH_FILES} files of scratch, or what cannot be counted"
     return ""

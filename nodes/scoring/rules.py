@@ -33,6 +33,7 @@ from nodes.scoring.math_rules import (
     math_verify,
     prime_math,
 )
+from nodes.scoring.program_tests import prime_code, prime_code_all
 from nodes.scoring.question_rules import search_r1, search_r1_inside
 
 
@@ -91,11 +92,14 @@ RULES: dict[str, Callable[..., object]] = {
     function.__name__: function
     for function in (
         *(gsm8k, gsm8k_flexible, gsm8k_value, math_reward, math_dapo, math_verify, prime_math, geo3k),
-        *(search_r1, search_r1_inside, exact, partial, number, reasoning_gym),
+        *(search_r1, search_r1_inside, exact, partial, number, reasoning_gym, prime_code, prime_code_all),
     )
 }
 
-COMPARING_RULES = frozenset(RULES) - {"math_verify", "prime_math", "geo3k", "reasoning_gym"}
+PROGRAM_RULES = frozenset({"prime_code", "prime_code_all"})
+"""Shipped rules that run programs which a model wrote: always confined, or in a remote sandbox."""
+
+COMPARING_RULES = frozenset(RULES) - PROGRAM_RULES - {"math_verify", "prime_math", "geo3k", "reasoning_gym"}
 """Shipped rules that only compare text, so they may run on a machine that cannot confine a process."""
 
 ISOLATED_RULES = frozenset({"math_verify"})
@@ -122,6 +126,7 @@ DATA_SOURCES: dict[str, str] = {
     "digits": "partial",
     "addition": "number",
     "reasoning_gym/*": "reasoning_gym",
+    **dict.fromkeys(("codecontests", "apps", "codeforces", "taco"), "prime_code"),
 }
 """The rule of each data source; `*` stands for any text."""
 
@@ -175,13 +180,18 @@ class RuleRef:
 
     @property
     def shipped(self) -> bool:
-        """Return whether the rule is one of `RULES`; these read a response and never run it."""
+        """Return whether the rule is one of `RULES`; these read a response, and run a program only in a sandbox."""
         return self.source == __name__
 
     @property
     def isolated(self) -> bool:
         """Return whether each response needs a process of its own, because code that is not ours reads it."""
         return not self.shipped or self.name in ISOLATED_RULES
+
+    @property
+    def runs_programs(self) -> bool:
+        """Return whether the rule is a shipped one that runs programs which a model wrote."""
+        return self.shipped and self.name in PROGRAM_RULES
 
 
 def resolve(by: str) -> RuleRef:

@@ -336,7 +336,7 @@ def test_a_hostile_file_is_held_while_it_is_imported(world: World, confined: boo
 
 
 def test_nothing_runs_without_confinement_unless_it_is_allowed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.scoring.confinement.lacks", lambda: "the kernel has no Landlock")
+    monkeypatch.setattr("nodes.scoring.grader_rights.lacks", lambda: "the kernel has no Landlock")
     row = {"response": "1", "finished": True, "ground_truth": "1", "told": world.told(False)}
     with Graders() as pool:
         assert pool.grade(resolve("exact"), [row]).scores == (1.0,)  # it only compares text
